@@ -24,7 +24,8 @@ ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 NO_TIMESTAMP = -1
 """The protocol's own way to say that a record has no timestamp."""
 BEFORE_EPOCH = -2
-"""What every other time before 1970 is read as: no broker takes it, and the check of rows names it."""
+"""What the last millisecond before 1970 is read as: it must not be taken for no timestamp. The check of rows names all
+times before 1970, and no broker takes them."""
 BEYOND_LONG = 1 - (1 << 63)
 """What a time is read as that is too far in the future for a count of milliseconds in 64 bits."""
 
@@ -266,10 +267,12 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
 
 def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     if per_second < 1_000:
-        late = ticks > np.iinfo(np.int64).max // 1_000
-        ms = np.where(late | (ticks < 0), BEFORE_EPOCH, np.where(late, 0, ticks) * 1_000)
-        return np.where(late, BEYOND_LONG, ms)
-    return np.where(ticks < 0, BEFORE_EPOCH, ticks // (per_second // 1_000))
+        seconds_max = np.iinfo(np.int64).max // 1_000
+        ms = np.clip(ticks, -seconds_max, seconds_max) * 1_000
+        ms = np.where(ticks > seconds_max, BEYOND_LONG, ms)
+    else:
+        ms = np.maximum(ticks // (per_second // 1_000), BEYOND_LONG + 1)
+    return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH, ms)
 
 
 def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:

@@ -79,16 +79,19 @@ def test_nulls_are_absent_keys_headers_and_timestamps() -> None:
     assert columns.value.to_pylist() == [None, None]
 
 
+SECONDS_MAX = ((1 << 63) - 1) // 1_000
+
+
 @pytest.mark.parametrize(
     ("unit", "ticks", "expected"),
     [
-        ("s", [1, 0, -1, 1 << 62, None], [1000, 0, BEFORE_EPOCH, BEYOND_LONG, None]),
-        ("ms", [1, -1, -5], [1, BEFORE_EPOCH, BEFORE_EPOCH]),
-        ("us", [1999, -1, 0], [1, BEFORE_EPOCH, 0]),
+        ("s", [1, 0, -1, 1 << 62, -1 << 62, None], [1000, 0, -1000, BEYOND_LONG, -SECONDS_MAX * 1000, None]),
+        ("ms", [1, -1, -5, BEYOND_LONG], [1, BEFORE_EPOCH, -5, BEYOND_LONG + 1]),
+        ("us", [1999, -1, -1000, -1001, -86_400_000_001, 0], [1, BEFORE_EPOCH, BEFORE_EPOCH, -2, -86_400_001, 0]),
         ("ns", [1_999_999, None, 5_000_000], [1, None, 5]),
     ],
 )
-def test_times_become_milliseconds_and_those_before_1970_stay_wrong(
+def test_times_become_milliseconds_and_none_before_1970_is_taken_for_no_timestamp(
     unit: str, ticks: list[int], expected: list[int]
 ) -> None:
     for zone in (None, "UTC"):

@@ -42,6 +42,12 @@ def test_a_dead_letter_says_where_it_was_going_and_why_it_did_not_arrive() -> No
     ]
 
 
+def test_the_time_of_a_record_that_is_refused_for_it_is_kept() -> None:
+    before_1970 = pa.array([-86_400_000_001], pa.timestamp("us", "UTC"))
+    made = letters(RecordColumns(value=pa.array([b"v"]), timestamp=before_1970))
+    assert ("pykafka.timestamp", b"-86400001") in headers_of(made)[0]
+
+
 def test_the_error_of_a_broker_has_kafkas_name() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
     assert ("pykafka.error", b"INVALID_RECORD") in headers_of(made)[0]
