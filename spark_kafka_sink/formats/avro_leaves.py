@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.formats.avro_schema import BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.pieces import is_bytes, is_text
@@ -95,7 +97,7 @@ def _prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
 def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
     size = schema["size"]
     if logical == "decimal":
-        return _decimal(schema, kind) if size <= _FIXED_DECIMAL_MAX else None
+        return _fixed_decimal(schema, kind, where) if size <= _FIXED_DECIMAL_MAX else None
     if not is_bytes(kind):
         return None
 
@@ -122,6 +124,18 @@ def _enum(schema: Any, _logical: str | None, kind: pa.DataType, where: str) -> W
         return list(zigzag_fields(np.maximum(places, 0)))
 
     return write
+
+
+def _fixed_decimal(schema: Any, kind: pa.DataType, where: str) -> Writer | None:
+    """SchemaError if the fixed type is too small for the schema's own precision: numbers would be cut."""
+    writer, size, precision = _decimal(schema, kind), schema["size"], schema["precision"]
+    digits_max = max(bisect_right(BYTES_FOR_DIGITS, size) - 1, 0)
+    if writer is not None and precision > digits_max:
+        raise SchemaError(
+            f"column {where}: the schema's fixed type has {size} bytes for a decimal of precision {precision}. They "
+            f"have room for {digits_max} digits. Make its size larger."
+        )
+    return writer
 
 
 def _decimal(schema: Any, kind: pa.DataType) -> Writer | None:

@@ -21,7 +21,7 @@ DEFAULT_NAME = "topLevelRecord"
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
+BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
 """The fewest bytes that hold a signed number of this many digits."""
 
 
@@ -59,7 +59,7 @@ class _Derivation:
         if simple is not None:
             return simple
         if types.is_decimal128(kind):
-            size = _BYTES_FOR_DIGITS[kind.precision]
+            size = BYTES_FOR_DIGITS[kind.precision]
             fixed = {"type": "fixed", "name": "fixed", "namespace": f"{space}.{name}", "size": size}
             return {**fixed, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
         if types.is_list(kind):

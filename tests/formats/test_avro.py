@@ -218,6 +218,17 @@ def test_bytes_of_another_size_than_the_fixed_types_are_refused() -> None:
         encoded(record(field("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]}))
 
 
+@pytest.mark.parametrize("is_nullable", [False, True])
+def test_a_fixed_type_that_is_too_small_for_its_decimals_is_refused(is_nullable: bool) -> None:
+    """It has room for four bytes, and 9,999,999,999 needs five."""
+    for size, precision in ((4, 10), (0, 1), (16, 39), (16, 2**31 - 1)):
+        digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
+        kind = {"type": "fixed", "name": "f", "size": size, **digits}
+        with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
+            record_writer(record(field("a", ["null", kind] if is_nullable else kind)), ("a",), (pa.decimal128(1, 0),))
+    record_writer(record(field("a", fixed_decimal("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),))
+
+
 def fixed_decimal(path: str, size: int, precision: int, scale: int) -> dict[str, Any]:
     digits = {"logicalType": "decimal", "precision": precision, "scale": scale}
     return {"type": "fixed", "name": "fixed", "namespace": f"topLevelRecord.{path}", "size": size, **digits}
