@@ -109,6 +109,7 @@ def _warn_of_another_python(master: str, worker_python: str) -> None:
 
 def _redact_secrets(spark: SparkSession) -> None:
     for setting, secrets in REDACTION.items():
-        known = spark.conf.get(setting, None) or ""
+        # Without a default of ours `get` gives the one of Spark where nothing is set: it stays in force.
+        known = spark.conf.get(setting) or ""
         if secrets not in known:
             spark.conf.set(setting, f"{known}|{secrets}" if known else secrets)

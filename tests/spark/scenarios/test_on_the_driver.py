@@ -18,6 +18,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.spark.patches.drop_in import REDACTION
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker
 
 pytestmark = pytest.mark.needs("java")
@@ -184,6 +185,21 @@ def test_register_may_be_called_again_and_again(spark: SparkSession) -> None:
     register(spark)
     assert (DataFrameWriter.save, DataFrameWriter.option) == (save, option)
     assert str(spark.conf.get("spark.sql.redaction.options.regex")).count("sasl") == 1
+
+
+@pytest.mark.parametrize("own", [None, "mine"])
+def test_what_spark_hides_by_itself_or_by_a_setting_stays_hidden_after_register(
+    spark: SparkSession, own: str | None
+) -> None:
+    """Without a setting Spark hides options with `url` in their names: URLs of databases have passwords."""
+    session = spark.newSession()
+    before = {name: session.conf.get(name) if own is None else own for name in REDACTION}
+    assert before["spark.sql.redaction.options.regex"] == (own or "(?i)url")
+    for name in REDACTION if own else ():
+        session.conf.set(name, own or "")
+    register(session)
+    for name, added in REDACTION.items():
+        assert session.conf.get(name) == (f"{before[name]}|{added}" if before[name] else added)
 
 
 def test_a_write_that_failed_can_be_mended_and_saved_with_the_same_writer(
