@@ -86,21 +86,23 @@ def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None
     """Check the connection to Kafka, and ask the schema registry: the plan with the ids of its schemas. `start`: of a
     stream, for which each schema is asked for once.
     """
-    check_connection(options)
+    check_connection(options, start)
     check_report_options(options)
     return with_schema_ids(plan, options, start)
 
 
-def check_connection(options: SinkOptions) -> None:
+def check_connection(options: SinkOptions, start: str | None = None) -> None:
     """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again.
 
-    A topic that is missing is created if that was asked for.
+    A topic that is missing is created if that was asked for. It may have been deleted since, so each write looks, but
+    not each micro-batch of a stream, which has a `start`.
 
     The client's lines about its connections appear if it passes.
     """
     target = write_target(options)
     looked_at = (target, options.check_connection, *sorted(options.producer.items()))
-    if looked_at in _reachable or not (options.check_connection or target.new_topic):
+    may_create = target.new_topic is not None and start is None
+    if (looked_at in _reachable and not may_create) or not (options.check_connection or target.new_topic):
         return
     checks = _checked(options, target)
     if target.new_topic is not None:

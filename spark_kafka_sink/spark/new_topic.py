@@ -9,6 +9,7 @@ from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.client.preflight import Check, Outcome
 from spark_kafka_sink.client.preflight.creation import CREATION
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
+from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.topic_admin import LISTS_TRANSACTIONS, TopicAdmin
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -35,4 +36,4 @@ def made(options: SinkOptions, wanted: NewTopic) -> bool:
 def warn_of_differences(checks: Iterable[Check]) -> None:
     for check in checks:
         if check.name.startswith(CREATION) and check.outcome is Outcome.WARNING:
-            _log.warning("%s", check)
+            warn_once(_log, str(check))

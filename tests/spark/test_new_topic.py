@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
@@ -22,6 +23,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream
 
 @pytest.fixture(params=[True, False], ids=["auto create", "no auto create"])
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    forget()
     with embedded_broker(auto_create_topics=request.param) as broker:
         yield broker
 
@@ -42,6 +44,23 @@ def test_a_topic_that_is_missing_is_made_as_the_options_say(broker: EmbeddedBrok
     made = broker.cluster.topic("new")
     assert len(made.partitions) == 3
     assert made.config == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+def test_a_topic_that_was_deleted_since_is_made_anew_by_the_next_write(broker: EmbeddedBroker, checks: str) -> None:
+    for _ in range(2):
+        check(broker, checkConnection=checks)
+        assert len(broker.cluster.topic("new").partitions) == 3
+        broker.control.delete_topic("new")
+
+
+def test_a_micro_batch_of_a_stream_does_not_look_again(broker: EmbeddedBroker) -> None:
+    """The stream must not fail because a broker restarts when it begins."""
+    parsed = parse_options(options(broker))
+    check_connection(parsed, "a start")
+    broker.control.delete_topic("new")
+    check_connection(parsed, "a start")
+    assert "new" not in broker.cluster.topics
 
 
 def test_a_topic_that_is_otherwise_is_a_warning_and_stays_as_it_is(
