@@ -1,8 +1,9 @@
 """A client of a Schema Registry that speaks Confluent's HTTP interface, for the driver.
 
 It asks for the id of a schema: registers it, looks it up, or takes the latest of a subject. Tasks get the id in the
-header of their records and never talk to the registry. The id of a schema is kept for the life of the process, and so
-is the latest schema for a stream until it is started again, since a stream plans each of its micro-batches anew.
+header of their records and never talk to the registry. A stream plans each of its micro-batches anew, so the id of a
+schema is kept for the life of the process, and so is the latest schema for each start of a stream. The process is
+Spark's Python worker: Spark ends one that was idle for a minute, and the next micro-batch asks again.
 
 A question is asked again where the registry may do better in a moment: a request that is made twice does nothing more
 than once. All of it, each try and each wait, has the time of `schema.registry.request.timeout.ms`. What a registry says

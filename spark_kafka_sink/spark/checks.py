@@ -40,7 +40,11 @@ _PASSED = "passed"
 _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
 
 _reachable: set[tuple[object, ...]] = set()
-"""Options whose connection was checked: a stream must not fail because a broker restarts when a micro-batch begins."""
+"""Options whose connection was checked: a stream must not fail because a broker restarts when a micro-batch begins.
+
+With `register` the start of a stream checks, and no micro-batch. Without it each micro-batch does, in a Python worker.
+Spark ends a worker that was idle for a minute: then the next micro-batch looks again.
+"""
 
 
 def forget() -> None:
