@@ -29,9 +29,18 @@ _NAME = re.compile(
 
 
 def new_job_prefix(process: int | None = None) -> str:
-    process = os.getppid() if process is None else process
+    process = driver_process() if process is None else process
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_HOST_CHARACTERS_MAX] or "host"
     return f"{_JOB}{host}-{_machine()}-{process}-{_start_of(process) or _NO_TIME}-{uuid.uuid4().hex[:12]}"
+
+
+def driver_process() -> int:
+    """Of Spark's driver, called in one of its Python workers. Between them is pyspark's daemon, which may die alone."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
+            return int(_stat(parent)[1])
+    return parent
 
 
 def is_job_prefix(prefix: str) -> bool:
@@ -64,7 +73,11 @@ def _machine() -> str:
 def _start_of(process: int) -> str | None:
     """When a process began, in ticks since the machine's boot. None if there is no such process, or no /proc."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return _stat(process)[19]
     except OSError:
         return None
-    return fields[19]
+
+
+def _stat(process: int) -> list[str]:
+    """What /proc says of a process, without its number and its name: its state, its parent, and so on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

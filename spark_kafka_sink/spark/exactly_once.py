@@ -25,7 +25,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, beginning_of
-from spark_kafka_sink.exactly_once.job_names import new_job_prefix
+from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.exactly_once.operations import free_abandoned_jobs
@@ -184,7 +184,7 @@ def start_name(run: str | None) -> str:
     for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
     """
     if run is None:
-        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {os.getppid()}"
+        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {driver_process()}"
         run = hashlib.sha256(folders.encode()).hexdigest()[:12]
     return f"{platform.node()}/{run}"
 

@@ -49,6 +49,25 @@ def test_a_job_that_names_no_process_is_of_the_parent_which_is_the_driver_of_a_w
     assert f"driver process {os.getppid()} on " in whose(new_job_prefix())
 
 
+FORKS = """
+import os
+from spark_kafka_sink.exactly_once.job_names import new_job_prefix, whose
+worker = os.fork()
+if worker == 0:
+    print(whose(new_job_prefix()), flush=True)
+else:
+    os.waitpid(worker, 0)
+"""
+
+
+@on_linux
+def test_a_worker_that_pysparks_daemon_has_forked_is_of_the_process_above_the_daemon() -> None:
+    """Spark starts another daemon where one has died, and its jobs go on."""
+    command = [sys.executable, "-c", FORKS, "pyspark.daemon"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"driver process {os.getpid()} on " in said
+
+
 @on_linux
 @pytest.mark.parametrize("other", ["boot", "container"])
 def test_before_another_boot_and_in_another_container_it_was_another_machine(
