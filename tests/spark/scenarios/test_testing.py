@@ -67,6 +67,38 @@ def test_a_struct_is_compared_with_the_json_in_the_topic(spark: SparkSession, ka
         assert_topic_equals(orders.selectExpr("struct(id, 1.0D AS amount) AS value"), kafka_topic)
 
 
+FOUND = [
+    ('{"id": 1, "more": 2}', "more"),
+    ('{"id": 1, "at": {"x": 1, "z": 2}}', r"at\.z"),
+    ('{"id": 1, "all": [{"x": 1}, {"z": 2}]}', r"all\.z"),
+    ('{"id": 1', "JSON"),
+    ("no JSON", "JSON"),
+    ("", "JSON"),
+    ("[1]", "JSON"),
+    ('{"id": "one"}', "JSON"),
+]
+
+
+@pytest.mark.parametrize(("stored", "words"), FOUND)
+def test_fields_that_the_struct_has_not_and_what_is_no_such_json_are_found(
+    spark: SparkSession, kafka_topic: KafkaTopic, stored: str, words: str
+) -> None:
+    """Spark reads each of these as the struct that is expected, or as null."""
+    write(spark.createDataFrame([(stored,)], "value STRING"), kafka_topic)
+    read = "from_json(value, 'id BIGINT, at STRUCT<x: BIGINT>, all ARRAY<STRUCT<x: BIGINT>>') AS value"
+    with pytest.raises(DataFramesNotEqualError, match=words):
+        assert_topic_equals(spark.createDataFrame([(stored,)], "value STRING").selectExpr(read), kafka_topic)
+
+
+def test_a_field_that_is_null_and_one_that_is_left_out_are_the_same(
+    spark: SparkSession, kafka_topic: KafkaTopic
+) -> None:
+    rows = ['{"id": 1, "at": null, "more": null}', '{"id": 1}', None]
+    write(spark.createDataFrame([(row,) for row in rows], "value STRING"), kafka_topic)
+    read = "from_json(value, 'id BIGINT, at STRUCT<x: BIGINT>') AS value"
+    assert_topic_equals(spark.createDataFrame([(row,) for row in rows], "value STRING").selectExpr(read), kafka_topic)
+
+
 @pytest.mark.parametrize("wrong", [["a"], ["a", "b", "b"], ["a", "c"], ["a", None]])
 def test_a_row_too_few_too_many_or_other_is_found(
     spark: SparkSession, kafka_topic: KafkaTopic, wrong: list[str | None]
