@@ -53,7 +53,7 @@ class WriteReport:
     batch: str
     """`<query id>/<batch id>`, or `<application id>/stage-<stage id>`"""
     status: str = COMMITTED
-    """`committed`; `failed` if the write failed, with what those tasks wrote that ended well"""
+    """`committed`; `failed` if the write failed, with what those tasks wrote that ended well, unless it was aborted"""
     started_ms: int = 0
     """when the first task began, since 1970"""
     duration_ms: int = 0

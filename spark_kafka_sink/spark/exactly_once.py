@@ -118,13 +118,15 @@ class ExactlyOnce:
             with Driver(self.delivery) as driver:
                 driver.commit(self._begun, batch, transactions, content)
 
-    def abort(self, reports: Sequence[TaskReport]) -> str:
-        """What became of the rows, in words."""
+    def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
+        """Were the rows aborted? And in words, what became of them."""
         with Driver(self.delivery) as driver:
             if self.start is None:
-                return _ABORTED_UNREPORTED if driver.abort_unreported(self.name) else _LEFT_ALONE
-            batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
-            return _ABORTED if driver.abort(self.start, batch) else _LEFT_ALONE
+                was_aborted, words = driver.abort_unreported(self.name), _ABORTED_UNREPORTED
+            else:
+                batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
+                was_aborted, words = driver.abort(self.start, batch), _ABORTED
+            return was_aborted, words if was_aborted else _LEFT_ALONE
 
     # --- parts
 

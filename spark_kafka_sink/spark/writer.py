@@ -6,6 +6,7 @@ commits is made anew in another process: whatever it needs to know comes with th
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -134,7 +135,10 @@ def abort(
     report = add_up(reports, None if reports else name, "failed")
     show_log()
     if once is not None:
-        LOGGER.warning("the write failed: %s [%s]", once.abort(reports), report.batch)
+        was_aborted, words = once.abort(reports)
+        LOGGER.warning("the write failed: %s [%s]", words, report.batch)
+        if was_aborted:
+            report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
     else:
         LOGGER.warning(
             "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "

@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.reports.store import read_reports
+from spark_kafka_sink.reports.write_report import ranges_of
 from spark_kafka_sink.spark import exactly_once, write_task
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
@@ -232,6 +235,24 @@ def test_a_micro_batch_that_fails_is_aborted(spark: Spark, broker: EmbeddedBroke
     message = spark.task(spark.batch(), rows("a"), **where)
     spark.committing().abort([message, None], 0)
     assert (seen(broker), open_count(broker)) == ([], 0)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_the_report_of_a_write_that_was_aborted_counts_no_rows(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_decided: bool
+) -> None:
+    """What is decided stays in Kafka, and is counted."""
+    spark = Spark(broker, monkeypatch, reportPath=str(tmp_path / "reports.jsonl"))
+    writer = spark.job()
+    message = spark.task(writer, rows("a", "b"))
+    if is_decided:
+        writer.commit([message])
+    writer.abort([message])
+    report = read_reports(str(tmp_path / "reports.jsonl"))[-1]
+    assert (report.status, report.rows) == ("failed", 2 if is_decided else 0)
+    assert sum(written.rows for written in ranges_of([report]).get("t", {}).values()) == report.rows
+    assert [task.rows for task in report.task_list] == [2]
+    assert len(seen(broker)) == report.rows
 
 
 def test_a_micro_batch_of_which_no_task_has_reported_leaves_nothing_open(spark: Spark, broker: EmbeddedBroker) -> None:
