@@ -47,7 +47,6 @@ from spark_kafka_sink.producer.transactions.transaction_description import Trans
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
-from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 
 _log = logging.getLogger(__name__)
@@ -316,8 +315,8 @@ class TransactionManager:
                 return  # of a call whose time was up: what it says may be older than the call that waits now
             judgement = request.judged(message)
             verdict = judgement.verdict
-            if verdict is Verdict.LOOK_UP or judgement.code == codes.UNKNOWN_SERVER_ERROR:
-                self._doubt(request)  # it may be in a coordinator's log: its replicas were too slow for the answer
+            if request.may_be_stored(judgement):
+                self._doubt(request)
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:

@@ -107,6 +107,12 @@ class TransactionRequest(ABC, Generic[AnswerT]):
             verdict = Verdict.RETRY if error_code(code).retriable else self.unlisted
         return Judgement(verdict, code, where)
 
+    @staticmethod
+    def may_be_stored(judgement: Judgement) -> bool:
+        """Is it possible that a coordinator has the request in its log nevertheless? So it is when replicas were too
+        slow for an answer."""
+        return judgement.verdict is Verdict.LOOK_UP or judgement.code == codes.UNKNOWN_SERVER_ERROR
+
     def refusal(self, transactional_id: str, judgement: Judgement) -> BrokerError:
         """The error of a refusal. Brokers before 2.8 have another name for a producer that is fenced."""
         code = codes.PRODUCER_FENCED if judgement.verdict is Verdict.FENCED else judgement.code
