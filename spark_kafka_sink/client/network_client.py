@@ -180,9 +180,6 @@ class NetworkClient:
     def in_flight_request_count(self, node_id: int | None = None) -> int:
         return self._in_flight.count(node_id)
 
-    def has_in_flight_requests(self, node_id: int | None = None) -> bool:
-        return self._in_flight.count(node_id) > 0
-
     # --- the loop
 
     def poll(self, timeout_ms: float, now: float) -> list[ClientResponse]:

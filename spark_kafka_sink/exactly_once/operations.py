@@ -129,13 +129,7 @@ def _free(options: Mapping[str, str], prefix: str, topic: str) -> None:
     try:
         finished = finish(options, prefix, topic)
         if finished is not None and finished.lost:
-            _log.warning(
-                "%s has ended (prefix %s), and a part of what it had decided cannot be committed any more: %s. %d of "
-                "its transactions are committed. Compare what it wrote with what is in Kafka; then `pykafka "
-                "transactions give-up --prefix %s` notes that it is done.",
-                *(whose(prefix), prefix, "; ".join(map(str, finished.lost.values())), len(finished.committed), prefix),
-            )
-            return
+            raise refusals.not_committed(finished.entry, finished.lost)
         if finished is None:
             abort(options, prefix, topic)
         _log.info("%s has ended and left transactions open (prefix %s): they are ended now", whose(prefix), prefix)

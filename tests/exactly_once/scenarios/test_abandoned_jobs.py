@@ -146,7 +146,8 @@ def test_what_cannot_be_committed_any_more_of_what_such_a_job_had_decided_is_a_w
     with client_of(query.broker) as client:
         client.init_producer_id(first.transactional_id, 60_000)
     operations.free_abandoned_jobs(options(query.broker), LOG)
-    assert f"{first.transactional_id}: the attempt to end the transaction was refused" in caplog.text
-    assert f"`pykafka transactions give-up --prefix {dead.prefix}`" in caplog.text
+    assert f"(prefix {dead.prefix}) is not ended: " in caplog.text
+    assert f"cannot be committed any more:\n- {first.transactional_id} " in caplog.text
+    assert f"pykafka transactions give-up --bootstrap-server HOST:PORT --prefix {dead.prefix}`" in caplog.text
     assert "they are ended now" not in caplog.text
     assert seen(query.broker) == ["0/1"]

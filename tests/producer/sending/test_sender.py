@@ -225,7 +225,6 @@ def test_the_end_of_a_throttle_is_waited_for_while_answers_are_awaited(monkeypat
     sender = sender_of(producer)
     node_id = next(iter(sender.metadata.snapshot.nodes))
     monkeypatch.setattr(sender.client, "ready", lambda *_: False)
-    monkeypatch.setattr(sender.client, "has_in_flight_requests", lambda *_: True)
     monkeypatch.setattr(sender.client, "poll_delay", lambda *_: 300.0)
     assert sender._nodes_to_send_to(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
 
