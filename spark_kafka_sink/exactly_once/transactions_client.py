@@ -173,7 +173,7 @@ class TransactionsClient(Closing):
     ) -> list[TransactionDescription]:
         """What was listed, and the partitions that were added since. What has another epoch now stays as it was.
 
-        So does all if a coordinator does not answer: the others are to end what they have at once.
+        If a coordinator does not answer, everything stays as it was: the others are to end what they have at once.
         """
         try:
             now = self.describe([each.transactional_id for each in listed], patience_ms=patience_ms) if listed else {}
