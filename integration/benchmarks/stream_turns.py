@@ -20,10 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from integration.benchmarks.page import in_turns
 from integration.benchmarks.spark_sink import SHAPES, Seen
+from integration.support.librdkafka import create_topic
 from integration.support.processes import CpuMeter
 
 TASKS = 2
@@ -35,18 +37,21 @@ WARM_UP_PAIRS = 20
 
 
 class Stream:
-    """A query that sleeps until it gets a block. Each file is one task: it holds a number, of which rows are made."""
+    """A query that sleeps until it gets a block. Each task reads one record: a number, of which rows are made.
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, str], folder: Path) -> None:
-        self._inbox = folder / "inbox"
-        self._inbox.mkdir(parents=True)
-        self._blocks = 0
+    The source is a topic, as that of most streams that write to Kafka. Of files, each task would read all settings of
+    Hadoop anew, which costs more than everything else in it.
+    """
+
+    def __init__(self, spark: SparkSession, bootstrap: str, options: Mapping[str, str], folder: Path) -> None:
+        self._producer = Producer({"bootstrap.servers": bootstrap})
+        self._topic = create_topic(bootstrap, partitions=TASKS)
         self._last = -1
-        source = spark.readStream.option("maxFilesPerTrigger", TASKS)
-        first = f"{ROWS_OF_TASK} * CAST(value AS BIGINT)"
-        rows = source.text(f"{self._inbox}/*").selectExpr(
-            f"explode(sequence({first}, {first} + {ROWS_OF_TASK - 1})) AS id"
-        )
+        source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
+        source = source.option("subscribe", self._topic).option("startingOffsets", "earliest")
+        source = source.option("maxOffsetsPerTrigger", TASKS)
+        first = f"{ROWS_OF_TASK} * CAST(CAST(value AS STRING) AS BIGINT)"
+        rows = source.load().selectExpr(f"explode(sequence({first}, {first} + {ROWS_OF_TASK - 1})) AS id")
         rows = rows.selectExpr("id", "repeat('so ', int(9 + id * 7919 % 22)) AS rest").selectExpr(*SHAPES["real"])
         writer = rows.writeStream.format("pykafka").options(**options)
         writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -55,14 +60,11 @@ class Stream:
     def run_block(self) -> dict[str, float]:
         """Medians of the block's micro-batches but the first: `addBatch`, and from trigger to trigger; and the CPU of
         one."""
-        hidden = self._inbox.parent / "next"
-        hidden.mkdir()
-        for number in range(BLOCK * TASKS):
-            (hidden / str(number)).write_text(f"{number}\n")
         with CpuMeter(without=None) as meter:
-            hidden.rename(self._inbox / str(self._blocks))  # at once, so that each micro-batch has its tasks
+            for number in range(BLOCK * TASKS):
+                self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
+            self._producer.flush()
             self.query.processAllAvailable()
-        self._blocks += 1
         progress = [each for each in self.query.recentProgress if each["batchId"] > self._last and each["numInputRows"]]
         assert [each["numInputRows"] for each in progress] == [TASKS] * BLOCK
         self._last = progress[-1]["batchId"]
