@@ -86,7 +86,7 @@ def measure(rows: int, rounds: int, pairs: int, jobs: int, warm_up: int = WARM_U
         what = f"**Exactly once**, a real Kafka, a job of {rows / 1e6:.1f} million rows"
         yield line_of(what, "rows/s", seen, "rate", PAIR, "0.9")
         contenders = {name: {"topic": TOPIC, **_options(bootstrap, name)} for name in PAIR}
-        blocks = streams_in_turns(spark, contenders, rounds * pairs, warm_up)
+        blocks = streams_in_turns(spark, bootstrap, contenders, rounds * pairs, warm_up)
         streams = by_round(blocks, rounds)
         for key, words in (("addBatch", "`addBatch`"), ("trigger", "from trigger to trigger")):
             what = f"... a micro-batch of 1,000 rows, {words}: {added(blocks[ONCE], blocks[AT_LEAST], key)}"

@@ -77,17 +77,21 @@ class Stream:
 
 
 def streams_in_turns(
-    spark: SparkSession, contenders: Mapping[str, Mapping[str, str]], pairs: int, warm_up: int = WARM_UP_PAIRS
+    spark: SparkSession,
+    bootstrap: str,
+    contenders: Mapping[str, Mapping[str, str]],
+    pairs: int,
+    warm_up: int = WARM_UP_PAIRS,
 ) -> Seen:
     """By contender, which is a name with the options of its stream: the figures of each block."""
-    # A query that has nothing to do looks for files; by default a hundred times in a second.
+    # A query that has nothing to do asks for the ends of its source; by default a hundred times in a second.
     spark.conf.set("spark.sql.streaming.pollingDelay", "100ms")
     seen: Seen = {name: [] for name in contenders}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         streams: dict[str, Stream] = {}
         for name, options in contenders.items():
-            streams[name] = Stream(spark, options, folder / name)
+            streams[name] = Stream(spark, bootstrap, options, folder / name)
             stack.callback(streams[name].query.stop)
         for turn, name in in_turns(list(contenders), warm_up + pairs):
             block = streams[name].run_block()
