@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction
+from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionState
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.exactly_once.interleaving import Actor, api_of
 from tests.fake_system import FakeSocket
@@ -93,3 +93,13 @@ class Lateness:
     def _complete(self, name: str, due_ms: float | None = None) -> None:
         if due_ms in (None, self._due_ms.get(name)) and self._due_ms.pop(name, None) is not None:
             self._cluster.complete(self._cluster.core.coordinator.transactions[name])
+
+
+def not_ended(known: Iterable[Transaction]) -> set[tuple[str, int, int]]:
+    """The identities of what is open. In version 1 also of what was ended and fenced: what was added between the two is
+    closed after that, under the next epoch."""
+    return {
+        (each.transactional_id, each.producer_id, each.epoch if each.partitions else each.epoch - 1)
+        for each in known
+        if each.partitions or (each.version == 1 and each.state is TransactionState.EMPTY)
+    }

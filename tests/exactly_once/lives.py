@@ -31,7 +31,7 @@ from tests.exactly_once.attempts import Attempt as Attempt
 from tests.exactly_once.attempts import End, Identity
 from tests.exactly_once.attempts import Replay as Replay
 from tests.exactly_once.interleaving import Actor, Stage
-from tests.exactly_once.lateness import Lateness
+from tests.exactly_once.lateness import Lateness, not_ended
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import SimulatedProducer, sender_of
 from tests.simulated_cluster import SimulatedCluster
@@ -324,8 +324,7 @@ class World:
             self.system.advance(ms)
 
     def _has_losers(self, entry: Entry) -> bool:
-        known = self.cluster.core.coordinator.transactions.values()
-        still = {(each.transactional_id, each.producer_id, each.epoch) for each in known if each.partitions}
+        still = not_ended(self.cluster.core.coordinator.transactions.values())
         return any(each.identity in still for each in self.attempts if each.number == entry.batch.number)
 
     # --- parts
