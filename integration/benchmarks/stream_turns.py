@@ -63,7 +63,7 @@ class Stream:
         with CpuMeter(without=None) as meter:
             for number in range(BLOCK * TASKS):
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
-            self._producer.flush()
+            self._producer.flush()  # the first micro-batch may begin before all are there, and does not count
             self.query.processAllAvailable()
         progress = [each for each in self.query.recentProgress if each["batchId"] > self._last and each["numInputRows"]]
         assert [each["numInputRows"] for each in progress] == [TASKS] * BLOCK

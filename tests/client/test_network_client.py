@@ -79,7 +79,7 @@ def test_a_request_comes_back_with_its_answer_and_tag() -> None:
     (response,) = rig.responses
     assert (response.request, response.request.tag) == (request, "mine")
     assert (response.message, response.latency_ms, response.failed) == (PID, 20, False)
-    assert not rig.client._in_flight.count()
+    assert not rig.client.in_flight_request_count()
 
 
 def test_answers_come_back_in_the_order_of_the_requests() -> None:
@@ -117,7 +117,7 @@ def test_a_request_without_an_answer_is_complete_when_it_is_written() -> None:
     rig.poll_until(lambda: bool(rig.responses))
     (response,) = rig.responses
     assert (response.request, response.message, response.failed) == (request, None, False)
-    assert not rig.client._in_flight.count(0)
+    assert not rig.client.in_flight_request_count(0)
 
 
 def test_requests_with_and_without_answers_mix() -> None:

@@ -80,7 +80,7 @@ def test_a_connection_lost_while_versions_are_asked_is_made_again(by_us: bool) -
         rig.brokers[1].requests[0].connection.close()
     rig.pass_time(100)
     assert rig.client.connection_failed(1)
-    assert not rig.client._in_flight.count(1)
+    assert not rig.client.in_flight_request_count(1)
     rig.brokers[1].on_request = lambda received: False
     rig.make_ready(1)
     assert rig.responses == []
@@ -208,5 +208,5 @@ def test_no_request_is_ever_lost_whatever_happens_to_its_connection() -> None:
             waiting[-1].connection.reset()
         elif turn % 4 == 2:
             waiting[-1].answer_bytes(b"junk")
-        rig.poll_until(lambda: not rig.client._in_flight.count(0))
+        rig.poll_until(lambda: not rig.client.in_flight_request_count(0))
     assert [response.request.correlation_id for response in rig.responses] == sent
