@@ -186,12 +186,14 @@ class Trial:
         self._files = {str(module) for module in modules}
         self._shows_all = shows_all
         self._runs: list[Run] = []
+        self._failure = ""
         self._functions: dict[Place, list[FunctionType]] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._runs, imported = _in_child(lambda: (self._run_all(session), list(sys.modules)))
+        self._runs, imported, failure = _in_child(lambda: (self._run_all(session), list(sys.modules), self._failure))
         if len(self._runs) < len(session.items):
-            pytest.exit(f"fails with nothing taken out: {session.items[len(self._runs)].nodeid}", 1)
+            failing = session.items[len(self._runs)].nodeid
+            pytest.exit(f"fails with nothing taken out: {failing}\n{failure}", 1)
         for name in imported:  # else each child imports for itself what tests import at last
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
@@ -208,6 +210,10 @@ class Trial:
                     print(f"{place}: {statement.text}{noticed and f'  # {noticed}'}", flush=True)
             print(f"{module.relative_to(ROOT)}: {len(total)} statements, {left} are missed by no test", flush=True)
         return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failure = report.longreprtext
 
     def _run_all(self, session: pytest.Session) -> list[Run]:
         """Up to the first that fails."""

@@ -95,17 +95,7 @@ def test_the_test_that_misses_a_statement_is_named_and_one_that_no_test_misses(t
         "        found = max(found, number)\n    while found < 0:\n        found += 1\n    return found\n"
     )
     tests.write_text("from measured_for_take_out import largest\n\n\ndef test_five():\n    assert largest([5]) == 5\n")
-    program = f"""
-import pathlib, pytest, sys
-from tests import take_out
-sys.path.insert(0, {str(tmp_path)!r})
-take_out.ROOT = module = pathlib.Path({str(tmp_path)!r})
-trial = take_out.Trial([module / "measured_for_take_out.py"], shows_all=True)
-pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[trial])
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    printed = tried(tmp_path, module, tests).splitlines()
     found = [line.partition(":")[2] for line in printed if line.startswith("measured")]
     assert [re.sub("# .*::", "# ", line) for line in found] == [
         "2: found = 0  # test_five",
@@ -117,6 +107,30 @@ pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], p
         "8: return found  # test_five",
         " 7 statements, 3 are missed by no test",
     ]
+
+
+def test_a_test_that_fails_with_nothing_taken_out_is_named_with_its_reason(tmp_path: Path) -> None:
+    module, tests = tmp_path / "measured_for_take_out.py", tmp_path / "test_measured.py"
+    module.write_text("def five():\n    return 5\n")
+    tests.write_text(
+        "import measured_for_take_out\n\n\ndef test_six():\n    assert measured_for_take_out.five() == 6, 'a reason'\n"
+    )
+    printed = tried(tmp_path, module, tests)
+    assert re.search(r"(?s)fails with nothing taken out: .*::test_six.*AssertionError: a reason", printed)
+
+
+def tried(folder: Path, module: Path, tests: Path) -> str:
+    """What a trial of the module prints, run by itself."""
+    program = f"""
+import pathlib, pytest, sys
+from tests import take_out
+sys.path.insert(0, {str(folder)!r})
+take_out.ROOT = pathlib.Path({str(folder)!r})
+trial = take_out.Trial([pathlib.Path({str(module)!r})], shows_all=True)
+pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], plugins=[trial])
+"""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_rooms_and_their_tests_are_there() -> None:
