@@ -24,6 +24,7 @@ from spark_kafka_sink.network.system import (
     configure_socket,
     peer_address,
 )
+from tests.left_over import nothing_is_left
 
 WAIT_MS = 30_000
 
@@ -180,19 +181,18 @@ def test_a_name_with_an_impossible_label_is_an_unknown_name() -> None:
 
 def test_connections_opened_and_closed_leave_no_descriptor_and_no_thread(listener: socket.socket) -> None:
     """A few hundred here; ten thousand in integration/."""
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    selector = Selector(OperatingSystem())
-    for round_number in range(10):
-        ids = [f"{round_number}-{number}" for number in range(30)]
-        for channel_id in ids:
-            selector.connect(channel_id, address(listener))
-        waiting = set(ids)
-        while waiting:
-            selector.poll(WAIT_MS)
-            waiting -= set(selector.connected)
-            assert not selector.disconnected
-        for channel_id in ids:
-            listener.accept()[0].close()
-            selector.close_channel(channel_id)
-    selector.close()
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    with nothing_is_left():
+        selector = Selector(OperatingSystem())
+        for round_number in range(10):
+            ids = [f"{round_number}-{number}" for number in range(30)]
+            for channel_id in ids:
+                selector.connect(channel_id, address(listener))
+            waiting = set(ids)
+            while waiting:
+                selector.poll(WAIT_MS)
+                waiting -= set(selector.connected)
+                assert not selector.disconnected
+            for channel_id in ids:
+                listener.accept()[0].close()
+                selector.close_channel(channel_id)
+        selector.close()

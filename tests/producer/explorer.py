@@ -15,9 +15,7 @@ import argparse
 import contextlib
 import logging
 import multiprocessing
-import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -33,6 +31,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import WALL_MS, FakeSystem
+from tests.left_over import nothing_is_left
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -165,13 +164,8 @@ def check_partitions_of(producer: KafkaProducer) -> None:
 
 
 def explore(seed: int) -> None:
-    before = threads_and_descriptors()
-    Run(seed).run()
-    assert threads_and_descriptors() == before, "a thread or a descriptor is left"
-
-
-def threads_and_descriptors() -> tuple[int, int]:
-    return threading.active_count(), len(os.listdir("/dev/fd"))
+    with nothing_is_left():
+        Run(seed).run()
 
 
 def survives(explore: Callable[[int], None], seed: int, *, explain: bool) -> bool:

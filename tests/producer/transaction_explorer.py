@@ -26,7 +26,8 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
-from tests.producer.explorer import check_partitions_of, command, threads_and_descriptors
+from tests.left_over import nothing_is_left
+from tests.producer.explorer import check_partitions_of, command
 from tests.producer.schedules import TOPIC
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
 from tests.producer.transaction_schedules import TransactionSchedule
@@ -262,9 +263,8 @@ def as_write(written: Written) -> Write:
 
 
 def explore(seed: int) -> None:
-    before = threads_and_descriptors()
-    TransactionRun(seed).run()
-    assert threads_and_descriptors() == before, "a thread or a descriptor is left"
+    with nothing_is_left():
+        TransactionRun(seed).run()
 
 
 if __name__ == "__main__":
