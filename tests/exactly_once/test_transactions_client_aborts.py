@@ -130,7 +130,10 @@ def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_
 
 
 def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_what_they_have(
-    written: list[TransactionIdentity], broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    written: list[TransactionIdentity],
+    broker: EmbeddedBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One that is silent holds up no other."""
     with client_of(broker) as client:
@@ -145,6 +148,8 @@ def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_wh
         monkeypatch.setattr(client, "describe", look)
         client.abort(listed)
         assert not [each for each in describe(ids(written)).values() if each.is_open]
+        looks_once_more = client.transaction_version < 2
+    assert ("could not be looked at once more: a coordinator says nothing" in caplog.text) == looks_once_more
 
 
 def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
