@@ -64,7 +64,7 @@ class TransactionManager:
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
         self._coordinators = Coordinators(backoff)
-        self._version = 0  # of the last transaction under this epoch; 0: there was none
+        self._version: int  # of the last transaction under this epoch; 0: there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False

@@ -100,7 +100,7 @@ class Operation:
         self.done = threading.Event()
         self.taken = False
         """The caller has seen the outcome. Until then no other operation may begin."""
-        self._error: KafkaSinkError | None = None
+        self._error: KafkaSinkError | None  # once it is done
 
     def finish(self, error: KafkaSinkError | None = None) -> None:
         if not self.done.is_set():
@@ -175,12 +175,11 @@ class TransactionCalls:
             )
 
     def raise_if_failed(self) -> None:
-        if self.error is None:
-            return
-        if self.state is _S.FATAL_ERROR:
-            raise fresh(self.error)
-        if self.state is _S.ABORTABLE_ERROR:
-            raise self.must_abort(self.error)
+        error = self.error
+        if error is not None and self.state is _S.FATAL_ERROR:
+            raise fresh(error)
+        if error is not None and self.state is _S.ABORTABLE_ERROR:
+            raise self.must_abort(error)
 
     def must_abort(self, cause: KafkaSinkError) -> TransactionAbortableError:
         error = TransactionAbortableError(
