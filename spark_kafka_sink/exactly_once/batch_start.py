@@ -91,14 +91,19 @@ class BatchStart:
         return batch == last
 
     def check_passed_over(self, batch: Batch, counted: Content, *, tolerant: bool) -> None:
-        """Compare the rows that tasks have passed over with those that were decided as this batch."""
+        """Compare the rows that tasks have passed over with those that were decided as this batch, and look whether a
+        driver of the prefix has decided that."""
         decided = self.entry.content_of(batch)
-        if decided is not None and decided.is_same(counted):
+        is_same = decided is not None and decided.is_same(counted)
+        if is_same and self.entry.is_proven(batch):
             return
-        mismatch = refusals.replay_mismatch(self.entry, batch, decided, counted)
+        if is_same:
+            refusal = refusals.unproven(self.entry, batch, counted)
+        else:
+            refusal = refusals.replay_mismatch(self.entry, batch, decided, counted)
         if not tolerant:
-            raise mismatch
-        _log.warning("%s The option onReplayMismatch is 'warn', so the query goes on.", mismatch)
+            raise refusal
+        _log.warning("%s The option onReplayMismatch is 'warn', so the query goes on.", refusal)
 
 
 def _number(batch: Batch) -> int:

@@ -12,7 +12,9 @@ those who have the right to that transactional id, and take a transactional batc
     nothing under the producer id that it has now            another transactional id: brokers forget an id after a
                                                              week, and give a new one when the epochs are used up.
                                                              Of an id with a claim only the latter can be, so the
-                                                             epoch must be a late one
+                                                             epoch must be a late one. It may also be a stranger's
+                                                             whose ids this user may not see: it stops what speaks
+                                                             against it, but no batch is passed over because of it
 
 A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
 first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
@@ -261,6 +263,7 @@ class DecisionLog:
         key = prefix.encode()
         newest = progress.newest.get(key, {})
         record = next((newest[each] for each in producer_ids if each is not None and each in newest), None)
+        is_own = record is not None
         if record is None and (earlier := [each for each in newest.values() if each.written_by.epoch >= epoch_min]):
             record = self._of_earlier_id(prefix, partition, earlier, owners())
         for stranger in (*newest.values(), progress.plain.get(key)):
@@ -273,9 +276,10 @@ class DecisionLog:
         if record is None or record.value is None:
             return None
         try:
-            return replace(decoded(key, record.value), written_by=record.written_by)
+            entry = replace(decoded(key, record.value), written_by=record.written_by)
         except DecodeError as error:
             raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
+        return entry if is_own else entry.of_unknown_writer()
 
     def _of_earlier_id(
         self, prefix: str, partition: int, newest: Sequence[Record], owners: Mapping[int, str]
@@ -288,7 +292,8 @@ class DecisionLog:
             partition,
             record,
             f"it is the newest under the prefix {prefix}, of an earlier producer id of its driver "
-            f"({record.written_by.producer_id}, which no transactional id has any more), and is believed",
+            f"({record.written_by.producer_id}, which no transactional id has any more), and is believed. But no batch "
+            "is passed over because of it",
         )
         return record
 

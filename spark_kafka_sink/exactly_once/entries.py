@@ -68,6 +68,7 @@ class KeyedJob:
     key: str
     scope: str | None = None
     content: Content | None = None
+    unproven: bool = False
 
     def is_of(self, batch: Batch) -> bool:
         return self.key == batch.key and self.scope in (None, batch.scope)
@@ -80,6 +81,8 @@ class Entry:
     batch: Batch = Batch()
     content: Content | None = None
     """Of the batch; None if an earlier version has decided it."""
+    unproven: bool = False
+    """It is not known whether a driver of the prefix has decided the batch: see `of_unknown_writer`."""
     transactions: tuple[TransactionIdentity, ...] = ()
     """Of tasks, which have filled them and left them open for the driver to end."""
     generation: int = 0
@@ -133,14 +136,21 @@ class Entry:
             state=EntryState.DECIDED,
             batch=batch,
             content=content,
+            unproven=False,
             transactions=transactions,
         )
 
     def done(self) -> Entry:
         keys = self.keys
         if self.batch.key is not None and self._keyed(self.batch) is None:
-            keys = (*keys, KeyedJob(self.batch.key, self.batch.scope, self.content))[-KEYS_MAX:]
+            keys = (*keys, KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven))[-KEYS_MAX:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keys=keys)
+
+    def of_unknown_writer(self) -> Entry:
+        """As it was read from a record of a producer id that brokers do not know any more. What it says may stop a
+        batch, but no batch is passed over because of it, also when a driver has written it again in its own name."""
+        keys = tuple(dataclasses.replace(job, unproven=True) for job in self.keys)
+        return dataclasses.replace(self, unproven=True, keys=keys)
 
     def has_committed(self, batch: Batch) -> bool:
         """Is a batch of this name decided? Then its rows must not be written again."""
@@ -150,10 +160,13 @@ class Entry:
 
     def content_of(self, batch: Batch) -> Content | None:
         """What was committed as this batch. None if that was not noted."""
-        if batch.query is not None or self._is_decided_key(batch):
-            return self.content
-        job = self._keyed(batch)
-        return None if job is None else job.content
+        decision = self._decision_of(batch)
+        return None if decision is None else decision.content
+
+    def is_proven(self, batch: Batch) -> bool:
+        """Is it known that a driver of the prefix has decided this batch?"""
+        decision = self._decision_of(batch)
+        return decision is not None and not decision.unproven
 
     def has_superseded(self, driver: str) -> bool:
         """A newer driver has the prefix, of another start."""
@@ -162,6 +175,10 @@ class Entry:
     def is_of_start(self, driver: str) -> bool:
         """Is the newest driver of the same start of the query as this one?"""
         return bool(self.driver) and _start(self.driver) == _start(driver)
+
+    def _decision_of(self, batch: Batch) -> Entry | KeyedJob | None:
+        """What says how this batch was decided."""
+        return self if batch.query is not None or self._is_decided_key(batch) else self._keyed(batch)
 
     def _keyed(self, batch: Batch) -> KeyedJob | None:
         return next((job for job in self.keys if job.is_of(batch)), None)
@@ -202,7 +219,8 @@ def encoded(entry: Entry) -> bytes:
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
         "claimed": None if entry.claimed == NO_PRODUCER_ID else entry.claimed,
-        "keys": [{"key": job.key, "scope": job.scope, "content": _plain(job.content)} for job in entry.keys],
+        "keys": [_plain_job(job) for job in entry.keys],
+        **_plain_mark(entry.unproven),
     }
     return json.dumps(plain, separators=(",", ":")).encode()
 
@@ -233,6 +251,7 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
             _text(plain.get("scope", "")),
         ),
         content=_content(plain.get("content")),
+        unproven=_mark(plain),
         transactions=tuple(_transaction(prefix, row) for row in _list(plain["transactions"])),
         generation=_whole(plain["generation"], _INT_MAX),
         drivers=tuple(_text(each) for each in _list(plain["drivers"])),
@@ -266,7 +285,20 @@ def _keyed_job(plain: object) -> KeyedJob:
     if isinstance(plain, str):
         return KeyedJob(_text(plain))
     fields = _object(plain)
-    return KeyedJob(_text(fields["key"]), _optional(fields["scope"], _text), _content(fields["content"]))
+    scope, content = _optional(fields["scope"], _text), _content(fields["content"])
+    return KeyedJob(_text(fields["key"]), scope, content, _mark(fields))
+
+
+def _plain_job(job: KeyedJob) -> Mapping[str, object]:
+    return {"key": job.key, "scope": job.scope, "content": _plain(job.content), **_plain_mark(job.unproven)}
+
+
+def _plain_mark(unproven: bool) -> Mapping[str, bool]:
+    return {"unproven": True} if unproven else {}
+
+
+def _mark(plain: Mapping[str, Any]) -> bool:
+    return _truth(plain.get("unproven", False))
 
 
 def _plain(content: Content | None) -> Mapping[str, object] | None:
@@ -293,6 +325,12 @@ def _text(value: object, characters_max: int = _TEXT_CHARACTERS_MAX) -> str:
 def _whole(value: object, number_max: int = _LONG_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= number_max:
         raise ValueError(f"a whole number from 0 to {number_max} is wanted, not {value!r:.40}")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"true or false is wanted, not {value!r:.40}")
     return value
 
 

@@ -165,6 +165,17 @@ def replay_mismatch(entry: Entry, batch: Batch, decided: Content | None, counted
     )
 
 
+def unproven(entry: Entry, batch: Batch, counted: Content) -> ExactlyOnceError:
+    return ExactlyOnceError(
+        f"The decision log says that {batch} is in Kafka already (prefix {entry.prefix}), with the {counted} of this "
+        "time. But brokers do not know any more who has written that: they forget a transactional id that was not used "
+        "for a week. It may have been an earlier driver of this prefix, or anybody who may write to the log. Nothing "
+        "was written now. Look into the topics. If the rows are there, set onReplayMismatch to "
+        '"warn" for one start: then what was committed stands. If they are not, start with another '
+        "transactionalIdPrefix."
+    )
+
+
 def unknown_prefix(topic: str, prefix: str, *, exists: bool) -> ConfigurationError:
     """For `pykafka transactions`: the log has no entry of the prefix, and may not be the log of the write."""
     reason = f"does not know the prefix {prefix}" if exists else "does not exist"

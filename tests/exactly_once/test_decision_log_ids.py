@@ -9,7 +9,7 @@ from spark_kafka_sink.exactly_once import decision_log
 from spark_kafka_sink.exactly_once.entries import Entry, encoded
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import PREFIX, Query, rows, seen, transactions, write_as
+from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, rows, seen, transactions, write_as
 from tests.exactly_once.cases import broker as broker
 
 EPOCHS_OF_A_BATCH_MAX = 8
@@ -84,6 +84,24 @@ def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
     assert "an earlier producer id of its driver" in caplog.text
     again.run(1)
     assert seen(broker) == rows(0, 1)
+    again.again(name="driver-3").begin().check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+
+
+def test_nothing_is_passed_over_because_of_what_a_forgotten_id_has_written(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may as well be a stranger's, whose ids this user may not see. A later start does not believe it either, though
+    a driver has written it again in its own name."""
+    query = Query(broker)
+    query.run(0)
+    del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
+    for name in ("driver-2", "driver-3"):
+        start = query.again(name=name).begin()
+        with pytest.raises(ExactlyOnceError, match="brokers do not know any more who has written that") as error:
+            start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=False)
+        assert "with the 2 rows of 6 bytes (t: 2) of this time" in str(error.value)
+    start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=True)
+    assert "brokers do not know any more who has written that" in caplog.text
 
 
 def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:

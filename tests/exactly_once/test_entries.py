@@ -90,17 +90,21 @@ WHOLE = (
 )
 
 
+UNPROVEN = WHOLE.of_unknown_writer()
+
+
 @pytest.mark.parametrize("value", [{}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31])
-@pytest.mark.parametrize("field", [name for name in json.loads(encoded(WHOLE)) if name not in ("format", "claim")])
+@pytest.mark.parametrize("field", [name for name in json.loads(encoded(UNPROVEN)) if name != "format"])
 def test_a_field_of_another_type_or_size_is_refused(field: str, value: object) -> None:
-    if (field, value) == ("batch", 2**31):
+    if (field, value) in (("batch", 2**31), ("unproven", True)):
         return
     with pytest.raises(DecodeError, match="it is no record of the decision log: "):
-        decoded(b"p", json.dumps({**json.loads(encoded(WHOLE)), field: value}).encode())
+        decoded(b"p", json.dumps({**json.loads(encoded(UNPROVEN)), field: value}).encode())
 
 
-def test_an_entry_with_all_its_fields_is_read_as_it_was_written() -> None:
-    assert decoded(b"p", encoded(WHOLE)) == WHOLE
+@pytest.mark.parametrize("whole", [WHOLE, UNPROVEN])
+def test_an_entry_with_all_its_fields_is_read_as_it_was_written(whole: Entry) -> None:
+    assert decoded(b"p", encoded(whole)) == whole
 
 
 def test_what_is_longer_than_any_entry_is_not_looked_at() -> None:
@@ -120,6 +124,25 @@ def test_the_content_of_each_batch_that_is_remembered_is_known() -> None:
     entry = Entry("p").decided(Batch(key="a"), CONTENT, ()).done().decided(Batch(key="b"), other, ())
     assert [entry.content_of(Batch(key=key)) for key in "abc"] == [CONTENT, other, None]
     assert Entry("p").decided(Batch("q", 7), CONTENT, ()).content_of(Batch("q", 7)) == CONTENT
+
+
+def test_what_an_unknown_writer_has_decided_stays_unproven_and_what_its_successor_decides_is_not() -> None:
+    first, second = Batch(key="a"), Batch(key="b")
+    unknown = Entry("p").decided(first, CONTENT, ()).done().of_unknown_writer()
+    again = decoded(b"p", encoded(unknown.begun("driver-1", "", 1)))
+    assert again.has_committed(first)
+    assert not again.is_proven(first)
+    after = decoded(b"p", encoded(again.decided(second, CONTENT, ()).done()))
+    assert [after.is_proven(each) for each in (first, second)] == [False, True]
+
+
+def test_a_decision_of_an_unknown_writer_that_is_finished_stays_unproven() -> None:
+    for batch in (Batch("q", 7), Batch(key="a")):
+        found = Entry("p").decided(batch, CONTENT, (TRANSACTION,))
+        assert found.is_proven(batch)
+        assert found.done().is_proven(batch)
+        assert not found.of_unknown_writer().done().is_proven(batch)
+        assert not found.of_unknown_writer().done().decided(Batch("q", 8), CONTENT, ()).is_proven(Batch(key="a"))
 
 
 def test_a_batch_and_what_was_decided_last_are_shown_in_words() -> None:

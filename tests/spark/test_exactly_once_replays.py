@@ -4,12 +4,17 @@ decided."""
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, encoded
+from spark_kafka_sink.exactly_once.names import prefix_of
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
-from tests.exactly_once.cases import seen
+from tests.exactly_once.cases import LOG, seen, write_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 
@@ -53,6 +58,22 @@ def test_a_key_that_was_used_for_other_rows_is_an_error_with_both_counts(
     assert "2 rows of 2 bytes (t: 2) were committed" in words
     assert "this time there are 1 rows of 1 bytes (t: 1)" in words
     assert seen(broker) == ["a", "b"]
+
+
+def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is_not_believed(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who may write to the log, and whose transactional id this user may not see."""
+    job = partial(job_of, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
+    job(idempotencyKey="yesterday")  # creates the log
+    prefix, batch, content = prefix_of("key", "t\ntoday"), Batch(key="today", scope="t"), Content.of({"t": 2}, 2)
+    write_as(broker, "evil", prefix, encoded(Entry(prefix).decided(batch, content, ()).done()))
+    monkeypatch.setattr(TransactionsClient, "owners", lambda client: {})
+    for _ in range(2):
+        with pytest.raises(ExactlyOnceError, match="brokers do not know any more who has written that"):
+            job(idempotencyKey="today")
+    job(idempotencyKey="today", onReplayMismatch="warn")
+    assert seen(broker) == ["a", "b"], "of yesterday"
 
 
 def test_the_number_of_a_batch_as_key_is_refused_when_a_new_checkpoint_counts_from_0_again(

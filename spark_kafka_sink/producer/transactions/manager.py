@@ -68,7 +68,7 @@ class TransactionManager:
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False
-        self._expected = NO_PRODUCER_ID  # the one that goes with the wish for a new one (KIP-360)
+        self._expected: ProducerIdAndEpoch  # the one that goes with the wish for a new one (KIP-360)
         self._descriptions = Descriptions(())
         self._begun = 0  # transactions so far
         self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
@@ -371,14 +371,12 @@ class TransactionManager:
         if self._wants_producer_id:
             return InitProducerId(self.transactional_id, self._timeout_ms, self._expected)
         transaction = self._transaction
-        if transaction is None:
-            return None
-        if self.state in WRITING:
+        if transaction is not None and self.state in WRITING:
             if transaction.waiting:
                 return AddPartitions(self.in_use, frozenset(transaction.waiting))
             if transaction.groups:
                 return self._about_offsets(transaction.groups[0])
-        if self.state not in ENDING or not quiet:
+        if transaction is None or self.state not in ENDING or not quiet:
             return None
         return EndTransaction(self.in_use, self.state is _S.COMMITTING, has_begun=transaction.started)
 
