@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
+from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient, expected_of
@@ -25,6 +29,8 @@ from spark_kafka_sink.producer.transactions.transaction_description import EMPTY
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import LOG, Query, transactions
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -44,9 +50,9 @@ def client_of(cluster: KafkaCluster) -> TransactionsClient:
     return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
-def prepared(client: TransactionsClient, topic: str) -> list[TransactionIdentity]:
+def prepared(client: TransactionsClient, topic: str, ids: Sequence[str] = ()) -> list[TransactionIdentity]:
     """An open transaction for each task, without a producer for each."""
-    ids = [f"{topic}-{number}" for number in range(TASKS)]
+    ids = ids or [f"{topic}-{number}" for number in range(TASKS)]
     answers = client._coordinated.answers(InitProducerId(name, TIMEOUT_MS) for name in ids)
     begun = [TransactionIdentity(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
     client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
@@ -151,6 +157,33 @@ def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: s
         assert len(found) == TASKS
         assert {each.state for each in found} <= {"CompleteCommit", "PrepareCommit"}
     kafka3.wait_until_ready()
+
+
+@pytest.mark.parametrize("round_", range(10 if os.environ.get("SOAK") else 1))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_8_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
+    """All that the driver does then: it asks what is open, decides, ends, lists what lost, notes that it is done."""
+    strike, heal = FAULTS[fault]
+    topic = create_topic(kafka3.bootstrap(), replicas=3)
+    query = Query(cast(EmbeddedBroker, Brokers(kafka3.bootstrap())), prefix=topic, data=topic, timeout_ms=TIMEOUT_MS)
+    start = query.begin()
+    with client_of(kafka3) as client:
+        begun = time.monotonic()
+        tasks = prepared(client, topic, [start.task_id(number, 0) for number in range(TASKS)])
+        patience = Patience(time.monotonic() - begun)
+        struck = coordinator_of_most(client)
+    strike(kafka3, struck)
+    try:
+        if strike is not nothing:
+            patience.wait_for_election(kafka3, struck, OF_TRANSACTIONS, LOG)
+        with patience.measured(f"a batch of {TASKS} tasks, {fault}"):
+            query.commit(start, 0, tasks, Content.of({topic: TASKS}, TASKS))
+    finally:
+        heal(kafka3, struck)
+    kafka3.wait_until_ready()
+    with transactions(cast(EmbeddedBroker, Brokers(kafka3.bootstrap())), topic) as held:
+        entry = held.entry(held.look().id_and_epoch.producer_id)  # type: ignore[union-attr]
+    assert (entry.state, entry.batch) == (EntryState.DONE, query.batch(0))
 
 
 def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(

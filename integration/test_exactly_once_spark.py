@@ -84,6 +84,72 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     stream.assert_each_row_once()
 
 
+def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """It has its epoch, and has not read the log under it."""
+    stream = Stream(kafka, tmp_path)
+    older, newer = stream.driver(), None
+    try:
+        older.begin()
+        stream.stops.stop(older, "after fence")
+        newer = stream.start(spark)
+        wait_until_committed(stream, newer, 2)
+        stream.stops.release("after fence")
+        assert older.wait() != 0
+        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 2)
+    finally:
+        older.kill()
+        if newer is not None:
+            newer.stop()
+    assert "A newer driver has taken over the query" in older.log.read_text(errors="replace")
+    stream.assert_each_row_once()
+
+
+def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """It has listed what it will end, and its list may be anybody's by now."""
+    stream = Stream(kafka, tmp_path)
+    older, newer = stream.driver(), None
+    try:
+        older.begin()
+        wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
+        stream.stops.abort(older, "after list")
+        newer = stream.start(spark)
+        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 3)
+        stream.stops.release("after list")
+        assert older.wait() != 0
+        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 2)
+    finally:
+        older.kill()
+        if newer is not None:
+            newer.stop()
+    stream.assert_each_row_once()
+
+
+def test_10_a_job_without_a_name_that_is_started_again_frees_what_the_one_that_was_killed_left(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = create_topic(kafka.bootstrap(), partitions=3)
+    stops = Stops(tmp_path / "steps")
+    before = ongoing(kafka, "pykafka-job")
+    for is_killed in (True, False):
+        driver = DriverProcess(["exactly_once_jobs", "job", kafka.bootstrap(), topic], tmp_path, stops.environment)
+        try:
+            driver.begin()
+            if is_killed:
+                stops.stop(driver, "before decide")
+                assert len(ongoing(kafka, "pykafka-job")) > len(before)
+            else:
+                assert driver.wait() == 0, driver.log.read_text(errors="replace")
+        finally:
+            driver.kill()
+        stops.forget()
+    assert ongoing(kafka, "pykafka-job") == before
+    assert numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
+
+
 def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> None:
     wait_until(lambda: newest(stream.checkpoint / "commits") >= batch or not query.isActive)
     assert query.isActive, query.exception()

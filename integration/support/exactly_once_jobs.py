@@ -1,6 +1,7 @@
-"""Streams whose driver is killed, with `deliveryGuarantee`, in a process of its own.
+"""Streams and jobs whose driver is killed, with `deliveryGuarantee`, in a process of its own.
 
-`python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}`
+python -m integration.support.exactly_once_jobs streams BOOTSTRAP FOLDER {"TOPIC": {"OPTION": "VALUE"}}
+python -m integration.support.exactly_once_jobs job BOOTSTRAP TOPIC
 """
 
 from __future__ import annotations
@@ -57,5 +58,16 @@ def streams(bootstrap: str, folder: str, queries: str) -> None:
                 del running[topic]
 
 
+def job(bootstrap: str, topic: str) -> None:
+    """Write the numbers below ROWS_PER_BATCH, exactly once, without a key or prefix. It begins like streams."""
+    spark = start_spark(QUIET)
+    print("ready", flush=True)
+    if sys.stdin.readline().strip():
+        writer = spark.range(0, ROWS_PER_BATCH, 1, TASKS).selectExpr("CAST(id AS STRING) AS value").write
+        writer = writer.format("pykafka").option("deliveryGuarantee", "exactly-once")
+        writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
+
+
 if __name__ == "__main__":
-    streams(*sys.argv[2:])
+    kind, *arguments = sys.argv[1:]
+    streams(*arguments) if kind == "streams" else job(*arguments)

@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.late_attempts import refuse_if_fenced_late
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -84,6 +85,10 @@ def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[Tran
             prepared = producer.prepare_transaction()
             assert prepared is not None
             written.append(prepared)
+    except KafkaSinkError as error:
+        config = producer.config
+        refuse_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
+        raise
     finally:
         producer.close(timeout=0)
     return written

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 
 FOLDER = "PYKAFKA_TEST_STEPS"
 """The variable by which the Python workers of a driver that a test has started learn of the folder."""
 
 START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS = "start", "task", "write", "decide", "commit", "abort", "losers"
+FENCE, LIST = "fence", "list"
+"""Where a driver gets its epoch, and where it lists what tasks have open: in a start, an abort, or after a commit."""
 METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "begin", START),
     (ExactlyOnce, "is_committed", TASK),
@@ -33,9 +36,11 @@ METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "_end_losers", LOSERS),
     (Driver, "abort", ABORT),
     (Driver, "abort_unreported", ABORT),
+    (QueryTransactions, "fence", FENCE),
+    (QueryTransactions, "leftovers", LIST),
 )
 """And ExactlyOnce.transaction, a context manager: WRITE."""
-STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS)
+STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS, FENCE, LIST)
 
 _LOOK_AGAIN_SECONDS = 0.02
 

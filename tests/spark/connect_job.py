@@ -16,6 +16,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import SMALL, connect_session
 
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
+
 
 def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     spark = connect_session(address)
@@ -28,6 +30,9 @@ def main(address: str, bootstrap: str, topic: str, folder: Path) -> None:
     spark.conf.unset("spark.sql.shuffle.partitions")
     frame.selectExpr("*", "CAST(key AS INT) AS id").write.format("pykafka").options(**placed).save()
     spark.conf.set("spark.sql.shuffle.partitions", SMALL["spark.sql.shuffle.partitions"])
+    keyed = options | EXACTLY_ONCE | {"topic": f"{topic}-key", "idempotencyKey": "today"}
+    for _ in range(2):
+        frame.write.format("pykafka").options(**keyed).save()
     write_streams(frame, options, folder)
     for mode in ("overwrite", "ignore"):
         writer = frame.write.format("pykafka").options(**options).mode(mode)
@@ -40,13 +45,14 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
     frame.write.parquet(f"{folder}/source")
     files = frame.sparkSession.readStream.schema(frame.schema).parquet(f"{folder}/source")
     largest = files.groupBy("key").agg({"value": "max"}).toDF("key", "value")
-    for topic, mode, distribution, rows in (
-        (f"{options['topic']}-stream", "append", "none", files),
-        (f"{options['topic']}-update", "update", "partition", largest),
+    for name, mode, rows, more in (
+        ("stream", "append", files, {"distribution": "none"}),
+        ("update", "update", largest, {"distribution": "partition"}),
+        ("once", "append", files, EXACTLY_ONCE),
     ):
-        asked = options | {"topic": topic, "distribution": distribution}
+        asked = options | {"topic": f"{options['topic']}-{name}"} | more
         stream = rows.writeStream.format("pykafka").options(**asked).outputMode(mode)
-        stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{mode}")
+        stream = stream.option("checkpointLocation", f"{folder}/checkpoint-{name}")
         started(stream.trigger(availableNow=True)).awaitTermination()
     stream = files.writeStream.format("pykafka").options(**options).trigger(continuous="1 second")
     print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")

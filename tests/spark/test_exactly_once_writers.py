@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import ranges_of
@@ -90,6 +92,15 @@ def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: Embedded
     writer.commit(messages)
     assert seen(broker) == ["0", "1", "2"]
     assert len(POOL) == 1, "one producer served one task after the other"
+
+
+def test_a_task_asks_over_the_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
+    """A client of its own would cost each attempt of a task new connections."""
+    writer = spark.job()
+    with patch.object(TransactionsClient, "__init__", side_effect=AssertionError("a client of its own")):
+        message = spark.task(writer, rows("a"))
+    writer.commit([message])
+    assert seen(broker) == ["a"]
 
 
 def test_jobs_share_producers_whatever_their_prefixes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

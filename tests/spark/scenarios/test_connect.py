@@ -16,7 +16,7 @@ from tests.spark_session import connect_address
 
 pytestmark = pytest.mark.needs("java")
 
-TOPICS = {"t": 2, "t-placed": 5, "t-stream": 1, "t-update": 5, "t-sums": 1}
+TOPICS = {"t": 2, "t-placed": 5, "t-stream": 1, "t-update": 5, "t-once": 2, "t-key": 2, "t-sums": 1}
 REFUSED = {
     "overwrite": "ConfigurationError Save mode Overwrite not allowed for Kafka.",
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
@@ -37,7 +37,7 @@ def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_
             [*command, "t", str(tmp_path)], capture_output=True, text=True, errors="replace", check=False
         )
         assert job.returncode == 0, job.stderr[-5000:]
-        for topic in ("t", "t-placed", "t-stream", "t-update"):
+        for topic in ("t", "t-placed", "t-stream", "t-update", "t-once", "t-key"):
             expected = spark.range(100).selectExpr("CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value")
             assert_topic_equals(expected, broker.topic(topic))
         sums = spark.createDataFrame([("2",), ("3",), ("3",)], "value STRING")
