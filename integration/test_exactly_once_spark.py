@@ -109,22 +109,26 @@ def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_tha
 def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    """It has listed what it will end, and its list may be anybody's by now."""
+    """It has listed what it will end. The newer one has committed a batch, and dies before Spark has noted that."""
     stream = Stream(kafka, tmp_path)
-    older, newer = stream.driver(), None
+    older, newer, last = stream.driver(), stream.driver(), None
     try:
         older.begin()
         wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
         stream.stops.abort(older, "after list")
-        newer = stream.start(spark)
-        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 3)
+        newer.begin()
+        stream.stops.stop(newer, "after commit")
         stream.stops.release("after list")
         assert older.wait() != 0
-        wait_until_committed(stream, newer, newest(stream.checkpoint / "commits") + 2)
+        newer.kill()
+        stream.stops.forget()
+        last = stream.start(spark)
+        wait_until_committed(stream, last, newest(stream.checkpoint / "commits") + 3)
     finally:
-        older.kill()
-        if newer is not None:
-            newer.stop()
+        for each in (older, newer):
+            each.kill()
+        if last is not None:
+            last.stop()
     stream.assert_each_row_once()
 
 
