@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HELP = "list the transactions of exactly-once writes; finish, abort or give up those of one prefix"
 
 LIST, FINISH, ABORT, GIVE_UP = "list", "finish", "abort", "give-up"
+_FORGOTTEN = ", by an id that brokers have forgotten"
 _STOPS = "A query that runs under this prefix fails at its next commit, and goes on when it is started again."
 
 
@@ -127,7 +128,9 @@ def _decision(survey: PrefixSurvey) -> str:
     entry = survey.entry
     if entry is None:
         return "not in this log"
-    return "none" if entry.last_decided is None else f"{entry.last_decided}: {entry.state.value}"
+    if entry.last_decided is None:
+        return "none"
+    return f"{entry.last_decided}: {entry.state.value}" + (_FORGOTTEN if entry.unproven else "")
 
 
 def _owner(survey: PrefixSurvey) -> str:
@@ -163,6 +166,7 @@ def _as_json(survey: PrefixSurvey) -> dict[str, object]:
         "prefix": survey.prefix,
         "driver": _owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
+        "unproven": survey.entry is not None and survey.entry.unproven,
         "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
         "decided": list(survey.decided),
         "open": [

@@ -78,6 +78,18 @@ def test_of_a_query_that_has_only_begun_the_list_shows_no_decision(capsys: Outpu
     assert (shown["state"], shown["batch"]) == ("open", None)
 
 
+def test_of_a_decision_whose_writer_brokers_have_forgotten_the_list_says_so(capsys: Output, query: Query) -> None:
+    """No batch is passed over because of it."""
+    query.run(0)
+    for is_forgotten in (False, True):
+        assert transactions(query.broker) == 0
+        assert ("by an id that brokers have forgotten" in capsys.readouterr().out) == is_forgotten
+        assert transactions(query.broker, "--json") == 0
+        (shown,) = json.loads(capsys.readouterr().out)
+        assert shown["unproven"] == is_forgotten
+        query.broker.cluster.coordinator.transactions.pop(f"{PREFIX}-driver", None)
+
+
 @pytest.mark.parametrize("words", ["n\n", "\n", ""])
 def test_nothing_is_done_without_a_yes(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, words: str
