@@ -13,13 +13,15 @@ def nothing_is_left() -> Iterator[None]:
     threads, descriptors = set(threading.enumerate()), open_descriptors()
     yield
     left = [f"thread {each.name}" for each in threading.enumerate() if each not in threads]
-    left += [f"descriptor {number}: {what}" for number, what in open_descriptors().items() if number not in descriptors]
+    left += [
+        f"descriptor {number}: {what}" for number, what in open_descriptors().items() if descriptors.get(number) != what
+    ]
     assert not left, f"a thread or a descriptor is left: {', '.join(left)}"
 
 
 def open_descriptors() -> dict[int, str]:
     found = {}
     for number in os.listdir("/dev/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the one that the list was read by
+        with contextlib.suppress(OSError):  # the one that the list was read by
             found[int(number)] = os.readlink(f"/dev/fd/{number}")
     return found

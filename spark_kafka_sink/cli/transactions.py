@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "list the transactions of exactly-once writes; finish, abort or give up those of one prefix"
 
 LIST, FINISH, ABORT, GIVE_UP = "list", "finish", "abort", "give-up"
-_FORGOTTEN = ", by an id that brokers have forgotten"
+_UNPROVEN = ", by an unknown id"
 _STOPS = "A query that runs under this prefix fails at its next commit, and goes on when it is started again."
 
 
@@ -130,7 +130,7 @@ def _decision(survey: PrefixSurvey) -> str:
         return "not in this log"
     if entry.last_decided is None:
         return "none"
-    return f"{entry.last_decided}: {entry.state.value}" + (_FORGOTTEN if entry.unproven else "")
+    return f"{entry.last_decided}: {entry.state.value}" + (_UNPROVEN if entry.unproven else "")
 
 
 def _owner(survey: PrefixSurvey) -> str:
@@ -166,7 +166,7 @@ def _as_json(survey: PrefixSurvey) -> dict[str, object]:
         "prefix": survey.prefix,
         "driver": _owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
-        "unproven": survey.entry is not None and survey.entry.unproven,
+        "unproven": survey.entry is not None and survey.entry.last_decided is not None and survey.entry.unproven,
         "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
         "decided": list(survey.decided),
         "open": [

@@ -94,13 +94,12 @@ class BatchStart:
         """Compare the rows that tasks have passed over with those that were decided as this batch, and look whether a
         driver of the prefix has decided that."""
         decided = self.entry.content_of(batch)
-        is_same = decided is not None and decided.is_same(counted)
-        if is_same and self.entry.is_proven(batch):
-            return
-        if is_same:
-            refusal = refusals.unproven(self.entry, batch, counted)
-        else:
+        if not self.entry.is_proven(batch):
+            refusal = refusals.unproven_decision(self.entry, batch, decided, counted)
+        elif decided is None or not decided.is_same(counted):
             refusal = refusals.replay_mismatch(self.entry, batch, decided, counted)
+        else:
+            return
         if not tolerant:
             raise refusal
         _log.warning("%s The option onReplayMismatch is 'warn', so the query goes on.", refusal)

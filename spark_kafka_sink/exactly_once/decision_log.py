@@ -279,7 +279,7 @@ class DecisionLog:
             entry = replace(decoded(key, record.value), written_by=record.written_by)
         except DecodeError as error:
             raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
-        return entry if is_own else entry.of_unknown_writer()
+        return entry if is_own else entry.as_unproven()
 
     def _of_earlier_id(
         self, prefix: str, partition: int, newest: Sequence[Record], owners: Mapping[int, str]
@@ -292,8 +292,8 @@ class DecisionLog:
             partition,
             record,
             f"it is the newest under the prefix {prefix}, of an earlier producer id of its driver "
-            f"({record.written_by.producer_id}, which no transactional id has any more), and is believed. But no batch "
-            "is passed over because of it",
+            f"({record.written_by.producer_id}, which no transactional id has that this user may see). It counts, but "
+            "no batch is passed over because of it",
         )
         return record
 

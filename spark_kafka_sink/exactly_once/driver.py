@@ -124,7 +124,7 @@ class Driver:
         driver, granted_ms = self._fence(seen, hint.timeout_ms if goes_on else None)
         entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
         self._refuse(entry, name, present)
-        if goes_on and entry == hint:
+        if goes_on and entry == hint and driver.producer_id == hint.written_by.producer_id:
             return BatchStart(entry, driver, self._delivery.is_given)
         return self._take_over(entry, name, driver, granted_ms)
 

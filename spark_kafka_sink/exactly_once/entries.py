@@ -82,7 +82,7 @@ class Entry:
     content: Content | None = None
     """Of the batch; None if an earlier version has decided it."""
     unproven: bool = False
-    """It is not known whether a driver of the prefix has decided the batch: see `of_unknown_writer`."""
+    """It is not known whether a driver of the prefix has decided the batch: see `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
     """Of tasks, which have filled them and left them open for the driver to end."""
     generation: int = 0
@@ -146,11 +146,16 @@ class Entry:
             keys = (*keys, KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven))[-KEYS_MAX:]
         return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keys=keys)
 
-    def of_unknown_writer(self) -> Entry:
-        """As it was read from a record of a producer id that brokers do not know any more. What it says may stop a
-        batch, but no batch is passed over because of it, also when a driver has written it again in its own name."""
+    def as_unproven(self) -> Entry:
+        """As it was read from a record of a producer id that no transactional id has which this user may see. What it
+        says may stop a batch, but no batch is passed over because of it, also when a driver has written it again in its
+        own name."""
         keys = tuple(dataclasses.replace(job, unproven=True) for job in self.keys)
         return dataclasses.replace(self, unproven=True, keys=keys)
+
+    def given_up(self) -> Entry:
+        """Done, as a person says who has looked at the batch."""
+        return dataclasses.replace(self, unproven=False).done()
 
     def has_committed(self, batch: Batch) -> bool:
         """Is a batch of this name decided? Then its rows must not be written again."""

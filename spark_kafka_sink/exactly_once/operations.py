@@ -205,7 +205,8 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         if not all(refusals.is_lost(error) for error in refused.values()):
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:
-            claim = entry.done().begun(_person(), "", entry.timeout_ms, driver)
+            done = entry.given_up() if give_up else entry.done()
+            claim = done.begun(_person(), "", entry.timeout_ms, driver)
             if is_job_prefix(query.prefix):
                 _end_leftovers(query, driver, entry, claim)
             else:

@@ -172,6 +172,9 @@ class QueryTransactions:
         held = self._written_by_newest_id(Held(driver), (encoded(found), encoded(entry)))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
+        if renewed.producer_id != held.driver.producer_id:  # that was the last epoch of the id before
+            held = self.write(Held(renewed), entry)
+            renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:
             raise refusals.fenced(self.driver_id)
         return renewed

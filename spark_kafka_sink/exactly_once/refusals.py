@@ -125,7 +125,7 @@ def other_checkpoint(entry: Entry, checkpoint: str) -> ExactlyOnceError:
         f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and the "
         f"checkpoint of this one is {checkpoint}. Nothing was written. Give each query a prefix of its own. If the "
         "checkpoint was moved, let the query finish its last batch at the old place, and start it at the new one with "
-        "another prefix, or with none. If both are one place, write it as before."
+        "another prefix, or with none. If both are one place, write it as before." + _doubt(entry)
     )
 
 
@@ -135,7 +135,7 @@ def other_query(entry: Entry, batch: Batch) -> ExactlyOnceError:
         f"{entry.batch}, and this is query {batch.query}. Either two queries have the same prefix, or the checkpoint "
         "was deleted, and Spark began anew with another query id. Nothing was written. Give this query a "
         "transactionalIdPrefix of its own. If its checkpoint was deleted, what it reads from the beginning will be "
-        "written once more."
+        "written once more." + _doubt(entry)
     )
 
 
@@ -143,7 +143,7 @@ def older_batch(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{batch} must not be written: {entry.batch} is decided already (prefix {entry.prefix}). The checkpoint is "
         "older than what is in Kafka: it was restored from a copy, or two drivers work on copies of one checkpoint. "
-        "Nothing was written. Go on with the newest checkpoint."
+        "Nothing was written. Go on with the newest checkpoint." + _doubt(entry)
     )
 
 
@@ -165,15 +165,26 @@ def replay_mismatch(entry: Entry, batch: Batch, decided: Content | None, counted
     )
 
 
-def unproven(entry: Entry, batch: Batch, counted: Content) -> ExactlyOnceError:
+def unproven_decision(entry: Entry, batch: Batch, decided: Content | None, counted: Content) -> ExactlyOnceError:
+    another = "transactionalIdPrefix" if batch.key is None else "idempotencyKey"
     return ExactlyOnceError(
-        f"The decision log says that {batch} is in Kafka already (prefix {entry.prefix}), with the {counted} of this "
-        "time. But brokers do not know any more who has written that: they forget a transactional id that was not used "
-        "for a week. It may have been an earlier driver of this prefix, or anybody who may write to the log. Nothing "
-        "was written now. Look into the topics. If the rows are there, set onReplayMismatch to "
-        '"warn" for one start: then what was committed stands. If they are not, start with another '
-        "transactionalIdPrefix."
+        f"The decision log says that {batch} is in Kafka already (prefix {entry.prefix}), with "
+        f"{decided or 'rows that it does not name'}; this time there are {counted}. But it cannot be seen who has "
+        f"written that. {_UNKNOWN_WRITER} Nothing was written now. Look into the topics. If the rows are there, set "
+        'onReplayMismatch to "warn" for this run: then what was committed stands. If they are not, start with another '
+        f"{another}."
     )
+
+
+_UNKNOWN_WRITER = (
+    "Brokers forget a transactional id that was not used for a week, and show no ids that this user may not describe: "
+    "so the entry may be an earlier driver's, or anybody's who may write to the log."
+)
+
+
+def _doubt(entry: Entry) -> str:
+    """What to know of an entry that stops a batch."""
+    return f" It cannot be seen who has written that into the log. {_UNKNOWN_WRITER}" if entry.unproven else ""
 
 
 def unknown_prefix(topic: str, prefix: str, *, exists: bool) -> ConfigurationError:

@@ -83,7 +83,7 @@ def test_of_a_decision_whose_writer_brokers_have_forgotten_the_list_says_so(caps
     query.run(0)
     for is_forgotten in (False, True):
         assert transactions(query.broker) == 0
-        assert ("by an id that brokers have forgotten" in capsys.readouterr().out) == is_forgotten
+        assert ("by an unknown id" in capsys.readouterr().out) == is_forgotten
         assert transactions(query.broker, "--json") == 0
         (shown,) = json.loads(capsys.readouterr().out)
         assert shown["unproven"] == is_forgotten

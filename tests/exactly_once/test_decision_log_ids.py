@@ -6,10 +6,10 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log
-from spark_kafka_sink.exactly_once.entries import Entry, encoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, encoded
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, rows, seen, transactions, write_as
+from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen, transactions, write_as
 from tests.exactly_once.cases import broker as broker
 
 EPOCHS_OF_A_BATCH_MAX = 8
@@ -97,11 +97,74 @@ def test_nothing_is_passed_over_because_of_what_a_forgotten_id_has_written(
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     for name in ("driver-2", "driver-3"):
         start = query.again(name=name).begin()
-        with pytest.raises(ExactlyOnceError, match="brokers do not know any more who has written that") as error:
+        with pytest.raises(ExactlyOnceError, match="it cannot be seen who has written that") as error:
             start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=False)
-        assert "with the 2 rows of 6 bytes (t: 2) of this time" in str(error.value)
+        assert "with 2 rows of 6 bytes (t: 2); this time there are 2 rows of 6 bytes (t: 2)." in str(error.value)
     start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=True)
-    assert "brokers do not know any more who has written that" in caplog.text
+    assert "it cannot be seen who has written that" in caplog.text
+
+
+def test_what_a_forgotten_id_has_decided_is_said_to_be_so_where_it_stops_a_batch(broker: EmbeddedBroker) -> None:
+    query = Query(broker)
+    query.run(0)
+    query.run(1)
+    del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
+    start = query.again().begin()
+    for batch in (query.batch(0), Batch("another-query", 0)):
+        with pytest.raises(ExactlyOnceError, match="cannot be seen who has written that"):
+            start.is_committed(batch)
+    with pytest.raises(ExactlyOnceError, match="cannot be seen who has written that"):
+        query.again(checkpoint="/elsewhere").begin()
+
+
+@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
+def test_wherever_its_epochs_are_used_up_a_driver_is_known_as_who_has_decided(
+    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", left)
+    query.run(1)
+    for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
+        decision_log._progress.clear()
+        query.again(name=name).begin().check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+
+
+@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
+def test_wherever_its_epochs_are_used_up_a_driver_can_abort(
+    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", left)
+    for name in ("driver-2", "driver-3"):
+        newer = query.again(name=name)
+        start = newer.begin()
+        newer.write_both(start, 1)
+        decision_log._progress.clear()
+        assert newer.abort(start, 1)
+        assert not open_ids(broker)
+    query.again(name="driver-4").run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
+def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_nothing(
+    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+) -> None:
+    """What tasks of a driver that died have open would be committed, and the batch written again."""
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", left)
+    query.run(1)
+    written = query.write_both(query.begin(), 2)  # dies here
+    write_as(broker, "evil", "p", None)
+    use_up_epochs(broker, "evil")
+    forged = Entry(PREFIX, generation=9).decided(Batch(query.query, 0), BOTH_TASKS, tuple(written))
+    write_as(broker, "evil", "p", encoded(forged))
+    decision_log._progress.clear()
+    query.again().run(2)
+    assert seen(broker) == rows(0, 1, 2)
 
 
 def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:

@@ -90,7 +90,7 @@ WHOLE = (
 )
 
 
-UNPROVEN = WHOLE.of_unknown_writer()
+UNPROVEN = WHOLE.as_unproven()
 
 
 @pytest.mark.parametrize("value", [{}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31])
@@ -128,7 +128,7 @@ def test_the_content_of_each_batch_that_is_remembered_is_known() -> None:
 
 def test_what_an_unknown_writer_has_decided_stays_unproven_and_what_its_successor_decides_is_not() -> None:
     first, second = Batch(key="a"), Batch(key="b")
-    unknown = Entry("p").decided(first, CONTENT, ()).done().of_unknown_writer()
+    unknown = Entry("p").decided(first, CONTENT, ()).done().as_unproven()
     again = decoded(b"p", encoded(unknown.begun("driver-1", "", 1)))
     assert again.has_committed(first)
     assert not again.is_proven(first)
@@ -141,8 +141,8 @@ def test_a_decision_of_an_unknown_writer_that_is_finished_stays_unproven() -> No
         found = Entry("p").decided(batch, CONTENT, (TRANSACTION,))
         assert found.is_proven(batch)
         assert found.done().is_proven(batch)
-        assert not found.of_unknown_writer().done().is_proven(batch)
-        assert not found.of_unknown_writer().done().decided(Batch("q", 8), CONTENT, ()).is_proven(Batch(key="a"))
+        assert not found.as_unproven().done().is_proven(batch)
+        assert not found.as_unproven().done().decided(Batch("q", 8), CONTENT, ()).is_proven(Batch(key="a"))
 
 
 def test_a_batch_and_what_was_decided_last_are_shown_in_words() -> None:

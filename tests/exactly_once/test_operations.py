@@ -32,6 +32,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
+    BOTH_TASKS,
     LOG,
     PREFIX,
     TOPIC,
@@ -241,6 +242,18 @@ def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None
     assert start.is_committed(query.batch(0)), "it is not written again by itself"
     query.again().run(1)
     assert seen(query.broker) == ["0/0", *rows(1)]
+
+
+def test_what_a_person_has_given_up_is_passed_over_though_brokers_have_forgotten_its_driver(query: Query) -> None:
+    decided_by_a_driver_that_died(query)
+    query.broker.cluster.coordinator.transactions.clear()
+    with pytest.raises(ExactlyOnceError, match="give-up"):
+        query.again().begin()
+    assert operations.give_up(options(query.broker), PREFIX, LOG) is not None
+    start = query.again().begin()
+    assert start.is_committed(query.batch(0))
+    start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=False)
+    query.again().run(1)
 
 
 def test_a_prefix_that_cannot_be_one_is_refused(broker: EmbeddedBroker) -> None:

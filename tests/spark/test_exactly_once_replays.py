@@ -70,7 +70,7 @@ def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is
     write_as(broker, "evil", prefix, encoded(Entry(prefix).decided(batch, content, ()).done()))
     monkeypatch.setattr(TransactionsClient, "owners", lambda client: {})
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match="brokers do not know any more who has written that"):
+        with pytest.raises(ExactlyOnceError, match="it cannot be seen who has written that"):
             job(idempotencyKey="today")
     job(idempotencyKey="today", onReplayMismatch="warn")
     assert seen(broker) == ["a", "b"], "of yesterday"
