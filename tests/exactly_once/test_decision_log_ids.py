@@ -167,6 +167,25 @@ def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_not
     assert seen(broker) == rows(0, 1, 2)
 
 
+def test_a_record_of_a_producer_id_that_is_used_up_too_is_unproven(
+    broker: EmbeddedBroker, its_own_ids_alone: None
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver")
+    write_as(broker, "evil", "p", None)
+    use_up_epochs(broker, "evil")
+    write_as(broker, "evil", "p", encoded(Entry(PREFIX, generation=9).decided(query.batch(1), BOTH_TASKS, ()).done()))
+    driver = broker.cluster.coordinator.transactions["p-driver"]
+    driver.producer_id = (
+        broker.cluster.coordinator.new_producer_id()
+    )  # as if it had died before it wrote under this one
+    decision_log._progress.clear()
+    start = query.again().begin()
+    with pytest.raises(ExactlyOnceError, match="cannot be seen who has written that"):
+        start.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+
+
 def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)

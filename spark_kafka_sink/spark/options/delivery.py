@@ -44,7 +44,8 @@ DELIVERY_OPTIONS = (
         "onReplayMismatch",
         MISMATCH_FAILS,
         one_of(MISMATCH_FAILS, MISMATCH_WARNS),
-        "a batch that is in Kafka already and now has other rows: `fail`, or `warn` and let what was committed stand",
+        "a batch that is in Kafka already and now has other rows, or of which it cannot be seen who has decided it: "
+        "`fail`, or `warn` and let what was committed stand",
     ),
     Option(
         "decisionLogTopic",
