@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 
 PATIENCE_SECONDS = 600.0
+ANSWER_SECONDS = 60
+"""After which a client of another project asks again: a server of another project may lose a request."""
 PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.2
 """A look may go through all processes of the machine, or read a topic: looks come less often the longer one waits."""

@@ -27,6 +27,7 @@ from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compiled, message_class
 from tests.spark.planned import planned
+from tests.waiting import ANSWER_SECONDS
 
 SCHEMA = StructType([StructField("id", LongType(), False), StructField("name", StringType())])
 BATCH = pa.record_batch({"id": [1, 2], "name": ["a", None]})
@@ -62,7 +63,7 @@ def faults(**options: str) -> str:
 def test_records_are_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="avro-confluent")
-    with SchemaRegistryClient({"url": registry.url}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
         read = AvroDeserializer(client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     assert list(registry.subjects) == ["orders-value"]
@@ -93,7 +94,7 @@ def test_a_descriptor_says_which_message_is_written(registry: FakeRegistry, tmp_
 def test_json_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="json-schema-confluent")
-    with SchemaRegistryClient({"url": registry.url}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
         read = JSONDeserializer(None, schema_registry_client=client)
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2}]
 
