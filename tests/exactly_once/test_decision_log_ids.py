@@ -9,7 +9,7 @@ from spark_kafka_sink.exactly_once import decision_log
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, encoded
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen, transactions, write_as
+from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, client_of, open_ids, rows, seen, transactions, write_as
 from tests.exactly_once.cases import broker as broker
 
 EPOCHS_OF_A_BATCH_MAX = 8
@@ -128,6 +128,20 @@ def test_wherever_its_epochs_are_used_up_a_driver_is_known_as_who_has_decided(
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
         decision_log._progress.clear()
         query.again(name=name).begin().check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+
+
+@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
+def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_has_begun(
+    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+) -> None:
+    """Else its tasks would take themselves for late ones."""
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", left)
+    for name in ("driver-1", "driver-2", "driver-3"):
+        start = query.again(name=name).begin()
+        with client_of(broker) as client:
+            assert start.awaits_tasks(client.describe(["p-driver"])["p-driver"])
 
 
 @pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
