@@ -60,7 +60,8 @@ from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)
 
-TURNS_MAX = 5
+TURNS_MAX = 20
+"""Two drivers that take over from each other may fence each other in several turns. After too few both give way."""
 
 ResultT = TypeVar("ResultT")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_kafka_sink.exactly_once import query_transactions
 from tests.exactly_once import rules
 from tests.exactly_once.explorer import DIES, LATE, LOSES, Change, Run, every, explore, seeded
 from tests.exactly_once.invariants import (
@@ -14,7 +15,11 @@ from tests.exactly_once.invariants import (
 from tests.exactly_once.invariants import (
     no_older_driver_changes_anything_after_a_newer_one_has_begun as no_older_driver,
 )
-from tests.exactly_once.invariants import nothing_stays_open, the_next_start_works
+from tests.exactly_once.invariants import (
+    nothing_stays_open,
+    only_who_finds_anothers_entry_gives_way,
+    the_next_start_works,
+)
 from tests.exactly_once.invariants import (
     who_is_fenced_says_that_a_newer_driver_has_taken_over as who_is_fenced_says_so,
 )
@@ -38,6 +43,8 @@ NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
 }
 """Seeds that noticed, once. A change of the code may well make other runs of them; then others are tried."""
 SEARCHED_MAX = 300
+DUELS = (1033, 2836)
+"""Seeds in which two drivers fence each other in more than five turns."""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -87,6 +94,16 @@ def test_each_invariant_bites_where_its_rule_is_taken_out(
     """That of what is passed over: test_replays.py."""
     rule(monkeypatch)
     assert any(_fails(seed, invariant) for seed in (*NOTICED[rule, invariant], *range(SEARCHED_MAX))), "no seed notices"
+
+
+@pytest.mark.parametrize("turns", [5, query_transactions.TURNS_MAX])
+def test_of_two_drivers_that_fence_each_other_in_several_turns_one_goes_on(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few turns both give way."""
+    monkeypatch.setattr(query_transactions, "TURNS_MAX", turns)
+    both_give_way = [_fails(seed, only_who_finds_anothers_entry_gives_way) for seed in DUELS]
+    assert any(both_give_way) == (turns == 5), both_give_way
 
 
 def _fails(seed: int, invariant: Callable[[World], None]) -> bool:
