@@ -29,6 +29,15 @@ def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
     transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
 
 
+@pytest.fixture(params=range(1, EPOCHS_OF_A_BATCH_MAX + 1))
+def query(broker: EmbeddedBroker, its_own_ids_alone: None, request: pytest.FixtureRequest) -> Query:
+    """Its driver has written batch 0, and has few epochs left: they are used up at each step of a batch."""
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", request.param)
+    return query
+
+
 @pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
 def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
     broker: EmbeddedBroker, its_own_ids_alone: None, left: int
@@ -117,40 +126,26 @@ def test_what_a_forgotten_id_has_decided_is_said_to_be_so_where_it_stops_a_batch
         query.again(checkpoint="/elsewhere").begin()
 
 
-@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
 def test_wherever_its_epochs_are_used_up_a_driver_is_known_as_who_has_decided(
-    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+    broker: EmbeddedBroker, query: Query
 ) -> None:
-    query = Query(broker)
-    query.run(0)
-    use_up_epochs(broker, "p-driver", left)
     query.run(1)
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
         decision_log._progress.clear()
         query.again(name=name).begin().check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
 
 
-@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
 def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_has_begun(
-    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+    broker: EmbeddedBroker, query: Query
 ) -> None:
     """Else its tasks would take themselves for late ones."""
-    query = Query(broker)
-    query.run(0)
-    use_up_epochs(broker, "p-driver", left)
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.again(name=name).begin()
         with client_of(broker) as client:
             assert start.awaits_tasks(client.describe(["p-driver"])["p-driver"])
 
 
-@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
-def test_wherever_its_epochs_are_used_up_a_driver_can_abort(
-    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
-) -> None:
-    query = Query(broker)
-    query.run(0)
-    use_up_epochs(broker, "p-driver", left)
+def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBroker, query: Query) -> None:
     for name in ("driver-2", "driver-3"):
         newer = query.again(name=name)
         start = newer.begin()
@@ -162,14 +157,10 @@ def test_wherever_its_epochs_are_used_up_a_driver_can_abort(
     assert seen(broker) == rows(0, 1)
 
 
-@pytest.mark.parametrize("left", range(1, EPOCHS_OF_A_BATCH_MAX + 1))
 def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_nothing(
-    broker: EmbeddedBroker, its_own_ids_alone: None, left: int
+    broker: EmbeddedBroker, query: Query
 ) -> None:
     """What tasks of a driver that died have open would be committed, and the batch written again."""
-    query = Query(broker)
-    query.run(0)
-    use_up_epochs(broker, "p-driver", left)
     query.run(1)
     written = query.write_both(query.begin(), 2)  # dies here
     write_as(broker, "evil", "p", None)
