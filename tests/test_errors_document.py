@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from spark_kafka_sink import errors
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError
+from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
@@ -62,7 +62,7 @@ def test_a_sentence_is_looked_up_in_what_a_program_has_said() -> None:
 
 
 TASKS = tuple(TransactionIdentity(f"orders-1-{partition}-0", 4711, 12, 2) for partition in range(2))
-CONTENT, BATCH = Content.of({"t": 2}, 6), Batch("q", 0)
+CONTENT, OTHER_CONTENT, BATCH = Content.of({"t": 2}, 6), Content.of({"t": 3}, 9), Batch("q", 0)
 ENTRY = Entry("orders", timeout_ms=60_000).begun("host/1", "/checkpoint", 60_000).decided(BATCH, CONTENT, TASKS)
 OPEN = TransactionDescription("orders-1-0-0", ONGOING, ProducerIdAndEpoch(4711, 12), 60_000, 1)
 
@@ -71,28 +71,58 @@ def refused(code: int) -> Mapping[str, BrokerError]:
     return {TASKS[0].transactional_id: broker_error(code, "the commit")}
 
 
-@pytest.mark.parametrize(
-    ("error", "sentence"),
-    [
-        (refusals.superseded(ENTRY, "me"), "newer driver has taken over"),
-        (refusals.overtaken(ENTRY, "me"), "newer driver has taken over"),
-        (refusals.contested("orders", "me"), "Several drivers"),
-        (refusals.replay_mismatch(ENTRY, BATCH, CONTENT, Content.of({"t": 3}, 9)), "is in Kafka already"),
-        (refusals.older_batch(ENTRY, BATCH), "must not be written"),
-        (refusals.other_query(ENTRY, BATCH), "belongs to another query"),
-        (refusals.other_checkpoint(ENTRY, "/other"), "is in use by a query"),
-        (refusals.log_lost("orders", "pykafka-decisions"), "has nothing of the prefix"),
-        (refusals.too_late(ENTRY, OPEN, 5_000), "were left for"),
-        (refusals.not_open(ENTRY, ["orders-1-0-0"]), "are not open any more"),
-        (refusals.decision_in_doubt(ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
-        (refusals.not_committed(ENTRY, refused(error_codes.NOT_COORDINATOR)), "could not be committed now"),
-        (refusals.not_committed(ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
-        (refusals.not_committed(ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)), "brokers know nothing"),
-    ],
-)
-def test_who_looks_up_an_error_of_exactly_once_finds_its_row(error: KafkaSinkError, sentence: str) -> None:
-    (row,) = rows_that_explain(str(error))
-    assert row.sentence.startswith(sentence)
+LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
+    (partial(refusals.nothing_written, "no answer"), "Kafka cannot be written to exactly once"),
+    (partial(refusals.log_forgets, "pykafka-decisions", "delete"), "Kafka cannot be written to exactly once"),
+    (
+        partial(refusals.timeout_refused, broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"), is_chosen=True),
+        "Kafka cannot be written to exactly once",
+    ),
+    (partial(refusals.superseded, ENTRY, "me"), "newer driver has taken over"),
+    (partial(refusals.overtaken, ENTRY, "me"), "newer driver has taken over"),
+    (partial(refusals.contested, "orders", "me"), "Several drivers"),
+    (partial(refusals.replay_mismatch, ENTRY, BATCH, CONTENT, OTHER_CONTENT), "is in Kafka already"),
+    (partial(refusals.replay_mismatch, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
+    (partial(refusals.unproven_decision, ENTRY, BATCH, CONTENT, CONTENT), "But it cannot be seen"),
+    (partial(refusals.older_batch, ENTRY, BATCH), "must not be written"),
+    (partial(refusals.other_query, ENTRY, BATCH), "belongs to another query"),
+    (partial(refusals.other_checkpoint, ENTRY, "/other"), "is in use by a query"),
+    (partial(refusals.log_lost, "orders", "pykafka-decisions"), "has nothing of the prefix"),
+    (partial(refusals.log_deleted, "pykafka-decisions", 3), "records of partition"),
+    (partial(refusals.unreadable_entry, "offset 3", "orders", DecodeError("junk")), "the newest decision"),
+    (partial(refusals.unknown_prefix, "pykafka-decisions", "orders", exists=True), "so it is not known"),
+    (partial(refusals.late_attempt, "orders", "It wrote nothing."), "came too late"),
+    (partial(refusals.too_late, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(refusals.not_open, ENTRY, ["orders-1-0-0"]), "are not open any more"),
+    (partial(refusals.downgraded, ENTRY), "transaction.version was lowered"),
+    (partial(refusals.decision_in_doubt, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
+    (partial(refusals.commit_not_finished, ENTRY, KafkaSinkError("no answer.")), "it is not known whether all"),
+    (partial(refusals.not_yet_committed, ENTRY, refused(error_codes.NOT_COORDINATOR)), "could not be committed now"),
+    (partial(refusals.not_committed, ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
+    (partial(refusals.not_committed, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)), "brokers know nothing"),
+]
+FOUND_BY_KAFKAS_NAME = {"fenced"}
+
+
+@pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
+def test_who_looks_up_an_error_of_exactly_once_finds_its_row(
+    refuse: Callable[[], KafkaSinkError], sentence: str
+) -> None:
+    rows = rows_that_explain(str(refuse()))
+    assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
+    assert len(rows) <= 2  # more would be no help
+
+
+def test_every_refusal_of_exactly_once_is_looked_up() -> None:
+    names = {
+        name
+        for name, function in inspect.getmembers(refusals, inspect.isfunction)
+        if function.__module__ == refusals.__name__
+        and not name.startswith("_")
+        and str(function.__annotations__["return"]) in vars(errors)
+    }
+    looked_up = {refuse.func.__name__ for refuse, _ in LOOKED_UP if isinstance(refuse, partial)}
+    assert names == looked_up | FOUND_BY_KAFKAS_NAME
 
 
 def test_many_sentences_are_quoted() -> None:

@@ -56,7 +56,7 @@ def log_forgets(topic: str, policy: str) -> PreflightError:
     return nothing_written(
         f"topic {topic}, the log of what is decided, has cleanup.policy={cleaned(policy)}. It would forget decisions, "
         "and a batch could be written twice. Set the topic's cleanup.policy to compact, or name another topic with "
-        "decisionLogTopic: one that does not exist is created as it must be."
+        "decisionLogTopic: it is created as it must be if it is missing."
     )
 
 

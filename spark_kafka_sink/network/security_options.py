@@ -58,14 +58,20 @@ _USED = (
     Option(
         "sasl.kerberos.service.name", None, security_text, "GSSAPI: the name of the brokers' service, usually kafka."
     ),
-    Option("sasl.oauthbearer.token", None, security_text, "OAUTHBEARER: a token as it is. Ours.", secret=True),
+    Option(
+        "sasl.oauthbearer.token",
+        None,
+        security_text,
+        "OAUTHBEARER: a token as it is. Not an option of the Java client.",
+        secret=True,
+    ),
     Option(
         "sasl.oauthbearer.token.callback",
         None,
         security_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
         " which is imported where the connection is, and "
-        "[runs there](security.md#who-may-set-a-jobs-options): on Spark's workers. Ours.",
+        "[runs there](security.md#who-may-set-a-jobs-options): on Spark's workers. Not an option of the Java client.",
         secret=True,
     ),
     Option(

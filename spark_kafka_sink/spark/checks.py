@@ -124,7 +124,9 @@ def _checked(options: SinkOptions, target: Target) -> list[Check]:
         checks = preflight(options.producer_config().client_config(), target)
         error = failure(checks)
         if error is not None:
-            raise PreflightError(as_in_spark(f"{error}\n{_WHERE_TO_LOOK}"))
+            # With exactly once the driver itself commits: it must reach Kafka.
+            elsewhere = "" if options.exactly_once is not None else f"\n{_WHERE_TO_LOOK}"
+            raise PreflightError(as_in_spark(f"{error}{elsewhere}"))
     return checks
 
 

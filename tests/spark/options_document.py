@@ -35,7 +35,7 @@ COMMON = (
 """What a job begins with, in the order in which its author needs it."""
 OF_A_JOB = {
     "transaction.timeout.ms": (
-        "(the brokers' maximum)",
+        "(what brokers grant)",
         "with `exactly-once`: how long the transaction of a task may be open "
         "([the default](exactly-once.md#options)); with `at-least-once` it has no effect",
     )

@@ -130,6 +130,17 @@ def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Pref
         check_connection(parse_options(SERVERS | {"topic": "t"}))
 
 
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_to_leave_the_check_out_is_no_advice_with_exactly_once_whose_driver_must_reach_kafka(
+    preflights: Preflights, guarantee: str
+) -> None:
+    forget()
+    preflights.outcome = Outcome.FAILED
+    with pytest.raises(PreflightError) as error:
+        check_connection(parse_options(SERVERS | {"topic": "t", "deliveryGuarantee": guarantee}))
+    assert ("checkConnection" in str(error.value)) == (guarantee == "at-least-once")
+
+
 def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows_name_theirs(
     preflights: Preflights,
 ) -> None:

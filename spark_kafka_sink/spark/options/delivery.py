@@ -37,15 +37,16 @@ DELIVERY_OPTIONS = (
         "transactionalIdPrefix",
         None,
         without_fault(prefix_fault),
-        "the beginning of all transactional ids of this query; without it made from `checkpointLocation`",
+        "the beginning of all transactional ids of this query or job; without it a stream's is made from "
+        "`checkpointLocation`, and a job's from `topic` and `idempotencyKey`, or new each time",
     ),
     Option("idempotencyKey", None, _key, "of a batch job: a job whose key is committed already writes nothing"),
     Option(
         "onReplayMismatch",
         MISMATCH_FAILS,
         one_of(MISMATCH_FAILS, MISMATCH_WARNS),
-        "a batch that is in Kafka already and now has other rows, or of which it cannot be seen who has decided it: "
-        "`fail`, or `warn` and let what was committed stand",
+        "what to do if a committed batch comes again with another number of rows, or if it is not known who has "
+        "committed it: `fail`, or `warn` and keep what was committed",
     ),
     Option(
         "decisionLogTopic",

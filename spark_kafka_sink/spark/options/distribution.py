@@ -29,9 +29,9 @@ DISTRIBUTION_OPTIONS = (
         "distribution",
         NONE,
         one_of(NONE, BY_PARTITION, BY_KEY),
-        "`partition` brings the rows of each Kafka partition to one task before the write, for which the driver asks "
-        "Kafka how many there are, `key` those of each key: "
-        "see [Many tasks, many partitions](tuning.md#many-tasks-many-partitions)",
+        "`partition`: one task writes all rows of a Kafka partition; the driver asks Kafka for the number of "
+        "partitions. `key`: one task writes all rows of a key. "
+        "See [Many tasks, many partitions](tuning.md#many-tasks-many-partitions)",
     ),
     Option(
         "orderBy",
