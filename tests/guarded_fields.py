@@ -31,6 +31,7 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
+from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.reader.kept_clients import KeptClients
 from spark_kafka_sink.spark.pool import ProducerPool
@@ -101,12 +102,16 @@ GUARDS = [
     Guard(
         TransactionManager,
         "_lock",
-        _names(
-            "_calls _transaction _coordinators _descriptions _version _wants_producer_id _expected _begun "
-            "_may_come_late"
-        ),
+        _names("_calls _transaction _pace _version _wants_producer_id _expected _begun _may_come_late"),
         _names("id_and_epoch"),
         _names("state error trouble transactional_id"),
+    ),
+    Guard(
+        Descriptions,
+        "_lock",
+        _names("_calls _offered _under_way _pace"),
+        _names("_error"),
+        _names("trouble"),
     ),
 ]
 

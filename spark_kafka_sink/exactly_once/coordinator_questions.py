@@ -20,7 +20,8 @@ from typing import Any, Generic, TypeVar
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, UnsupportedVersionError
-from spark_kafka_sink.producer.transactions.coordinators import COMPLETING_PAUSE_MS, KnownCoordinators
+from spark_kafka_sink.producer.transactions.coordinators import KnownCoordinators
+from spark_kafka_sink.producer.transactions.request_pace import completing_pause_ms
 from spark_kafka_sink.producer.transactions.requests import SEVERAL_KEYS_FROM, FindCoordinator
 from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import NO_ANSWER, Judgement, Verdict
@@ -208,7 +209,7 @@ class _Round(Generic[AnswerT]):
 
 def pause_ms(failures: int) -> float:
     """The pause before a failed question is asked again. `failures`: how often it had failed before."""
-    return min(COMPLETING_PAUSE_MS * 2.0 ** min(failures, 10), _PAUSE_MS_MAX)
+    return min(completing_pause_ms(failures), _PAUSE_MS_MAX)
 
 
 def _patient(judgement: Judgement) -> Judgement:

@@ -99,10 +99,15 @@ class ProducerTransactions:
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         self._refuse_in_callback()
-        asked = self.manager.describe(transactional_ids)
-        self._loop.wakeup()
-        self._take_result(asked.operation, self._loop.wait(asked.operation.done, self._max_block_ms))
-        return asked.found
+        descriptions = self.manager.descriptions
+        call = descriptions.ask(transactional_ids)
+        try:
+            self._loop.wakeup()
+            done = self._loop.wait(call.operation.done, self._max_block_ms)
+        finally:
+            descriptions.forget(call)
+        self._take_result(call.operation, descriptions.trouble, done=done)
+        return call.found
 
     def prepare(self) -> TransactionIdentity | None:
         self._refuse_in_callback()
@@ -111,7 +116,7 @@ class ProducerTransactions:
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         offsets = self.manager.last_offsets()
         if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
-            raise self._out_of_time(PREPARE)
+            raise self._out_of_time(PREPARE, self.manager.trouble)
         return self.manager.prepare()
 
     @contextmanager
@@ -155,15 +160,14 @@ class ProducerTransactions:
         operation = begin()
         done = self._await(operation, self._max_block_ms)
         self._metrics.waited(metric, self._system.now() - started)
-        self._take_result(operation, done)
+        self._take_result(operation, self.manager.trouble, done=done)
 
-    def _take_result(self, operation: Operation, done: bool) -> None:
+    def _take_result(self, operation: Operation, trouble: str, *, done: bool) -> None:
         if not done:
-            raise self._out_of_time(operation.name)
+            raise self._out_of_time(operation.name, trouble)
         operation.result()
 
-    def _out_of_time(self, call: str) -> TransactionTimeoutError:
-        trouble = self.manager.trouble
+    def _out_of_time(self, call: str, trouble: str) -> TransactionTimeoutError:
         return TransactionTimeoutError(
             f"transactional id {self.manager.transactional_id}: {call}() was not answered within max.block.ms "
             f"({self._max_block_ms:.0f} ms). Call {call}() again to learn how it ended."

@@ -1,8 +1,9 @@
-"""TransactionTalk: sends what the TransactionManager wants to ask, and hands it the answers. Sender thread only."""
+"""TransactionTalk: sends what a producer asks about transactions, and hands on the answers. Sender thread only."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -13,10 +14,25 @@ from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.states import ENDING, TransactionState
 from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
+from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.schema import VersionRange
 
 _LOOK_AGAIN_MS = 10.0
 """How long to wait before asking again, while a broker cannot be asked yet."""
+
+
+_Request = TransactionRequest[Any]
+
+
+class _Asker(Protocol):
+    """Who wants something to be asked."""
+
+    def node_for(self, request: _Request) -> Node | None: ...
+    def next_delay_ms(self, now: float) -> float: ...
+    def sent(self, request: _Request) -> None: ...
+    def lost(self, request: _Request, now: float, why: str) -> None: ...
+    def answered(self, request: _Request, message: Message, now: float) -> None: ...
+    def cannot_be_sent(self, request: _Request, error: KafkaSinkError) -> None: ...
 
 
 class TransactionTalk:
@@ -28,35 +44,44 @@ class TransactionTalk:
         idempotence: Idempotence,
     ) -> None:
         self._manager = manager
+        self._descriptions = manager.descriptions
         self._client = client
         self._accumulator = accumulator
         self._idempotence = idempotence
 
     def ask(self, now: float) -> float:
         """Ask what is due, if it can be asked now. Returns how long until this must be looked at again."""
-        while (request := self._manager.next_request(now, quiet=self._is_quiet())) is not None:
-            node = self._ready_node(request, now)
+        own_ms = self._ask(self._manager, self._own_request, now)
+        return min(own_ms, self._ask(self._descriptions, self._descriptions.next_request, now))
+
+    def _own_request(self, now: float) -> _Request | None:
+        return self._manager.next_request(now, quiet=self._is_quiet())
+
+    def _ask(self, asker: _Asker, next_request: Callable[[float], _Request | None], now: float) -> float:
+        while (request := next_request(now)) is not None:
+            node = self._ready_node(asker, request, now)
             if node is None:
-                return min(_LOOK_AGAIN_MS, self._manager.next_delay_ms(now))
+                return min(_LOOK_AGAIN_MS, asker.next_delay_ms(now))
             try:
                 self._send(request, node, now)
-            except UnsupportedVersionError as error:  # the node does not know the request
-                self._manager.fail_for_good(error)
-                break
-        return self._manager.next_delay_ms(now)
+            except UnsupportedVersionError as error:
+                asker.cannot_be_sent(request, error)
+            else:
+                asker.sent(request)
+        return asker.next_delay_ms(now)
 
-    def _send(self, request: TransactionRequest[Any], node: Node, now: float) -> None:
+    def _send(self, request: _Request, node: Node, now: float) -> None:
         version = self._client.version_for(node.id, request.api_key, request.versions)
         message, versions = request.message(version), VersionRange(version, version)
         self._client.send(self._client.new_client_request(node.id, message, now, tag=request, versions=versions), now)
-        self._manager.sent(request)
 
     def answered(self, response: ClientResponse) -> None:
-        request = cast("TransactionRequest[Any]", response.request.tag)
+        request = cast("_Request", response.request.tag)
+        asker: _Asker = self._descriptions if self._descriptions.owns(request) else self._manager
         if response.message is None:
-            self._manager.lost(request, response.received_ms, response.reason)
+            asker.lost(request, response.received_ms, response.reason)
         else:
-            self._manager.answered(request, response.message, response.received_ms)
+            asker.answered(request, response.message, response.received_ms)
         self._adopt()
 
     @property
@@ -75,12 +100,12 @@ class TransactionTalk:
             return False
         return not any(state.on_wire for state in self._idempotence)
 
-    def _ready_node(self, request: TransactionRequest[Any], now: float) -> Node | None:
-        coordinator = self._manager.node_for(request)
+    def _ready_node(self, asker: _Asker, request: _Request, now: float) -> Node | None:
+        coordinator = asker.node_for(request)
         node = coordinator or self._client.least_loaded_node(now)
         if node is None or self._client.ready(node, now):
             return node
         if coordinator is not None and self._client.connection_failed(node.id):
             loss = self._client.losses.get(node.id)
-            self._manager.lost(request, now, "" if loss is None else loss.reason)  # another may coordinate by now
+            asker.lost(request, now, "" if loss is None else loss.reason)  # another may coordinate by now
         return None

@@ -1,22 +1,10 @@
-"""KnownCoordinators: which broker coordinates which id or group. Coordinators: when a producer may send its next
-request.
-
-A producer has one request in flight at a time, but for requests that only ask. After a failure the next request waits
-for a pause that grows.
-"""
+"""KnownCoordinators: which broker coordinates which transactional id or group."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
-from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 
-COMPLETING_PAUSE_MS = 20.0
-"""The first pause while the transaction before is still being completed, which takes a moment only."""
 KNOWN_MAX = 1_000
 
 
@@ -27,66 +15,3 @@ class KnownCoordinators(dict[CoordinatorKey, Node]):
         if key not in self and len(self) >= KNOWN_MAX:
             del self[next(iter(self))]
         super().__setitem__(key, node)
-
-
-class Coordinators:
-    """Guarded by the lock of the TransactionManager; `trouble` is read without it."""
-
-    def __init__(self, backoff: ExponentialBackoff) -> None:
-        self._backoff = backoff
-        self.known = KnownCoordinators()
-        self._in_flight: set[TransactionRequest[Any]] = set()
-        self.trouble = ""
-        """Why the last request has failed; empty if it has not."""
-        self._failures = 0
-        self._retry_ms = 0.0
-
-    @property
-    def in_flight(self) -> bool:
-        """A request waits for its answer."""
-        return bool(self._in_flight)
-
-    def pauses(self, now: float) -> bool:
-        return now < self._retry_ms
-
-    def pause_left_ms(self, now: float) -> float:
-        return self._retry_ms - now if now < self._retry_ms else float("inf")
-
-    def node(self, request: TransactionRequest[Any]) -> Node | None:
-        """Which node to ask. None: any broker can answer, or the coordinator is not known."""
-        return None if request.any_broker_answers else self.known.get(request.coordinator)
-
-    def forget(self, request: TransactionRequest[Any]) -> None:
-        """The node that was asked is not the coordinator any more, or cannot be reached."""
-        if not request.any_broker_answers:
-            for name in request.ids:
-                self.known.pop(request.coordinator._replace(key=name), None)
-
-    def sent(self, request: TransactionRequest[Any]) -> None:
-        self._in_flight.add(request)
-
-    def answered(self, request: TransactionRequest[Any]) -> None:
-        self._in_flight.discard(request)
-
-    def succeeded(self, request: TransactionRequest[Any]) -> None:
-        self._failures = 0
-        if not request.any_broker_answers:  # to have found it again is no success yet
-            self.trouble = ""
-
-    def lost(self, request: TransactionRequest[Any], now: float, why: str) -> None:
-        """There was no answer, or the node cannot be asked at all."""
-        self.answered(request)
-        self.forget(request)
-        self._pause(now, why)
-
-    def pause(self, now: float, code: int) -> None:
-        """A broker has refused the request for now."""
-        self._pause(now, error_code(code).name, code)
-
-    def _pause(self, now: float, why: str, code: int = codes.NONE) -> None:
-        self.trouble = why
-        pause_ms = self._backoff.after(self._failures)
-        if code == codes.CONCURRENT_TRANSACTIONS:
-            pause_ms = min(pause_ms, COMPLETING_PAUSE_MS * 2.0 ** min(self._failures, 10))
-        self._retry_ms = now + pause_ms
-        self._failures += 1

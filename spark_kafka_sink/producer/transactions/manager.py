@@ -31,9 +31,10 @@ from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAnd
 from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.coordinators import Coordinators
+from spark_kafka_sink.producer.transactions.coordinators import KnownCoordinators
 from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
+from spark_kafka_sink.producer.transactions.request_pace import RequestPace
 from spark_kafka_sink.producer.transactions.requests import (
     AddOffsets,
     AddPartitions,
@@ -43,7 +44,6 @@ from spark_kafka_sink.producer.transactions.requests import (
     InitProducerId,
 )
 from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
 from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
@@ -63,13 +63,14 @@ class TransactionManager:
         self.id_and_epoch = NO_PRODUCER_ID
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        self._coordinators = Coordinators(backoff)
+        known = KnownCoordinators()
+        self._pace = RequestPace(backoff, known)
+        self.descriptions = Descriptions(backoff, known)
         self._version: int  # of the last transaction under this epoch; 0: there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
         self._wants_producer_id = False
         self._expected: ProducerIdAndEpoch  # the one that goes with the wish for a new one (KIP-360)
-        self._descriptions = Descriptions(())
         self._begun = 0  # transactions so far
         self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
 
@@ -89,7 +90,7 @@ class TransactionManager:
     @property
     def trouble(self) -> str:
         """Why the last request has failed; empty if it has not."""
-        return self._coordinators.trouble
+        return self._pace.trouble
 
     def __repr__(self) -> str:
         return f"TransactionManager({self.transactional_id}, {self.state.value})"
@@ -181,14 +182,6 @@ class TransactionManager:
                 operation.finish()
             return operation
 
-    def describe(self, transactional_ids: Iterable[str]) -> Descriptions:
-        """Ask what coordinators know of these ids, whether there is a transaction or not."""
-        with self._lock:
-            if self.state is _S.FATAL_ERROR:
-                self._calls.raise_if_failed()
-            self._descriptions = Descriptions(transactional_ids)
-            return self._descriptions
-
     def ensure_can_send(self, number: int | None = None) -> int:
         """Raise if no record can join the transaction. Returns its number.
 
@@ -266,33 +259,28 @@ class TransactionManager:
     def next_request(self, now: float, *, quiet: bool) -> Request | None:
         """The request to send now; the same one until it was `sent`. `quiet`: no record is on its way."""
         with self._lock:
-            if self._coordinators.pauses(now):
-                return None
-            if self._descriptions.under_way or (self._descriptions.pending and not self._coordinators.in_flight):
-                return self._descriptions.next_request(self._coordinators.known)
-            if self._coordinators.in_flight:
+            if self._pace.pauses(now) or self._pace.in_flight:
                 return None
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
             wanted = self._wanted(quiet)
-            if wanted is None or wanted.coordinator in self._coordinators.known:
+            if wanted is None or wanted.coordinator in self._pace.known:
                 return wanted
             return FindCoordinator([wanted.coordinator.key], wanted.coordinator.key_type)
 
     def node_for(self, request: Request) -> Node | None:
         """Which node to ask. None: any broker can answer, or the coordinator is not known."""
         with self._lock:
-            return self._coordinators.node(request)
+            return self._pace.node(request)
 
     def next_delay_ms(self, now: float) -> float:
         """How long until a pause is over."""
         with self._lock:
-            return self._coordinators.pause_left_ms(now)
+            return self._pace.pause_left_ms(now)
 
     def sent(self, request: Request) -> None:
         with self._lock:
-            self._coordinators.sent(request)
-            self._descriptions.sent(request)
+            self._pace.sent(request)
             transaction = self._transaction
             if transaction is not None:
                 transaction.end_sent |= request.ends
@@ -301,18 +289,13 @@ class TransactionManager:
     def lost(self, request: Request, now: float, why: str) -> None:
         """The connection ended before the answer; the request may have been carried out, or may be yet."""
         with self._lock:
-            self._may_come_late |= self._coordinators.in_flight and request.harms_late
+            self._may_come_late |= self._pace.in_flight and request.harms_late
             self._doubt(request)
-            self._descriptions.ended(request)
-            self._coordinators.lost(request, now, why)
+            self._pace.lost(request, now, why)
 
     def answered(self, request: Request, message: Message, now: float) -> None:
         with self._lock:
-            self._coordinators.answered(request)
-            is_for_describe = self._descriptions.owns(request)
-            self._descriptions.ended(request)
-            if request.only_asks and not is_for_describe:
-                return  # of a call whose time was up: what it says may be older than the call that waits now
+            self._pace.answered(request)
             judgement = request.judged(message)
             verdict = judgement.verdict
             if request.may_be_stored(judgement):
@@ -320,17 +303,18 @@ class TransactionManager:
             if verdict < Verdict.ABORTABLE:
                 request.progress(message, self)
             if verdict is Verdict.DONE:
-                self._coordinators.succeeded(request)
+                self._pace.succeeded(request)
                 request.follow(message, self)
             elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
                 if verdict is Verdict.LOOK_UP:
-                    self._coordinators.forget(request)
-                self._coordinators.pause(now, judgement.code)
-            elif is_for_describe:
-                name = judgement.where or request.ids[0]
-                self._descriptions.operation.finish(request.refusal(name, judgement._replace(where="")))
+                    self._pace.forget(request)
+                self._pace.pause(now, judgement.code)
             else:
                 self._failed(request, judgement)
+
+    def cannot_be_sent(self, request: Request, error: KafkaSinkError) -> None:
+        """The node does not know the request."""
+        self.fail_for_good(error)
 
     def fail_for_good(self, error: KafkaSinkError) -> None:
         """The producer cannot go on."""
@@ -345,7 +329,7 @@ class TransactionManager:
         """No call gets an answer any more."""
         with self._lock:
             self._calls.finish(error)
-            self._descriptions.operation.finish(error)
+            self.descriptions.fail(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
@@ -389,7 +373,7 @@ class TransactionManager:
     # --- what follows from answers (requests.Follower)
 
     def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
-        self._coordinators.known[key] = node
+        self._pace.known[key] = node
 
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
@@ -405,9 +389,6 @@ class TransactionManager:
 
     def group_added(self) -> None:
         self._open().group_added()
-
-    def described(self, found: Mapping[str, TransactionDescription | None]) -> None:
-        self._descriptions.described(found)
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
         self._open().offsets_written(partitions)

@@ -8,8 +8,8 @@
     EndTransaction           id's coordinator   commit or abort
     DescribeTransactions     ids' coordinator   what it knows of these ids
 
-A TransactionManager asks for one transaction, and `follow` notes there what was carried out. A driver of exactly once
-asks about many ids (exactly_once/coordinator_questions.py).
+A TransactionManager asks for one transaction, and `follow` notes there what was carried out. A producer's Descriptions
+ask about ids of others. A driver of exactly once asks about many ids (exactly_once/coordinator_questions.py).
 
 Transactions of version 1: partitions and groups are added by requests of their own before anything is written, and
 EndTxn is sent in version 4 at most. Version 2 (KIP-890): what is written adds its partition, and EndTxn from version 5
@@ -350,7 +350,6 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
     action = "describe the transaction"
     answer_type = DescribeTransactionsResponse
-    only_asks = True
     verdicts = OF_A_COORDINATOR | {
         codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
         codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # to ask changes nothing
@@ -378,9 +377,6 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 
     def judged_by_id(self, answer: DescribeTransactionsResponse) -> Mapping[str, Judgement]:
         return {row.transactional_id: self.judgement(row.error_code) for row in answer.transaction_states}
-
-    def progress(self, answer: DescribeTransactionsResponse, follower: Follower) -> None:
-        follower.described(self.found(answer))
 
     def found(self, answer: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
         """What the answer says of ids; None of one that the coordinator does not know."""

@@ -10,7 +10,6 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.verdicts import OF_A_COORDINATOR, Judgement, Table, Verdict
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error, error_code
@@ -36,7 +35,6 @@ class Follower(Protocol):
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None: ...
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None: ...
     def group_added(self) -> None: ...
-    def described(self, found: Mapping[str, TransactionDescription | None]) -> None: ...
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None: ...
     def ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None: ...
 
@@ -61,8 +59,6 @@ class TransactionRequest(ABC, Generic[AnswerT]):
     it."""
     any_broker_answers: ClassVar[bool] = False
     """It is sent to any broker, and its answer says nothing of whether a coordinator can be reached."""
-    only_asks: ClassVar[bool] = False
-    """It changes nothing. Its answer is for the call that asked, and for no later one."""
     answer_type: type[AnswerT]
 
     @property

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import TypeVar
+
 import pytest
 
-from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.descriptions import Descriptions
+from spark_kafka_sink.producer.transactions.coordinators import KnownCoordinators
+from spark_kafka_sink.producer.transactions.descriptions import DescribeCall, Descriptions
 from spark_kafka_sink.producer.transactions.requests import DescribeTransactions, FindCoordinator, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, TransactionDescription
 from spark_kafka_sink.protocol import error_codes as codes
@@ -17,8 +22,10 @@ from tests.producer.transactions.transaction_cases import PAUSE_MS, Request, S, 
 DRIVER, TASK = "p-driver", "p-0-1-0"
 
 
-def found_on(nodes: dict[str, int]) -> FindCoordinatorResponse:
-    rows = [Coordinator(key=name, node_id=node, host=f"b{node}", port=9092) for name, node in nodes.items()]
+def found_on(nodes: dict[str, int], code: int = codes.NONE) -> FindCoordinatorResponse:
+    rows = [
+        Coordinator(key=name, node_id=node, host=f"b{node}", port=9092, error_code=code) for name, node in nodes.items()
+    ]
     return FindCoordinatorResponse(coordinators=rows)
 
 
@@ -37,120 +44,215 @@ def described(name: str) -> TransactionDescription:
     return TransactionDescription(name, EMPTY, ProducerIdAndEpoch(70, 3), 0, 0)
 
 
-def known(talk: Talk, nodes: dict[str, int]) -> Descriptions:
-    """Ask about these ids, whose coordinators have been looked up."""
-    asked = talk.manager.describe(list(nodes))
-    talk.manager.answered(talk.send(FindCoordinator), found_on(nodes), talk.now)
-    return asked
+RequestT = TypeVar("RequestT", bound=Request)
 
 
-def answer(talk: Talk, request: Request, **codes_of: int) -> None:
-    assert isinstance(request, DescribeTransactions)
-    given = {name: codes_of.get(name.replace("-", "_"), codes.NONE) for name in request.transactional_ids}
-    talk.manager.answered(request, rows(given), talk.now)
+class Asking:
+    """Descriptions and the brokers' answers, without a network."""
+
+    def __init__(self, descriptions: Descriptions | None = None) -> None:
+        backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
+        self.descriptions = Descriptions(backoff, KnownCoordinators()) if descriptions is None else descriptions
+        self.now = 0.0
+
+    def ask(self, *names: str) -> DescribeCall:
+        return self.descriptions.ask(names)
+
+    def next(self) -> Request | None:
+        return self.descriptions.next_request(self.now)
+
+    def send(self, kind: type[RequestT]) -> RequestT:
+        request = self.next()
+        assert isinstance(request, kind)
+        self.descriptions.sent(request)
+        return request
+
+    def look_up(self, **nodes: int) -> None:
+        """Answer the request for the coordinators of these ids."""
+        by_name = {name.replace("_", "-"): node for name, node in nodes.items()}
+        self.descriptions.answered(self.send(FindCoordinator), found_on(by_name), self.now)
+
+    def answer(self, request: DescribeTransactions, **codes_of: int) -> None:
+        given = {name: codes_of.get(name.replace("-", "_"), codes.NONE) for name in request.transactional_ids}
+        self.descriptions.answered(request, rows(given), self.now)
+
+    def wait(self) -> None:
+        self.now += PAUSE_MS
 
 
-def test_all_coordinators_are_looked_up_in_one_request_and_asked_at_the_same_time() -> None:
-    talk = Talk()
-    asked = talk.manager.describe([DRIVER, TASK])
-    lookup = talk.send(FindCoordinator)
+@pytest.fixture
+def asking() -> Asking:
+    return Asking()
+
+
+def test_all_coordinators_are_looked_up_in_one_request_and_asked_at_the_same_time(asking: Asking) -> None:
+    call = asking.ask(DRIVER, TASK)
+    lookup = asking.send(FindCoordinator)
     assert lookup.ids == [DRIVER, TASK]
-    talk.manager.answered(lookup, found_on({DRIVER: 1, TASK: 2}), talk.now)
-    one, other = talk.send(DescribeTransactions), talk.send(DescribeTransactions)
+    asking.descriptions.answered(lookup, found_on({DRIVER: 1, TASK: 2}), asking.now)
+    one, other = asking.send(DescribeTransactions), asking.send(DescribeTransactions)
     assert [one.ids, other.ids] == [[DRIVER], [TASK]]
-    assert talk.next() is None
-    answer(talk, other)
-    assert not asked.operation.done.is_set()
-    answer(talk, one)
-    assert error_of(asked.operation) is None
-    assert {name: each.id_and_epoch for name, each in asked.found.items()} == {
+    assert asking.next() is None
+    asking.answer(other)
+    assert not call.operation.done.is_set()
+    asking.answer(one)
+    assert error_of(call.operation) is None
+    assert {name: each.id_and_epoch for name, each in call.found.items()} == {
         name: described(name).id_and_epoch for name in (DRIVER, TASK)
     }
 
 
-def test_ids_of_one_coordinator_are_described_in_one_answer_and_unknown_ones_are_missing() -> None:
-    talk = Talk()
-    asked = known(talk, {DRIVER: 1, TASK: 1})
-    answer(talk, talk.send(DescribeTransactions), p_0_1_0=codes.TRANSACTIONAL_ID_NOT_FOUND)
-    assert error_of(asked.operation) is None
-    assert list(asked.found) == [DRIVER]
+def test_ids_of_one_coordinator_are_described_in_one_answer_and_unknown_ones_are_missing(asking: Asking) -> None:
+    call = asking.ask(DRIVER, TASK)
+    asking.look_up(p_driver=1, p_0_1_0=1)
+    asking.answer(asking.send(DescribeTransactions), p_0_1_0=codes.TRANSACTIONAL_ID_NOT_FOUND)
+    assert error_of(call.operation) is None
+    assert list(call.found) == [DRIVER]
 
 
-def test_coordinators_are_looked_up_once_and_again_when_they_have_moved() -> None:
-    talk = Talk()
-    known(talk, {DRIVER: 1})
-    answer(talk, talk.send(DescribeTransactions))
-    asked = talk.manager.describe([DRIVER])
-    answer(talk, talk.send(DescribeTransactions), p_driver=codes.NOT_COORDINATOR)
-    assert talk.next() is None
-    talk.wait(PAUSE_MS)
-    talk.manager.answered(talk.send(FindCoordinator), found_on({DRIVER: 2}), talk.now)
-    answer(talk, talk.send(DescribeTransactions))
-    assert DRIVER in asked.found
+def test_coordinators_are_looked_up_once_and_again_when_they_have_moved(asking: Asking) -> None:
+    asking.ask(DRIVER)
+    asking.look_up(p_driver=1)
+    asking.answer(asking.send(DescribeTransactions))
+    call = asking.ask(DRIVER)
+    asking.answer(asking.send(DescribeTransactions), p_driver=codes.NOT_COORDINATOR)
+    assert asking.next() is None
+    asking.wait()
+    asking.look_up(p_driver=2)
+    asking.answer(asking.send(DescribeTransactions))
+    assert DRIVER in call.found
 
 
-def test_what_was_lost_or_is_not_known_yet_is_asked_for_again() -> None:
-    talk = Talk()
-    asked = known(talk, {DRIVER: 1, TASK: 2})
-    one, other = talk.send(DescribeTransactions), talk.send(DescribeTransactions)
-    answer(talk, one, p_driver=codes.COORDINATOR_LOAD_IN_PROGRESS)
-    talk.manager.lost(other, talk.now, "the connection was lost")
-    talk.wait(PAUSE_MS)
-    assert talk.send(FindCoordinator).ids == [TASK]
-    answer(talk, talk.send(DescribeTransactions))
-    assert list(asked.found) == [DRIVER]
-    assert asked.pending
+def test_what_was_lost_or_is_not_known_yet_is_asked_for_again(asking: Asking) -> None:
+    call = asking.ask(DRIVER, TASK)
+    asking.look_up(p_driver=1, p_0_1_0=2)
+    one, other = asking.send(DescribeTransactions), asking.send(DescribeTransactions)
+    asking.answer(one, p_driver=codes.COORDINATOR_LOAD_IN_PROGRESS)
+    asking.descriptions.lost(other, asking.now, "the connection was lost")
+    assert asking.descriptions.trouble == "the connection was lost"
+    assert asking.descriptions.next_delay_ms(asking.now) > 0
+    asking.wait()
+    assert asking.send(FindCoordinator).ids == [TASK]
+    asking.answer(asking.send(DescribeTransactions))
+    assert list(call.found) == [DRIVER]
+    assert not call.operation.done.is_set()
 
 
-def test_a_missing_right_fails_the_call_and_not_the_producer() -> None:
+@pytest.mark.parametrize("kind", [FindCoordinator, DescribeTransactions])
+def test_a_missing_right_fails_the_call_and_neither_another_call_nor_the_producer(kind: type[Request]) -> None:
+    refused = codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     talk = Talk().init()
-    asked = known(talk, {DRIVER: 1})
-    answer(talk, talk.send(DescribeTransactions), p_driver=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    error = error_of(asked.operation)
+    asking = Asking(talk.manager.descriptions)
+    call, other = asking.ask(DRIVER), asking.ask("x")  # the coordinator of x is known
+    lookup = asking.send(FindCoordinator)
+    if kind is FindCoordinator:
+        asking.descriptions.answered(lookup, found_on({DRIVER: 1}, refused), asking.now)
+    else:
+        asking.descriptions.answered(lookup, found_on({DRIVER: 1}), asking.now)
+        asking.answer(asking.send(DescribeTransactions), p_driver=refused)
+    error = error_of(call.operation)
     assert isinstance(error, AuthorizationError)
-    assert f"transactional id {DRIVER}: the attempt to describe the transaction was refused" in str(error)
+    assert f"transactional id {DRIVER}: the attempt to {kind.action} was refused" in str(error)
+    asking.answer(asking.send(DescribeTransactions))
+    assert error_of(other.operation) is None
     assert talk.state() is S.READY
     talk.manager.begin(1)
 
 
-def test_an_answer_to_a_call_whose_time_was_up_does_not_answer_the_next_one() -> None:
+def test_calls_of_several_threads_are_answered_each_by_itself(asking: Asking) -> None:
+    calls = [asking.ask(DRIVER), asking.ask(DRIVER, TASK)]
+    asking.look_up(p_driver=1)
+    first = asking.send(DescribeTransactions)
+    asking.look_up(p_0_1_0=1)
+    second = asking.send(DescribeTransactions)
+    asking.answer(second)
+    assert [list(call.found) for call in calls] == [[], [DRIVER, TASK]]
+    asking.answer(first)
+    assert [error_of(call.operation) for call in calls] == [None, None]
+
+
+def test_an_answer_to_a_call_whose_time_was_up_does_not_answer_the_next_one(asking: Asking) -> None:
     """It may be older than the call: the id may have been given to another since."""
-    talk = Talk()
-    known(talk, {DRIVER: 1})
-    late = talk.send(DescribeTransactions)
-    again = talk.manager.describe([DRIVER])
-    assert talk.next() is None
-    answer(talk, late)
+    call = asking.ask(DRIVER)
+    asking.look_up(p_driver=1)
+    late = asking.send(DescribeTransactions)
+    asking.descriptions.forget(call)
+    again = asking.ask(DRIVER)
+    request = asking.send(DescribeTransactions)
+    asking.answer(late)
     assert again.found == {}
-    answer(talk, talk.send(DescribeTransactions))
+    asking.answer(request)
     assert DRIVER in again.found
 
 
-def test_what_is_asked_about_other_ids_leaves_a_request_that_was_sent_before_alone() -> None:
+def test_a_call_whose_time_was_up_asks_no_more(asking: Asking) -> None:
+    call = asking.ask(DRIVER)
+    asking.look_up(p_driver=1)
+    asking.descriptions.forget(call)
+    asking.descriptions.forget(call)  # the producer may have failed it meanwhile
+    assert asking.next() is None
+
+
+def test_late_answers_to_a_call_whose_time_was_up_harm_no_producer() -> None:
+    talk = Talk().init()
+    asking = Asking(talk.manager.descriptions)
+    call = asking.ask(DRIVER)
+    lookup = asking.send(FindCoordinator)
+    asking.descriptions.forget(call)
+    refusal = found_on({DRIVER: 1}, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    asking.descriptions.answered(lookup, refusal, asking.now)
+    assert talk.state() is S.READY
+
+
+def test_what_is_asked_about_other_ids_and_the_producers_own_requests_do_not_wait_for_each_other() -> None:
     talk = Talk()
     operation = talk.manager.init()
     talk.answer(FindCoordinator)
     init = talk.send(InitProducerId)
-    asked = talk.manager.describe([DRIVER])
-    assert talk.next() is None
+    asking = Asking(talk.manager.descriptions)
+    call = asking.ask(DRIVER)
+    asking.look_up(p_driver=1)
+    request = asking.send(DescribeTransactions)
     talk.reply(init)
     assert error_of(operation) is None
-    talk.manager.answered(talk.send(FindCoordinator), found_on({DRIVER: 1}), talk.now)
-    answer(talk, talk.send(DescribeTransactions))
-    assert DRIVER in asked.found
+    asking.answer(request)
+    assert DRIVER in call.found
+
+
+def test_both_know_whose_coordinator_the_other_has_looked_up() -> None:
+    talk = Talk()
+    asking = Asking(talk.manager.descriptions)
+    asking.ask("x")
+    asking.look_up(x=1)
+    talk.manager.init()
+    assert type(talk.due()) is InitProducerId
+    assert asking.descriptions.node_for(asking.send(DescribeTransactions)) == talk.manager.node_for(talk.due())
+
+
+def test_a_node_that_does_not_know_the_request_fails_the_call_and_not_the_producer() -> None:
+    talk = Talk().init()
+    asking = Asking(talk.manager.descriptions)
+    call = asking.ask("x")
+    request = asking.next()
+    assert request is not None
+    asking.descriptions.cannot_be_sent(request, UnsupportedVersionError("broker 1 is too old"))
+    assert "broker 1 is too old" in str(error_of(call.operation))
+    assert asking.next() is None
+    assert talk.state() is S.READY
 
 
 def test_a_producer_that_cannot_go_on_answers_no_call() -> None:
     talk = Talk()
-    asked = talk.manager.describe([DRIVER])
+    asking = Asking(talk.manager.descriptions)
+    call = asking.ask(DRIVER)
     talk.manager.fail_for_good(KafkaSinkError("it is over"))
-    assert "it is over" in str(error_of(asked.operation))
+    assert "it is over" in str(error_of(call.operation))
+    assert asking.next() is None
     with pytest.raises(KafkaSinkError, match="it is over"):
-        talk.manager.describe([DRIVER])
+        asking.ask(DRIVER)
 
 
-def test_to_ask_about_no_id_needs_no_request() -> None:
-    talk = Talk()
-    asked = talk.manager.describe([])
-    assert error_of(asked.operation) is None
-    assert talk.next() is None
+def test_to_ask_about_no_id_needs_no_request(asking: Asking) -> None:
+    call = asking.ask()
+    assert error_of(call.operation) is None
+    assert asking.next() is None
