@@ -41,7 +41,7 @@ REFUSALS_BELIEVED = 3
 _log = logging.getLogger(__name__)
 
 
-def _resolve(system: System, host: str, port: int) -> list[SocketAddress]:
+def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
     """The addresses of a broker. What it advertises may be no name at all: no resolver and no TLS should see that."""
     fault = host_fault(host)
     if fault is not None:
@@ -60,7 +60,7 @@ class Connections:
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
             setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             setup_timeout_max_ms=config.socket_connection_setup_timeout_max_ms,
-            resolve=partial(_resolve, system),
+            resolve=partial(resolve_advertised, system),
             random=random,
         )
         self.versions: dict[int, NodeVersions] = {}

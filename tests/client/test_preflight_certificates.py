@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from integration.support.certificates import write_certificates
+from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, preflight
-from spark_kafka_sink.client.preflight.certificates import certificate_check
+from spark_kafka_sink.client.preflight.certificates import certificate_check, certificate_checks
+from spark_kafka_sink.client.preflight.reached import names_check
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
+from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
@@ -112,3 +115,20 @@ def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome
     check = certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
     assert check.outcome is outcome
     assert words in check.detail
+
+
+class NoResolver(OperatingSystem):
+    def resolve(self, host: str, port: int) -> list[SocketAddress]:
+        raise AssertionError(f"{host!r} was looked up")
+
+
+def test_what_a_broker_advertises_and_is_no_name_of_a_host_is_neither_looked_up_nor_shown_as_it_is(
+    certificates: Path,
+) -> None:
+    options = {"bootstrap.servers": "localhost:9092", "security.protocol": "SSL", "ssl.truststore.type": "PEM"}
+    config = client_config(options | {"ssl.truststore.location": str(certificates / "ca.pem")})
+    nodes = [Node(1, "\x1b[31mred", 9092)]
+    checks = [*certificate_checks(config, nodes, NoResolver(), 1_000), names_check(nodes, NoResolver())]
+    assert [check.name for check in checks] == ["certificate of ?[31mred:9092", "names"]
+    assert "is no name of a host" in checks[0].detail
+    assert not any("\x1b" in words for check in checks for words in (check.name, check.detail))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.connections import resolve_advertised
 from spark_kafka_sink.client.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome, sentence
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System
@@ -28,11 +29,11 @@ def certificate_checks(
         return
     from spark_kafka_sink.network.security.peer_certificate import look
 
-    places = list(dict.fromkeys((node.host, node.port) for node in nodes))
-    for host, port in places[:FAULTS_SHOWN_MAX]:
-        name = f"certificate of {host}:{port}"
+    places = {(node.host, node.port): node for node in nodes}
+    for (host, port), node in list(places.items())[:FAULTS_SHOWN_MAX]:
+        name = f"certificate of {node.address}"
         try:
-            addresses = system.resolve(host, port)
+            addresses = resolve_advertised(system, host, port)
             shown = look(tls, addresses[0], system, system.now() + patience_ms)
         except (NetworkError, TlsError, ConfigurationError) as error:
             yield Check(name, Outcome.SKIPPED, str(error))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.connections import resolve_advertised
 from spark_kafka_sink.client.preflight.checks import (
     BOOTSTRAP,
     FAULTS_SHOWN_MAX,
@@ -83,7 +84,7 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
     shown: dict[str, str] = {}
     for node in nodes:
         try:
-            addresses = [str(address.sockaddr[0]) for address in system.resolve(node.host, node.port)]
+            addresses = [str(address.sockaddr[0]) for address in resolve_advertised(system, node.host, node.port)]
         except NetworkError:
             addresses = []
         shown[node.host] = f"{cleaned(node.host)} {_named(node.host, addresses)}"
