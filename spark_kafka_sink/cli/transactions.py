@@ -85,13 +85,16 @@ def _concerned(survey: PrefixSurvey, action: str) -> Sequence[str]:
 
 
 def _announcement(survey: PrefixSurvey, action: str, concerned: Sequence[str]) -> str:
+    from spark_kafka_sink.exactly_once import refusals
+
     batch = "" if survey.entry is None else f" of {survey.entry.batch}"
     does = {
         FINISH: f"This commits what is decided{batch}, and notes that it is done:",
         ABORT: "This aborts these open transactions; their records are never seen by read_committed readers:",
         GIVE_UP: f"This commits what can still be committed{batch} and notes that it is done. What cannot is LOST:",
     }
-    return "\n".join([does[action], *(f"  {name}" for name in concerned), _STOPS])
+    doubt = "" if survey.entry is None or action == ABORT else refusals.doubt(survey.entry)
+    return "\n".join([does[action], *(f"  {name}" for name in concerned), _STOPS + doubt])
 
 
 def _is_wanted() -> bool:

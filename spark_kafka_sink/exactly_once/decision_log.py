@@ -40,7 +40,9 @@ from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.entries import Entry, decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
+from spark_kafka_sink.exactly_once.timeout_marks import says_claimed
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
@@ -54,6 +56,11 @@ _PLACES_MAX = 64
 _WARNED_MAX = 1000
 _LATE_EPOCH = 30_000
 """Of 32,766 epochs. A driver may begin several times without writing anything, and gets another epoch each time."""
+
+
+def _epoch_min(*, is_claimed: bool) -> int:
+    """Of records by an earlier producer id. An id with a claim has got another one since its epochs were used up."""
+    return _LATE_EPOCH if is_claimed else 0
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,8 @@ def _follows(key: bytes, records: Sequence[Record], before: Record | None) -> bo
     if len(records) == 1 or before is None or records[0].value == before.value:
         return True
     try:
-        # Another version may have written the same in other bytes.
-        return _entry_of(key, records[0]) == _entry_of(key, before)
+        # Another version may have written the same in other bytes, and an older one writes no mark of what is unproven.
+        return _entry_of(key, records[0]).as_unproven() == _entry_of(key, before).as_unproven()
     except DecodeError:
         return True
 
@@ -181,24 +188,32 @@ class DecisionLog:
         """
         partition = self.partition(prefix)
         progress = self._read(partition, prefix.encode())
-        return self._believed(prefix, partition, progress, producer_ids, owners, _LATE_EPOCH if is_claimed else 0)
+        epoch_min = _epoch_min(is_claimed=is_claimed)
+        return self._believed(prefix, partition, progress, producer_ids, owners, epoch_min)
 
-    def entries(self, producer_ids: Callable[[list[str]], Mapping[str, int | None]]) -> dict[str, Entry]:
+    def entries(
+        self,
+        drivers: Callable[[list[str]], Mapping[str, TransactionDescription | None]],
+        owners: Callable[[], Mapping[int, str]],
+    ) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
 
-        `producer_ids`: what the drivers of these prefixes have now; None if brokers do not know it. A prefix that is
-        missing in it is missing in the result.
+        `drivers`: who holds the drivers' ids of these prefixes now; None if brokers do not know one. A prefix that is
+        missing in it is missing in the result. `owners`: as in `entry`.
         """
         read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
         prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]
-        known = producer_ids(prefixes)
+        known = drivers(prefixes)
         found: dict[str, Entry] = {}
         for partition, progress in read:
             for prefix in (key.decode("utf-8", "replace") for key in progress.newest):
                 if prefix not in known:
                     continue
+                driver = known[prefix]
+                producer_id = None if driver is None else driver.id_and_epoch.producer_id
+                epoch_min = _epoch_min(is_claimed=driver is not None and says_claimed(driver.timeout_ms))
                 try:
-                    entry = self._believed(prefix, partition, progress, (known[prefix],), dict)
+                    entry = self._believed(prefix, partition, progress, (producer_id,), owners, epoch_min)
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -257,7 +272,7 @@ class DecisionLog:
         progress: _Progress,
         producer_ids: Sequence[int | None],
         owners: Callable[[], Mapping[int, str]],
-        epoch_min: int = 0,
+        epoch_min: int,
     ) -> Entry | None:
         """`epoch_min`: of a record by an earlier producer id."""
         key = prefix.encode()

@@ -33,6 +33,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.query_transactions import (
+    EPOCHS_END,
     QueryTransactions,
     has_claimed,
     is_left_unused,
@@ -116,7 +117,7 @@ class Driver:
             raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
         goes_on = hint.driver == name and seen is not None and is_left_unused(seen, hint, version)
-        if goes_on and seen is not None and version >= 2:
+        if goes_on and seen is not None and version >= 2 and seen.id_and_epoch.epoch < EPOCHS_END:
             # In version 1 late attempts could not tell a decision under this epoch from what was before it.
             return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
         if not goes_on:
@@ -145,7 +146,7 @@ class Driver:
 
     def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
         """Has another driver claimed the prefix between the look at its id and the look into the log?"""
-        if hint.driver in ("", name):
+        if hint.driver in ("", name) or hint.unproven:
             return
         if seen is None:  # brokers did not know the id: they have forgotten it, or it is newer than the look
             newer = self._query.look() is not None
@@ -210,14 +211,7 @@ class Driver:
             # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
             if start.state != EMPTY and self._query.writes_in_version_1():
                 raise refusals.downgraded(entry)
-            return self._decide_under(Held(start.driver), start.entry, entry)
-
-    def _decide_under(self, held: Held, before: Entry, entry: Entry) -> Held:
-        try:
-            return self._write_decision(held, entry)
-        except ProducerFencedError as error:
-            held, newest = self._query.regain((before, entry), error)
-        return held if newest.state is entry.state else self._decide_under(held, before, entry)
+            return self._query.write_after(Held(start.driver), start.entry, entry, self._write_decision)
 
     def _write_decision(self, held: Held, entry: Entry) -> Held:
         """Look whether the decision may be made while it is written, and then commit or abort it.
@@ -251,7 +245,7 @@ class Driver:
         is_forgotten = self._delivery.is_forgotten
         if losers or losers is None or not is_forgotten:
             with _warned_of(entry, _NOT_NOTED) if is_forgotten else refusals.fenced_after_the_commit(entry):
-                held = self._query.write_after(held, entry, entry.done())
+                held = self._query.write_after(held, entry, entry.done(), self._query.write)
         return held, losers
 
     def _end_losers(self, held: Held, entry: Entry, losers: Sequence[TransactionDescription] | None) -> None:
@@ -319,12 +313,19 @@ class Driver:
     def _abort_if(self, is_ours: Callable[[Entry], bool], seen: TransactionDescription | None) -> bool:
         """It is the claim that makes sure that the batch is not decided any more: a commit that stands still finds an
         entry after its own."""
+        claims: list[Entry] = []
+
         try:
-            return self._query.in_turns(lambda seen: self._aborted(is_ours, seen), seen)
+            return self._query.in_turns(
+                lambda seen: self._aborted(lambda entry: is_ours(entry) or entry in claims, claims, seen), seen
+            )
         except ProducerFencedError:
             return False
 
-    def _aborted(self, is_ours: Callable[[Entry], bool], seen: TransactionDescription | None) -> bool:
+    def _aborted(
+        self, is_ours: Callable[[Entry], bool], claims: list[Entry], seen: TransactionDescription | None
+    ) -> bool:
+        """`claims`: of earlier turns, which were fenced after their claim."""
         if seen is None or not is_ours(self._hint(seen)):
             return False
         driver, _ = self._query.fence(seen, (seen.timeout_ms,))  # from now on no attempt of the batch begins
@@ -332,6 +333,7 @@ class Driver:
         if not is_ours(entry):
             return False
         claim = entry.begun(entry.driver, "", entry.timeout_ms, driver)
+        claims.append(claim)
         driver, _ = self._query.take_over(driver, entry, claim)
         if self._delivery.is_forgotten:
             self._query.write(Held(driver), None)

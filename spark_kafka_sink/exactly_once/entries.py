@@ -86,7 +86,7 @@ class Entry:
     transactions: tuple[TransactionIdentity, ...] = ()
     """Of tasks, which have filled them and left them open for the driver to end."""
     generation: int = 0
-    """How many drivers there were."""
+    """How many claims there were: of drivers, of aborts, and of people."""
     drivers: tuple[str, ...] = ()
     """The last ones, the newest at the end; digests of the names of the others."""
     checkpoint: str = ""
@@ -115,7 +115,7 @@ class Entry:
         others = [each for each in map(_digest, self.drivers) if each != _digest(driver)]
         return dataclasses.replace(
             self,
-            generation=self.generation + 1,
+            generation=self.generation % _INT_MAX + 1,  # a stranger may have written the greatest number
             drivers=(*others, driver)[-DRIVERS_MAX:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
@@ -259,10 +259,10 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
         unproven=_mark(plain),
         transactions=tuple(_transaction(prefix, row) for row in _list(plain["transactions"])),
         generation=_whole(plain["generation"], _INT_MAX),
-        drivers=tuple(_text(each) for each in _list(plain["drivers"])),
+        drivers=tuple(_text(each) for each in _list(plain["drivers"])[-DRIVERS_MAX:]),
         checkpoint=_text(plain["checkpoint"]),
         timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
-        keys=tuple(_keyed_job(each) for each in _list(plain["keys"])),
+        keys=tuple(_keyed_job(each) for each in _list(plain["keys"])[-KEYS_MAX:]),
         claimed=_claimed(plain.get("claimed")),
     )
 

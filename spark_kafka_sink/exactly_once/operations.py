@@ -36,7 +36,7 @@ from spark_kafka_sink.exactly_once.names import (
     driver_id,
     split_id,
 )
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, has_claimed
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
@@ -112,8 +112,8 @@ def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_T
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
     """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
     with _opened(options, prefix, topic) as query:
-        driver, entry = _fenced(query, _refuse_decided)
-        claim = entry.begun(_person(), "", entry.timeout_ms, driver)
+        driver, granted_ms, entry = _fenced(query, _refuse_decided)
+        claim = entry.begun(_person(), "", granted_ms, driver)
         return [each for each in _end_leftovers(query, driver, entry, claim) if each.is_open]
 
 
@@ -151,9 +151,11 @@ def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[Que
             ) from error
 
 
-def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, Entry]:
-    """Fence the driver of the prefix. `check` looks at the entry before that, so that no driver is fenced for nothing,
-    and at the entry after it, which counts.
+def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
+    """Fence the driver of the prefix: the epoch, which timeout brokers grant, and the newest entry.
+
+    `check` looks at the entry before that, so that no driver is fenced for nothing, and at the entry after it, which
+    counts.
 
     In turns, since a driver that died in its decision has left that open: brokers abort it, and refuse the fence. A
     driver that has claimed the prefix meanwhile is left alone; what the same driver has decided meanwhile is for
@@ -161,7 +163,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
     """
     hints: list[Entry] = []
 
-    def turn(seen: TransactionDescription | None) -> tuple[ProducerIdAndEpoch, Entry]:
+    def turn(seen: TransactionDescription | None) -> tuple[ProducerIdAndEpoch, int, Entry]:
         hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
         if not hint.generation:
             raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
@@ -170,10 +172,10 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
             raise refusals.fenced(query.driver_id)
         check(hint)
         query.look_again(seen)
-        driver, _ = query.fence(seen, TIMEOUTS_MS)
+        driver, granted_ms = query.fence(seen, TIMEOUTS_MS)
         entry = query.entry(driver.producer_id)
         check(entry)
-        return driver, entry
+        return driver, granted_ms, entry
 
     return query.in_turns(turn, query.look_when_ended())
 
@@ -182,7 +184,7 @@ def _refuse_decided(entry: Entry) -> None:
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
             f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions are to be committed, and some may be "
-            "so already. Finish it; if that is not possible any more, give it up."
+            "so already. Finish it; if that is not possible any more, give it up." + refusals.doubt(entry)
         )
 
 
@@ -198,7 +200,7 @@ def _refuse_undecided(entry: Entry) -> None:
 def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> Finished | None:
     with _opened(options, prefix, topic) as query:
         try:
-            driver, entry = _fenced(query, _refuse_undecided)
+            driver, granted_ms, entry = _fenced(query, _refuse_undecided)
         except _NothingDecidedError:
             return None
         refused = query.commit(entry, driver)
@@ -206,7 +208,7 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
             raise refusals.not_yet_committed(entry, refused)
         if give_up or not refused:
             done = entry.given_up() if give_up else entry.done()
-            claim = done.begun(_person(), "", entry.timeout_ms, driver)
+            claim = done.begun(_person(), "", granted_ms, driver)
             if is_job_prefix(query.prefix):
                 _end_leftovers(query, driver, entry, claim)
             else:
@@ -231,14 +233,16 @@ def _person() -> str:
 
 def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
     if prefix is None:
-        return log.entries(lambda prefixes: _producer_ids(client, prefixes))
+        return log.entries(lambda prefixes: _drivers(client, prefixes), client.owners)
     driver = client.describe([driver_id(prefix)]).get(driver_id(prefix))
-    entry = log.entry(prefix, (None if driver is None else driver.id_and_epoch.producer_id,), client.owners)
+    producer_id = None if driver is None else driver.id_and_epoch.producer_id
+    is_claimed = driver is not None and has_claimed(driver)
+    entry = log.entry(prefix, (producer_id,), client.owners, is_claimed=is_claimed)
     return {} if entry is None else {prefix: entry}
 
 
-def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, int | None]:
-    """What the drivers of these prefixes have now; None of one that brokers do not know.
+def _drivers(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, TransactionDescription | None]:
+    """Who holds the drivers' ids of these prefixes; None of one that brokers do not know.
 
     Others may use the same log. If this user may not see all of its drivers, a warning says so, and the answer has only
     the drivers that brokers list: it cannot be known whether brokers have forgotten the others.
@@ -255,7 +259,7 @@ def _producer_ids(client: TransactionsClient, prefixes: Sequence[str]) -> dict[s
             *(len(names), len(prefixes), error),
         )
         found = client.describe(names)
-    return {prefix: found[name].id_and_epoch.producer_id if name in found else None for name, prefix in names.items()}
+    return {prefix: found.get(name) for name, prefix in names.items()}
 
 
 def _is_ours(transactional_id: str, prefixes: Iterable[str], wanted: str | None) -> bool:

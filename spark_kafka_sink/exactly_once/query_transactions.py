@@ -30,6 +30,7 @@ Epochs stop writers. Who drives is what the log says, since an epoch alone says 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
@@ -60,6 +61,9 @@ from spark_kafka_sink.protocol import error_codes
 
 _log = logging.getLogger(__name__)
 
+EPOCHS_END = 32_700
+"""Of 32,766 epochs of a producer id. From here on who gets the next epoch goes on under the next producer id. A batch,
+and starts that die, have what is left."""
 TURNS_MAX = 20
 """Two drivers that take over from each other may fence each other in several turns. After too few both give way."""
 
@@ -78,7 +82,7 @@ class QueryTransactions:
         self.prefix = prefix
         self.driver_id = driver_id(prefix)
         self._is_claimed = False  # as the last look has shown: then the id has written into the log
-        self._known_id: int | None = None  # what the driver's id had at the last look
+        self._known_ids: list[int] = []  # producer ids that the driver's id was seen to have, the newest first
         self._listing: Listing | None = None  # asked for, and not taken yet
         self._lent = lent(config, system=system)
         self.client: TransactionsClient = self._lent.__enter__()
@@ -98,8 +102,13 @@ class QueryTransactions:
         """Who holds the driver's id. None if brokers do not know it."""
         seen = self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
         self._is_claimed = seen is not None and has_claimed(seen)
-        self._known_id = None if seen is None else seen.id_and_epoch.producer_id
+        if seen is not None:
+            self._note(seen.id_and_epoch.producer_id)
         return seen
+
+    def _note(self, producer_id: int) -> None:
+        if producer_id not in self._known_ids:
+            self._known_ids.insert(0, producer_id)
 
     def look_when_ended(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
         """`look`, as soon as no transaction of the id is ending.
@@ -147,7 +156,25 @@ class QueryTransactions:
         driver, granted_ms = self._granted(expected_of(seen), timeouts_ms)
         if seen is not None and has_claimed(seen) and not says_claimed(granted_ms):
             driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
+        if driver.epoch >= EPOCHS_END:
+            driver = self._under_next_id(driver, granted_ms)
         return driver, granted_ms
+
+    def _under_next_id(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        """Use up the last epochs of a producer id, and go on under the next one that brokers give.
+
+        Nothing in the log shows that the next one is the same driver's. So the newest entry is claimed under the old
+        one, and written again under the new one, before anything is done under that.
+        """
+        found = self.entry(driver.producer_id)
+        if not found.generation:
+            return driver  # it has written nothing
+        claim = dataclasses.replace(found.claimed_again(driver), timeout_ms=found.timeout_ms or granted_ms)
+        renewed = self.claim(driver, found, claim)
+        while renewed.producer_id == driver.producer_id:
+            renewed = self.renew(renewed, claim.timeout_ms)
+        held = self.write(Held(renewed), claim.claimed_again(renewed))
+        return self.renew(held.driver, claim.timeout_ms)
 
     def _granted(self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
@@ -161,7 +188,7 @@ class QueryTransactions:
 
     def entry(self, producer_id: int | None) -> Entry:
         """The newest entry that counts; one that says nothing, if there is none."""
-        ids = (producer_id, self._known_id)
+        ids = (producer_id, *self._known_ids)
         found = self.log.entry(self.prefix, ids, self.client.owners, is_claimed=self._is_claimed)
         return Entry(self.prefix) if found is None else found
 
@@ -170,12 +197,10 @@ class QueryTransactions:
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        held = self._written_by_newest_id(Held(driver), (encoded(found), encoded(entry)))
+        self._note(driver.producer_id)
+        held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
-        if renewed.producer_id != held.driver.producer_id:  # that was the last epoch of the id before
-            held = self.write(Held(renewed), entry)
-            renewed = self.renew(held.driver, entry.timeout_ms)
         if self.entry(renewed.producer_id) != entry:
             raise refusals.fenced(self.driver_id)
         return renewed
@@ -193,18 +218,24 @@ class QueryTransactions:
         self.end_listed(listed)
         return renewed, listed
 
-    def write_after(self, held: Held, before: Entry, entry: Entry) -> Held:
-        """Write `entry` after `before`, which is the caller's own and the newest one.
+    def write_after(self, held: Held, before: Entry, entry: Entry, write: Callable[[Held, Entry], Held]) -> Held:
+        """Write `entry` by `write` after `before`, which is the caller's own and the newest one.
 
         ProducerFencedError if another has written since. To be refused is not enough for that: see above.
         """
-        try:
-            return self.write(held, entry)
-        except ProducerFencedError as error:
-            held, newest = self.regain((before, entry), error)
-        return held if newest.state is entry.state else self.write_after(held, before, entry)
+        turns_left = TURNS_MAX
+        while True:
+            turns_left -= 1
+            try:
+                return write(held, entry)
+            except ProducerFencedError as error:
+                if not turns_left:
+                    raise
+                held, newest = self._regain((before, entry), error)
+            if newest.state is entry.state:
+                return held
 
-    def regain(self, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
+    def _regain(self, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
         """For a driver that was refused in the middle of its record: an identity to go on with, and the newest entry,
         which has been claimed again.
 
@@ -227,7 +258,7 @@ class QueryTransactions:
 
     def write(self, held: Held, entry: Entry | None) -> Held:
         """Durable when this returns. None: nothing needs to be known of the prefix any more."""
-        return self._written_by_newest_id(held, (None if entry is None else encoded(entry),))
+        return _committed(self.start_write(held, entry))
 
     def start_write(self, held: Held, entry: Entry | None) -> OpenWrite:
         """The entry is on its way when this returns, and counts when the caller has committed it."""
@@ -237,14 +268,6 @@ class QueryTransactions:
         """Would a record that is written now be in a transaction of version 1?"""
         self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
         return self.client.transaction_version < 2
-
-    def _written_by_newest_id(self, held: Held, values: Sequence[bytes | None]) -> Held:
-        """When the epochs of a producer id are used up, the end of a transaction brings another one. The log must end
-        with an entry by the id that the driver has now: else another's could be taken for it."""
-        after = _committed(self._start_write(held, values))
-        if after.driver.producer_id != held.driver.producer_id:
-            after = _committed(self._start_write(after, values[-1:]))
-        return after
 
     def _start_write(self, held: Held, values: Sequence[bytes | None]) -> OpenWrite:
         records = [(self.prefix.encode(), value) for value in values]

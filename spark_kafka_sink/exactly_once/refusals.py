@@ -125,7 +125,7 @@ def other_checkpoint(entry: Entry, checkpoint: str) -> ExactlyOnceError:
         f"transactionalIdPrefix {entry.prefix} is in use by a query with the checkpoint {entry.checkpoint}, and the "
         f"checkpoint of this one is {checkpoint}. Nothing was written. Give each query a prefix of its own. If the "
         "checkpoint was moved, let the query finish its last batch at the old place, and start it at the new one with "
-        "another prefix, or with none. If both are one place, write it as before." + _doubt(entry)
+        "another prefix, or with none. If both are one place, write it as before." + doubt(entry)
     )
 
 
@@ -135,7 +135,7 @@ def other_query(entry: Entry, batch: Batch) -> ExactlyOnceError:
         f"{entry.batch}, and this is query {batch.query}. Either two queries have the same prefix, or the checkpoint "
         "was deleted, and Spark began anew with another query id. Nothing was written. Give this query a "
         "transactionalIdPrefix of its own. If its checkpoint was deleted, what it reads from the beginning will be "
-        "written once more." + _doubt(entry)
+        "written once more." + doubt(entry)
     )
 
 
@@ -143,7 +143,7 @@ def older_batch(entry: Entry, batch: Batch) -> ExactlyOnceError:
     return ExactlyOnceError(
         f"{batch} must not be written: {entry.batch} is decided already (prefix {entry.prefix}). The checkpoint is "
         "older than what is in Kafka: it was restored from a copy, or two drivers work on copies of one checkpoint. "
-        "Nothing was written. Go on with the newest checkpoint." + _doubt(entry)
+        "Nothing was written. Go on with the newest checkpoint." + doubt(entry)
     )
 
 
@@ -177,12 +177,13 @@ def unproven_decision(entry: Entry, batch: Batch, decided: Content | None, count
 
 
 _UNKNOWN_WRITER = (
-    "Brokers forget a transactional id that was not used for a week, and show no ids that this user may not describe: "
-    "so the entry may be an earlier driver's, or anybody's who may write to the log."
+    "Brokers forget a transactional id that was not used for a week, give it another producer id after some 10,000 "
+    "batches, and show no ids that this user may not describe: so the entry may be an earlier driver's, or anybody's "
+    "who may write to the log."
 )
 
 
-def _doubt(entry: Entry) -> str:
+def doubt(entry: Entry) -> str:
     """What to know of an entry that stops a batch."""
     return f" It cannot be seen who has written that into the log. {_UNKNOWN_WRITER}" if entry.unproven else ""
 
@@ -281,6 +282,7 @@ def commit_not_finished(entry: Entry, error: KafkaSinkError) -> ExactlyOnceError
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and it is not known whether all of its "
         f"{len(entry.transactions)} transactions are committed: {error} Nothing is lost yet. {_remedy(entry)}"
+        + doubt(entry)
     )
 
 
@@ -293,6 +295,7 @@ def not_yet_committed(entry: Entry, refused: Mapping[str, BrokerError]) -> Exact
     return ExactlyOnceError(
         f"{entry.batch} is decided (prefix {entry.prefix}), and {len(open_ones)} of its {len(entry.transactions)} "
         f"transactions could not be committed now:\n{_listed(lines)}\nThey are still open. {lost} {_remedy(entry)}"
+        + doubt(entry)
     )
 
 
@@ -342,7 +345,7 @@ def _give_up(entry: Entry) -> str:
     return (
         f"Then note the batch as done: `pykafka transactions give-up --bootstrap-server HOST:PORT --prefix "
         f"{entry.prefix}`, with --log-topic if the write has decisionLogTopic. After that a stream goes on with its "
-        "next batch."
+        "next batch, and a job with this key writes nothing." + doubt(entry)
     )
 
 

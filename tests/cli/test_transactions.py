@@ -154,3 +154,13 @@ def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch
 def test_all_but_the_list_need_a_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
     assert transactions(broker, "abort") == 1
     assert "abort is for one prefix: name it by --prefix" in capsys.readouterr().err
+
+
+def test_who_gives_up_a_decision_of_an_unknown_writer_is_warned_before(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query
+) -> None:
+    decided_by_a_driver_that_died(query)
+    del query.broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
+    answer(monkeypatch, "n\n")
+    assert transactions(query.broker, "give-up", "--prefix", PREFIX) == 1
+    assert "It cannot be seen who has written that into the log." in capsys.readouterr().out

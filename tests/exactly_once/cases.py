@@ -234,3 +234,17 @@ def dying(at: str) -> Iterator[None]:
 
 def options(broker: EmbeddedBroker) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap_servers}
+
+
+def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
+    transaction = broker.cluster.coordinator.transactions[name]
+    transaction.epoch, transaction.last_epoch = 32_767 - left, 32_766 - left
+
+
+@pytest.fixture
+def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `owners` shows with the rights of docs/security.md."""
+    owners = TransactionsClient.owners
+    monkeypatch.setattr(
+        TransactionsClient, "owners", lambda client: {key: name for key, name in owners(client).items() if "p-" in name}
+    )

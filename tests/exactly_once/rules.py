@@ -122,7 +122,7 @@ def a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(patch: pytest.
     def regain(query: QueryTransactions, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
         raise error
 
-    patch.setattr(QueryTransactions, "regain", regain)
+    patch.setattr(QueryTransactions, "_regain", regain)
 
 
 def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> None:

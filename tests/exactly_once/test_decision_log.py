@@ -318,7 +318,9 @@ def test_a_claim_of_a_newer_version_counts_though_what_it_has_found_cannot_be_re
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    mine = held._written_by_newest_id(mine, (b'{"format":99,"found":true}', b'{"format":99,"claimed":true}'))
+    writing = held._start_write(mine, (b'{"format":99,"found":true}', b'{"format":99,"claimed":true}'))
+    writing.wait()
+    mine = writing.commit()
     with pytest.raises(DecodeError, match="format is 99"):
         held.entry(mine.driver.producer_id)
 

@@ -15,12 +15,13 @@ from spark_kafka_sink.exactly_once.driver import LOSERS_PATIENCE_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen, transactions
 from tests.exactly_once.cases import broker as broker
 
 
@@ -256,3 +257,22 @@ def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of
         query.abort(start, 0)
     query.again(name="last").begin()
     assert seen(query.broker) == rows(0)
+
+
+def test_an_abort_that_is_fenced_after_its_claim_ends_what_is_open(query: Query) -> None:
+    """By another start that gets its epoch just then, and dies."""
+    start = query.begin()
+    query.write_both(start, 0)
+    whole, fenced = QueryTransactions.renew, list[bool]()
+
+    def renew(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and held.entry(driver.producer_id).generation > start.entry.generation:
+            fenced.append(True)
+            with transactions(query.broker) as other:
+                other.fence(other.look(), (60_000,))
+        return whole(held, driver, granted_ms)
+
+    with patch.object(QueryTransactions, "renew", renew):
+        assert query.abort(start, 0)
+    assert fenced
+    assert not open_ids(query.broker)

@@ -157,3 +157,17 @@ def test_a_batch_and_what_was_decided_last_are_shown_in_words() -> None:
 def test_an_entry_of_a_newer_version_is_refused_as_such() -> None:
     with pytest.raises(DecodeError, match="its format is 3, and this version of the library knows 2"):
         decoded(b"p", b'{"format":3}')
+
+
+def test_the_greatest_generation_is_followed_by_one_that_can_be_read() -> None:
+    greatest = decoded(b"p", encoded(Entry("p", generation=2**31 - 1)))
+    following = greatest.begun("driver", "", 60_000)
+    assert decoded(b"p", encoded(following)).generation == 1
+
+
+def test_of_more_keys_and_drivers_than_are_remembered_the_last_ones_count() -> None:
+    """A stranger's entry must not grow when a driver writes it again."""
+    names = tuple(str(number) for number in range(KEYS_MAX + 5))
+    read = decoded(b"p", encoded(Entry("p", drivers=names, keys=tuple(map(KeyedJob, names)))))
+    assert [job.key for job in read.keys] == list(names[5:])
+    assert read.drivers == names[5:]

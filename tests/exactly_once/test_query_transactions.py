@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
+from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter
 from spark_kafka_sink.exactly_once.query_transactions import (
+    TURNS_MAX,
     QueryTransactions,
     has_claimed,
 )
@@ -155,6 +157,23 @@ def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_r
     known = one.look()
     assert known is not None
     assert one.entry(known.id_and_epoch.producer_id) == (claim_of("one") if claims_first else decision)
+
+
+def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns(
+    of_two: tuple[QueryTransactions, QueryTransactions],
+) -> None:
+    one, _ = of_two
+    driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
+    before, tried = one.entry(driver.producer_id), list[Held]()
+
+    def refused(held: Held, entry: Entry) -> Held:
+        tried.append(held)
+        raise refusals.fenced(one.driver_id)
+
+    with pytest.raises(ProducerFencedError):
+        one.write_after(Held(driver), before, before.decided(Batch("q", 0), Content.of({}, 0), ()), refused)
+    assert len(tried) == TURNS_MAX
+    assert len({held.driver for held in tried}) == TURNS_MAX, "each turn has an epoch of its own"
 
 
 def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
