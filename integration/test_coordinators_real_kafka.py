@@ -20,7 +20,8 @@ from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import can_write
+from spark_kafka_sink.exactly_once.names import driver_id
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, can_write
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient, expected_of
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.topic_partition import TopicPartition
@@ -30,7 +31,7 @@ from spark_kafka_sink.producer.transactions.transaction_identity import Transact
 from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, Query, transactions
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -294,6 +295,26 @@ def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_
         with pytest.raises(ProducerFencedError):
             client.write(late, *attempt, topic, 0, [(b"k", b"late")])
     assert values(cluster, topic) == [b"newer"]
+
+
+def test_a_driver_goes_on_under_the_next_producer_id_when_its_epochs_are_used_up(cluster: KafkaCluster) -> None:
+    topic = create_topic(cluster.bootstrap(), partitions=2)
+    query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
+    query.run(0)
+    name = driver_id(topic)
+    with client_of(cluster) as client:
+        first = client.describe([name])[name]
+        driver = first.id_and_epoch
+        while driver.epoch < EPOCHS_END - 3:
+            driver = client.init_producer_id(name, first.timeout_ms, driver)
+        for number in range(1, 6):
+            query.run(number)
+        now = client.describe([name])[name].id_and_epoch
+    assert now.producer_id != first.id_and_epoch.producer_id
+    assert now.epoch < 100
+    again = query.again().begin()
+    again.check_passed_over(query.batch(5), BOTH_TASKS, tolerant=False)
+    assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]
 
 
 @pytest.mark.parametrize("fault", ["one is killed", "one stands still"])
