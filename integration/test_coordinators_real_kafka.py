@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.transactions.transaction_identity import Transact
 from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions, write_with
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -256,7 +256,7 @@ def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaClus
     with client_of(cluster) as client:
         written = Held(client.init_producer_id(topic, 60_000), 0)
         for number in range(20):
-            written = client.write(topic, *written, topic, 0, [(b"k", b"%d" % number), (b"gone", None)])
+            written = write_with(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
         assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
         is_of_version_2 = not cluster.features
         assert client.transaction_version == (2 if is_of_version_2 else 1)
@@ -267,12 +267,12 @@ def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client, client_of(cluster) as newer:
         written = Held(client.init_producer_id(topic, 60_000), 0)
-        written = client.write(topic, *written, topic, 0, [(b"k", b"older")])
+        written = write_with(client, topic, written, (topic, 0), [(b"k", b"older")])
         of_newer = Held(newer.init_producer_id(topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
-            client.write(topic, *written, topic, 0, [(b"k", b"late")])
+            write_with(client, topic, written, (topic, 0), [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
-        newer.write(topic, *of_newer, topic, 0, [(b"k", b"newer")])
+        write_with(newer, topic, of_newer, (topic, 0), [(b"k", b"newer")])
     assert values(cluster, topic) == [b"older", b"newer"]
 
 
@@ -293,7 +293,7 @@ def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_
         writing.commit()
         assert not any(can_write(each) for each in client.describe([late]).values())
         with pytest.raises(ProducerFencedError):
-            client.write(late, *attempt, topic, 0, [(b"k", b"late")])
+            write_with(client, late, attempt, (topic, 0), [(b"k", b"late")])
     assert values(cluster, topic) == [b"newer"]
 
 
@@ -323,7 +323,8 @@ def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaClus
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
     with client_of(kafka3) as client:
         begun = time.monotonic()
-        written = client.write(topic, client.init_producer_id(topic, 60_000), 0, topic, 0, [(b"k", b"before")])
+        written = Held(client.init_producer_id(topic, 60_000))
+        written = write_with(client, topic, written, (topic, 0), [(b"k", b"before")])
         patience = Patience(time.monotonic() - begun)
         while client.describe([topic])[topic].state != "CompleteCommit":
             time.sleep(
@@ -335,7 +336,7 @@ def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaClus
         try:
             patience.wait_for_election(kafka3, leader.id, topic, OF_TRANSACTIONS)
             with patience.measured(f"one entry, {fault}"):
-                client.write(topic, *written, topic, 0, [(b"k", b"after")])
+                write_with(client, topic, written, (topic, 0), [(b"k", b"after")])
         finally:
             heal(kafka3, leader.id)
     kafka3.wait_until_ready()

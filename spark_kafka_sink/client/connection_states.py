@@ -149,9 +149,6 @@ class ConnectionStates:
         """The last attempt to connect has failed. One that was lost, or idle, and not tried again, does not count."""
         return self.has_failed(node_id) and self._nodes[node_id].failed_setups > 0
 
-    def has_ready_nodes(self, now: float) -> bool:
-        return any(self.is_ready(node_id, now) for node_id in self._nodes)
-
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error

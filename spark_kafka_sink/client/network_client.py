@@ -95,13 +95,6 @@ class NetworkClient:
     def is_ready(self, node_id: int, now: float) -> bool:
         return not self._fetch.is_due(now) and self._can_send(node_id, now)
 
-    def has_ready_nodes(self, now: float) -> bool:
-        """Is there a node that could be sent to, as far as its connection decides?"""
-        return self._states.has_ready_nodes(now)
-
-    def connection_delay(self, node_id: int, now: float) -> float:
-        return self._states.connection_delay(node_id, now)
-
     def poll_delay(self, node_id: int, now: float) -> float:
         return self._states.poll_delay(node_id, now)
 
@@ -208,10 +201,6 @@ class NetworkClient:
     def wakeup(self) -> None:
         """End the wait of a poll, from any thread."""
         self._selector.wakeup()
-
-    @property
-    def active(self) -> bool:
-        return self._life is _Life.ACTIVE
 
     def initiate_close(self) -> None:
         """From any thread: the next send or poll raises DisconnectedError, and one that waits returns."""

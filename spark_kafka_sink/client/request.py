@@ -50,10 +50,6 @@ class ClientResponse(NamedTuple):
     reason: str = ""
     """Why there is no message, in words that name the broker."""
 
-    @property
-    def failed(self) -> bool:
-        return self.disconnected or self.version_error is not None or self.authentication_error is not None
-
 
 @dataclass(frozen=True)
 class Loss:

@@ -74,7 +74,6 @@ class NodeVersions:
     broker: str
     """For error messages: which broker, and where."""
     ranges: Mapping[int, VersionRange]
-    supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: MappingProxyType({}))
     finalized: FinalizedFeatures = FinalizedFeatures()
     _chosen: dict[tuple[ApiKey, VersionRange | None], int] = field(
         init=False, default_factory=dict, repr=False, compare=False
@@ -115,9 +114,6 @@ def node_versions(broker: str, response: ApiVersionsResponse) -> NodeVersions:
     return NodeVersions(
         broker,
         MappingProxyType({api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}),
-        MappingProxyType(
-            {key.name: VersionRange(key.min_version, key.max_version) for key in response.supported_features}
-        ),
         FinalizedFeatures(
             response.finalized_features_epoch,
             MappingProxyType({key.name: key.max_version_level for key in response.finalized_features}),

@@ -46,13 +46,13 @@ class CoordinatorQuestions:
         self.client = client
         self.coordinators = KnownCoordinators()
         self.in_doubt: set[str] = set()
-        """Ids of which an answer was lost: what was asked for may be carried out yet. Callers take them out."""
+        """Ids of which an answer to the last call was lost: what was asked for may be carried out yet."""
         self.one_by_one = False
         """A broker before Kafka 3.0 was met, which looks up one id in a request."""
 
     def answer(self, request: TransactionRequest[AnswerT], timeout_ms: float | None = None) -> AnswerT:
         """The final answer to a request about one id. `timeout_ms`: of the patience, the client's by default."""
-        (answer,) = _Round(self, dict.fromkeys(request.ids, request), timeout_ms).run(lambda: None).values()
+        (answer,) = self.answers([request], timeout_ms=timeout_ms).values()
         return answer
 
     def answers(
@@ -65,6 +65,7 @@ class CoordinatorQuestions:
 
         `meanwhile` is called when the first requests are on their way. What it starts follows them at once.
         """
+        self.in_doubt.clear()
         return _Round(self, {name: request for request in requests for name in request.ids}, timeout_ms).run(meanwhile)
 
 

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
@@ -63,7 +63,7 @@ def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: Bat
     try:
         with TransactionsClient(config, timeout_ms=timeout_ms) as client:
             driver = client.describe([start.driver_id]).get(start.driver_id)
-    except Exception as failure:
+    except KafkaSinkError as failure:
         _log.warning("prefix %s: it is not known whether there is a newer driver: %s", start.prefix, failure)
         return
     if not start.awaits_tasks(driver):

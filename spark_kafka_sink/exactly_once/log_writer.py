@@ -144,7 +144,6 @@ class LogWriter:
         return self._client.start(Question(leader, message, versions))
 
     def _end(self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None) -> EndTxnResponse:
-        self._coordinated.in_doubt.discard(transaction.transactional_id)
         try:
             return self._answered(EndTransaction(transaction, commit), timeout_ms)
         finally:

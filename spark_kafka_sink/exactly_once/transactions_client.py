@@ -264,21 +264,6 @@ class TransactionsClient(Closing):
         """Begin a transaction with these records, which are one batch, for the caller to end (log_writer.py)."""
         return self._writer.start(transactional_id, held, place, key_values)
 
-    def write(
-        self,
-        transactional_id: str,
-        driver: ProducerIdAndEpoch,
-        sequence: int,
-        topic: str,
-        partition: int,
-        key_values: Sequence[KeyValue],
-    ) -> Held:
-        """`start_write`, and commit it."""
-        place = TopicPartition(topic, partition)
-        writing = self.start_write(transactional_id, Held(driver, sequence), place, key_values)
-        writing.wait()
-        return writing.commit()
-
     def describe(
         self,
         transactional_ids: Iterable[str],

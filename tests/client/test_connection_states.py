@@ -69,12 +69,10 @@ def test_a_connection_goes_from_connecting_over_checking_api_versions_to_ready(s
     assert not states.is_ready(1, 0)
     states.ready(1, 0)
     assert states.is_ready(1, 0)
-    assert states.has_ready_nodes(0)
     assert not states.is_preparing(1)
     assert states.connection_delay(1, 0) == math.inf
     states.disconnected(1, 100)
     assert states.has_failed(1)
-    assert not states.has_ready_nodes(100)
 
 
 def test_moves_that_the_table_does_not_know_are_refused(states: ConnectionStates) -> None:
@@ -106,7 +104,7 @@ def test_nodes_have_states_of_their_own(states: ConnectionStates) -> None:
     assert states.is_preparing(2)
     states.checking_api_versions(2)
     states.ready(2, 10)
-    assert states.has_ready_nodes(10)
+    assert states.is_ready(2, 10)
 
 
 def test_a_lost_node_is_left_alone_for_the_backoff_and_then_may_be_tried(states: ConnectionStates) -> None:

@@ -80,7 +80,6 @@ def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
         ),
     )
     assert versions.ranges == {0: VersionRange(3, 11), 999: VersionRange(0, 4)}
-    assert versions.supported_features == {"transaction.version": VersionRange(0, 2)}
     assert versions.finalized == FinalizedFeatures(17, {"transaction.version": 2})
 
 

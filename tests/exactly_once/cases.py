@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
@@ -25,6 +25,7 @@ from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
@@ -170,6 +171,19 @@ def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransacti
 
 def fence(held: QueryTransactions) -> Held:
     return Held(held.fence(held.look(), (60_000,))[0])
+
+
+def write_with(
+    client: TransactionsClient,
+    transactional_id: str,
+    held: Held,
+    place: tuple[str, int],
+    records: Sequence[tuple[bytes, bytes | None]],
+) -> Held:
+    """Write these records in a transaction of the client's, and commit it."""
+    writing = client.start_write(transactional_id, held, TopicPartition(*place), records)
+    writing.wait()
+    return writing.commit()
 
 
 def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:

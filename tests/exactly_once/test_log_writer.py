@@ -19,6 +19,7 @@ from spark_kafka_sink.producer.transactions.transaction_description import ONGOI
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.decoder import decode_batches
+from tests.exactly_once.cases import write_with
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -54,7 +55,7 @@ def begun(client: TransactionsClient) -> Held:
 
 
 def write(client: TransactionsClient, before: Held, *values: bytes | None) -> Held:
-    return client.write(DRIVER, *before, LOG, 0, [(b"key", value) for value in values])
+    return write_with(client, DRIVER, before, (LOG, 0), [(b"key", value) for value in values])
 
 
 def seen(cluster: SimulatedCluster) -> list[bytes | None]:

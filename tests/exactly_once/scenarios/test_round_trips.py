@@ -13,11 +13,11 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_late
-from spark_kafka_sink.exactly_once.names import task_id
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -52,15 +52,11 @@ class Kept:
             return driver.begin(NAME)
 
     def write(self, start: BatchStart) -> TransactionIdentity:
-        wanted = start.task(0, 0)
-        name = free_name(self.producer.describe_transactions, start, wanted, 1)
-        self.producer.init_transactions(task_id(start.prefix, name))
-        refuse_if_late(self.producer.describe_transactions, start)
-        self.producer.begin_transaction()
-        self.producer.send("t", b"v")
-        prepared = self.producer.prepare_transaction()
-        assert prepared is not None
-        return prepared
+        report = TaskReport(TaskIdentity(0, 0, 1, 0, query_id="q", batch_id="0"))
+        with ExactlyOnce(self.delivery, start, is_stream=True).transaction(self.producer, report):
+            self.producer.send("t", b"v")
+        assert report.transaction is not None
+        return report.transaction
 
     def commit(self, start: BatchStart, number: int, prepared: TransactionIdentity) -> None:
         with Driver(self.delivery, system=self.system) as driver:
