@@ -162,7 +162,7 @@ def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: s
 
 @pytest.mark.parametrize("round_", range(10 if os.environ.get("SOAK") else 1))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_8_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
+def test_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fault: str, round_: int) -> None:
     """All that the driver does then: it asks what is open, decides, ends, lists what lost, notes that it is done."""
     strike, heal = FAULTS[fault]
     topic = create_topic(kafka3.bootstrap(), replicas=3)

@@ -84,7 +84,7 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     stream.assert_each_row_once()
 
 
-def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
+def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """It has its epoch, and has not read the log under it."""
@@ -106,7 +106,7 @@ def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_tha
     stream.assert_each_row_once()
 
 
-def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
+def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """It has listed what it will end. The newer one has committed a batch, and dies before Spark has noted that."""
@@ -132,7 +132,7 @@ def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decide
     stream.assert_each_row_once()
 
 
-def test_10_a_job_without_a_name_that_is_started_again_frees_what_the_one_that_was_killed_left(
+def test_a_job_without_a_name_that_is_started_again_frees_what_the_one_that_was_killed_left(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
@@ -232,7 +232,7 @@ def test_of_a_job_that_fails_in_the_middle_nothing_is_seen_and_no_reader_waits(
 
 
 @pytest.mark.parametrize(("cluster", "loser"), [("kafka_of_version_1", SECOND_RUN), ("kafka", FIRST_RUN)])
-def test_9_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_once(
+def test_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_once(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, cluster: str, loser: int
 ) -> None:
     kafka: KafkaCluster = request.getfixturevalue(cluster)

@@ -67,7 +67,7 @@ def is_open(world: World, transactional_id: str) -> bool:
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN)
-def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
+def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
     version: int, place: int
 ) -> None:
     world = world_after_one_batch(version)
@@ -83,7 +83,7 @@ def test_1_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_tha
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN[1:])
-def test_1b_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_on(version: int, place: int) -> None:
+def test_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_on(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -100,7 +100,7 @@ def test_1b_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_go
 @BOTH
 @pytest.mark.parametrize("place", BEGIN)
 @pytest.mark.parametrize("ended", range(TASKS + 1))
-def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
+def test_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
     version: int, place: int, ended: int
 ) -> None:
     """`ended`: of the two transactions that were decided, when it died."""
@@ -117,7 +117,7 @@ def test_2_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor
 
 @BOTH
 @pytest.mark.parametrize("place", range(16))
-def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(version: int, place: int) -> None:
+def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(world)
@@ -132,7 +132,7 @@ def test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decide
 
 @BOTH
 @pytest.mark.parametrize("place", range(1, 14))
-def test_3_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
+def test_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
     version: int, place: int
 ) -> None:
     world = world_after_one_batch(version)
@@ -180,7 +180,7 @@ def test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(versi
 
 
 @BOTH
-def test_12_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
+def test_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
     world = World(version=version, batches=3, late_tasks=())
     for until, (name, process) in enumerate((("driver-1", "A"), ("driver-2", "B"), ("driver-3", "A")), 1):
         world.add_driver(name, until=until, process=process)
@@ -192,7 +192,7 @@ def test_12_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int
 
 
 @BOTH
-def test_13_a_driver_that_died_with_its_decision_open_delays_no_other_query(version: int) -> None:
+def test_a_driver_that_died_with_its_decision_open_delays_no_other_query(version: int) -> None:
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -216,7 +216,7 @@ def test_13_a_driver_that_died_with_its_decision_open_delays_no_other_query(vers
 @BOTH
 @pytest.mark.parametrize("key", [None, b"another", b"p"])
 @pytest.mark.parametrize("value", [b"", b"{}", b"[" * 5000, b"\xff"], ids=["nothing", "object", "deep", "bytes"])
-def test_14_a_strangers_record_in_the_log_stops_no_query(version: int, key: bytes | None, value: bytes) -> None:
+def test_a_strangers_record_in_the_log_stops_no_query(version: int, key: bytes | None, value: bytes) -> None:
     world = world_after_one_batch(version)
     stranger = simulated_producer(world.cluster)
     stranger.send(ProducerRecord(LOG, value, key=key, partition=0))
@@ -230,7 +230,7 @@ def test_14_a_strangers_record_in_the_log_stops_no_query(version: int, key: byte
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN[2:])
-def test_1_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open(
+def test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open(
     version: int, place: int
 ) -> None:
     world = world_after_one_batch(version)
@@ -288,7 +288,7 @@ def test_without_a_claim_after_the_list_a_driver_aborts_what_a_newer_one_has_ope
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.it_is_claimed_between_list_and_abort(monkeypatch)
-    promise = test_1_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
+    promise = test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
     assert any(fails(promise, 2, place) for place in reversed(BEGIN))
 
 
@@ -296,7 +296,7 @@ def test_without_its_rule_a_driver_that_is_fenced_aborts_what_a_newer_one_has_de
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.a_driver_that_is_fenced_does_not_abort(monkeypatch)
-    promise = test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
     assert any(fails(promise, 2, place) for place in range(16))
 
 
@@ -312,7 +312,7 @@ def test_where_the_list_comes_after_the_claim_a_driver_aborts_what_a_newer_one_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.what_is_aborted_was_listed_before_the_claim(monkeypatch)
-    promise = test_3_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
     assert any(fails(promise, 2, place) for place in range(16))
 
 

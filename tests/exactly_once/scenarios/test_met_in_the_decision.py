@@ -25,7 +25,7 @@ from tests.exactly_once.script import Script
 @BOTH
 @pytest.mark.parametrize("step", range(9))
 @pytest.mark.parametrize("place", BEGIN[2:])
-def test_1b_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
+def test_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
     version: int, place: int, step: int
 ) -> None:
     """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
@@ -54,7 +54,7 @@ def met_in_the_decision(version: int, place: int, step: int) -> World:
 @BOTH
 @pytest.mark.parametrize("step", range(6))
 @pytest.mark.parametrize("place", range(16))
-def test_1b_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
+def test_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
     version: int, place: int, step: int
 ) -> None:
     world = world_after_one_batch(version)
