@@ -38,7 +38,8 @@ from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.exactly_once.entries import Entry, decoded
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.entry_json import decoded
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
 from spark_kafka_sink.exactly_once.timeout_marks import says_claimed
 from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch

@@ -42,7 +42,8 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.clients import lent
 from spark_kafka_sink.exactly_once.coordinator_questions import pause_ms
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState, encoded
+from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed, says_fenced

@@ -10,7 +10,8 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, encoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.names import prefix_of
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic

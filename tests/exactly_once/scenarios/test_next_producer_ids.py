@@ -13,7 +13,8 @@ from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, operations
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, encoded
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
+from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END
 from spark_kafka_sink.producer.transactions.requests import EndTransaction, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_request import AnswerT, TransactionRequest
