@@ -3,7 +3,7 @@
 names.py                  the names of transactions: one prefix for each query, and ids that are used again
 job_names.py              the prefixes of jobs without a name, which say whose they are
 content.py                what a batch contains, as far as it identifies the batch
-entries.py                what is decided under a prefix, and of whom it is known
+entries.py                what is decided under a prefix, and by which driver
 entry_json.py             the same as a record of the decision log
 batch_start.py            what the driver knows when a batch begins, for its tasks and for the commit
 driver.py                 what the driver of a query does, step by step

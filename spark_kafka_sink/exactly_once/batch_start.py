@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Delivery:
-    """What a user asked for, as far as the driver of a query or of a job needs it."""
+    """What a user asked for, and the prefix that follows from it."""
 
     options: Mapping[str, str] = field(repr=False)
     """Of the producer."""

@@ -53,30 +53,27 @@ class ExactlyOnce:
     """What a writer carries for exactly once, from the planning worker to the tasks and to the commit."""
 
     delivery: Delivery
-    start: BatchStart | None
-    """None where a stream's batch is aborted of which no task has reported."""
+    start: BatchStart
     is_stream: bool
-    name: str = ""
-    """Of the driver, or of the start of the query that it is one of."""
 
     def producer_options(self) -> dict[str, str]:
         """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
         return {
             **self.delivery.options,
             "transactional.id": _REPLACED_BY_EACH_TASK,
-            "transaction.timeout.ms": str(self._begun.entry.timeout_ms),
+            "transaction.timeout.ms": str(self.start.entry.timeout_ms),
         }
 
     # --- in a task
 
     def is_committed(self, task: TaskIdentity) -> bool:
         """Is a batch of this name in Kafka already? Raises what speaks against writing it."""
-        return self._begun.is_committed(self._batch(task))
+        return self.start.is_committed(self._batch(task))
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
         """What is written within the block is one transaction, which stays open for the driver to end."""
-        task, start = report.task, self._begun
+        task, start = report.task, self.start
         try:
             wanted = start.task(task.partition_id, task.attempt_number)
             name = free_name(producer.describe_transactions, start, wanted, task.task_attempt_id)
@@ -95,7 +92,7 @@ class ExactlyOnce:
         if prepared is not None:
             report.transaction = prepared
 
-    def report(self, report: TaskReport) -> None:
+    def note_start(self, report: TaskReport) -> None:
         """Put into the report how a stream's batch began: another process commits it. The process that commits a job
         knows it."""
         report.start = self.start if self.is_stream else None
@@ -112,28 +109,20 @@ class ExactlyOnce:
                 "Some tasks of the batch have written and others have passed it over. Run the write again."
             )
         if passed_over == {True}:
-            self._begun.check_passed_over(batch, content, tolerant=self.delivery.tolerates_mismatch)
+            self.start.check_passed_over(batch, content, tolerant=self.delivery.tolerates_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             with Driver(self.delivery) as driver:
-                driver.commit(self._begun, batch, transactions, content)
+                driver.commit(self.start, batch, transactions, content)
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
         """Were the rows aborted? And in words, what became of them."""
+        batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
         with Driver(self.delivery) as driver:
-            if self.start is None:
-                was_aborted, words = driver.abort_unreported(self.name), _ABORTED_UNREPORTED
-            else:
-                batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
-                was_aborted, words = driver.abort(self.start, batch), _ABORTED
-            return was_aborted, words if was_aborted else _LEFT_ALONE
+            was_aborted = driver.abort(self.start, batch)
+        return was_aborted, _ABORTED if was_aborted else _LEFT_ALONE
 
     # --- parts
-
-    @property
-    def _begun(self) -> BatchStart:
-        assert self.start is not None
-        return self.start
 
     def _batch(self, task: TaskIdentity) -> Batch:
         if not self.is_stream:
@@ -147,6 +136,23 @@ class ExactlyOnce:
         if len(batches) > 1:
             raise DeliveryError(f"The tasks of one batch name {len(batches)} of them. Run the write again.")
         return batches.pop()
+
+
+@dataclass(frozen=True)
+class Unreported:
+    """A stream's batch of which no task has reported: how it began is not known to the process that ends it."""
+
+    delivery: Delivery
+    start_name: str
+    """Of the start of the query."""
+
+    def commit(self, reports: Sequence[TaskReport]) -> None:
+        """Nothing was written."""
+
+    def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
+        with Driver(self.delivery) as driver:
+            was_aborted = driver.abort_unreported(self.start_name)
+        return was_aborted, _ABORTED_UNREPORTED if was_aborted else _LEFT_ALONE
 
 
 def _content(reports: Sequence[TaskReport]) -> Content:
@@ -172,7 +178,7 @@ def begin_job(options: SinkOptions) -> ExactlyOnce:
 
 def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
     with Driver(delivery) as driver:
-        return ExactlyOnce(delivery, driver.begin(name), is_stream, name)
+        return ExactlyOnce(delivery, driver.begin(name), is_stream)
 
 
 def driver_name(run: str | None) -> str:
@@ -237,9 +243,10 @@ def _exactly_once(options: SinkOptions) -> DeliveryOptions:
 # --- in the committing worker of a stream
 
 
-def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str | None) -> ExactlyOnce:
+def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str | None) -> ExactlyOnce | Unreported:
     """What the planning worker had, as far as the tasks have brought it."""
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
-    return ExactlyOnce(stream_delivery(options), starts[0] if starts else None, is_stream=True, name=start_name(run))
+    delivery = stream_delivery(options)
+    return ExactlyOnce(delivery, starts[0], is_stream=True) if starts else Unreported(delivery, start_name(run))

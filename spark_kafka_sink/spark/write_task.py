@@ -78,7 +78,7 @@ def write_rows(
     context = TaskContext.get()
     report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if once is not None:
-        once.report(report)
+        once.note_start(report)
         if once.is_committed(report.task):
             _pass_over(plan, batches, report)
             return report

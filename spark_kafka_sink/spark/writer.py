@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.write_task import write_rows
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+    from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Unreported
 
 BATCH_JOB = "batch job"
 CONTINUOUS = (
@@ -76,7 +76,7 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         abort(self._options, messages, f"batch {batchId}", self._once_of(messages))
 
-    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnce | None:
+    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnce | Unreported | None:
         if self._options.exactly_once is None:
             return None
         from spark_kafka_sink.spark.exactly_once import of_reports
@@ -103,7 +103,10 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
 
 
 def commit(
-    options: SinkOptions, reports: Sequence[TaskReport], name: str = BATCH_JOB, once: ExactlyOnce | None = None
+    options: SinkOptions,
+    reports: Sequence[TaskReport],
+    name: str = BATCH_JOB,
+    once: ExactlyOnce | Unreported | None = None,
 ) -> None:
     """Make what was written visible, if it is not so yet; then say in one line what was written.
 
@@ -126,7 +129,7 @@ def abort(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
     name: str = BATCH_JOB,
-    once: ExactlyOnce | None = None,
+    once: ExactlyOnce | Unreported | None = None,
 ) -> None:
     """Say what is in Kafka. Transactions are aborted, if there are any; else nothing can be taken back."""
     from spark_kafka_sink.spark.publish import publish

@@ -1,4 +1,4 @@
-"""What an entry of the decision log says: what is decided, and of whom it is known."""
+"""What an entry of the decision log says: what is decided, and by which driver."""
 
 from __future__ import annotations
 
