@@ -175,16 +175,15 @@ class DecisionLog:
     def entry(
         self,
         prefix: str,
-        producer_ids: Sequence[int | None],
+        producer_ids: Sequence[int],
         owners: Callable[[], Mapping[int, str]],
         *,
         is_claimed: bool = False,
     ) -> Entry | None:
         """The newest entry that counts. None if there is none.
 
-        `producer_ids`: what `<prefix>-driver` has now, and what it had just before: a request for its next epoch brings
-        another one when its epochs are used up. None if brokers do not know it. `owners`: which transactional id
-        has which producer id now; asked for only where it decides. `is_claimed`: brokers say that the driver has
+        `producer_ids`: those that `<prefix>-driver` was seen to have, the newest first. `owners`: which transactional
+        id has which producer id now; asked for only where it decides. `is_claimed`: brokers say that the driver has
         written into the log.
         """
         partition = self.partition(prefix)
@@ -211,10 +210,10 @@ class DecisionLog:
                 if prefix not in known:
                     continue
                 driver = known[prefix]
-                producer_id = None if driver is None else driver.id_and_epoch.producer_id
+                producer_ids = () if driver is None else (driver.id_and_epoch.producer_id,)
                 epoch_min = _epoch_min(is_claimed=driver is not None and says_claimed(driver.timeout_ms))
                 try:
-                    entry = self._believed(prefix, partition, progress, (producer_id,), owners, epoch_min)
+                    entry = self._believed(prefix, partition, progress, producer_ids, owners, epoch_min)
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -271,14 +270,14 @@ class DecisionLog:
         prefix: str,
         partition: int,
         progress: _Progress,
-        producer_ids: Sequence[int | None],
+        producer_ids: Sequence[int],
         owners: Callable[[], Mapping[int, str]],
         epoch_min: int,
     ) -> Entry | None:
         """`epoch_min`: of a record by an earlier producer id."""
         key = prefix.encode()
         newest = progress.newest.get(key, {})
-        record = next((newest[each] for each in producer_ids if each is not None and each in newest), None)
+        record = next((newest[each] for each in producer_ids if each in newest), None)
         is_own = record is not None
         if record is None and (earlier := [each for each in newest.values() if each.written_by.epoch >= epoch_min]):
             record = self._of_earlier_id(prefix, partition, earlier, owners())

@@ -94,21 +94,18 @@ class Driver:
             return self._begin(name, seen)
 
     def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
-        hint = self._hint(seen)
+        hint = self._query.entry()
         self._refuse_newer(hint, name, seen)
         present = hint.driver
         hints = [hint]  # for the first turn; each other one reads anew
 
         def turn(seen: TransactionDescription | None) -> BatchStart:
-            return self._turn(name, seen, hints.pop() if hints else self._hint(seen), present)
+            return self._turn(name, seen, hints.pop() if hints else self._query.entry(), present)
 
         try:
             return self._query.in_turns(turn, seen)
         except ProducerFencedError as error:
             raise refusals.contested(self._delivery.prefix, name) from error
-
-    def _hint(self, seen: TransactionDescription | None) -> Entry:
-        return self._query.entry(None if seen is None else seen.id_and_epoch.producer_id)
 
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
         self._refuse(hint, name, present)
@@ -123,7 +120,7 @@ class Driver:
         if not goes_on:
             self._query.look_again(seen)
         driver, granted_ms = self._fence(seen, hint.timeout_ms if goes_on else None)
-        entry = self._query.entry(driver.producer_id)  # all that an older driver has written; it writes no more
+        entry = self._query.entry()  # all that an older driver has written; it writes no more
         self._refuse(entry, name, present)
         if goes_on and entry == hint and driver.producer_id == hint.written_by.producer_id:
             return BatchStart(entry, driver, self._delivery.is_given)
@@ -326,10 +323,10 @@ class Driver:
         self, is_ours: Callable[[Entry], bool], claims: list[Entry], seen: TransactionDescription | None
     ) -> bool:
         """`claims`: of earlier turns, which were fenced after their claim."""
-        if seen is None or not is_ours(self._hint(seen)):
+        if seen is None or not is_ours(self._query.entry()):
             return False
         driver, _ = self._query.fence(seen, (seen.timeout_ms,))  # from now on no attempt of the batch begins
-        entry = self._query.entry(driver.producer_id)
+        entry = self._query.entry()
         if not is_ours(entry):
             return False
         claim = entry.begun(entry.driver, "", entry.timeout_ms, driver)

@@ -164,7 +164,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
     hints: list[Entry] = []
 
     def turn(seen: TransactionDescription | None) -> tuple[ProducerIdAndEpoch, int, Entry]:
-        hint = query.entry(None if seen is None else seen.id_and_epoch.producer_id)
+        hint = query.entry()
         if not hint.generation:
             raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
         hints.append(hint)
@@ -173,7 +173,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
         check(hint)
         query.look_again(seen)
         driver, granted_ms = query.fence(seen, TIMEOUTS_MS)
-        entry = query.entry(driver.producer_id)
+        entry = query.entry()
         check(entry)
         return driver, granted_ms, entry
 
@@ -235,9 +235,9 @@ def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -
     if prefix is None:
         return log.entries(lambda prefixes: _drivers(client, prefixes), client.owners)
     driver = client.describe([driver_id(prefix)]).get(driver_id(prefix))
-    producer_id = None if driver is None else driver.id_and_epoch.producer_id
+    producer_ids = () if driver is None else (driver.id_and_epoch.producer_id,)
     is_claimed = driver is not None and has_claimed(driver)
-    entry = log.entry(prefix, (producer_id,), client.owners, is_claimed=is_claimed)
+    entry = log.entry(prefix, producer_ids, client.owners, is_claimed=is_claimed)
     return {} if entry is None else {prefix: entry}
 
 

@@ -167,7 +167,7 @@ class QueryTransactions:
         Nothing in the log shows that the next one is the same driver's. So the newest entry is claimed under the old
         one, and written again under the new one, before anything is done under that.
         """
-        found = self.entry(driver.producer_id)
+        found = self.entry()
         if not found.generation:
             return driver  # it has written nothing
         claim = dataclasses.replace(found.claimed_again(driver), timeout_ms=found.timeout_ms or granted_ms)
@@ -181,16 +181,20 @@ class QueryTransactions:
         for timeout_ms in timeouts_ms[:-1]:
             with contextlib.suppress(_TimeoutRefusedError):
                 return self._init(timeout_ms, expected), timeout_ms
-        return self.client.init_producer_id(self.driver_id, timeouts_ms[-1], expected), timeouts_ms[-1]
+        return self._next_epoch(timeouts_ms[-1], expected), timeouts_ms[-1]
 
     def renew(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
         """The next epoch after the one that is held. ProducerFencedError if it is not the newest any more."""
-        return self.client.init_producer_id(self.driver_id, claimed_ms(granted_ms), driver)
+        return self._next_epoch(claimed_ms(granted_ms), driver)
 
-    def entry(self, producer_id: int | None) -> Entry:
-        """The newest entry that counts; one that says nothing, if there is none."""
-        ids = (producer_id, *self._known_ids)
-        found = self.log.entry(self.prefix, ids, self.client.owners, is_claimed=self._is_claimed)
+    def _next_epoch(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        driver = self.client.init_producer_id(self.driver_id, timeout_ms, expected)
+        self._note(driver.producer_id)
+        return driver
+
+    def entry(self) -> Entry:
+        """The newest entry that counts; one that says nothing, if there is none. To be asked after a look."""
+        found = self.log.entry(self.prefix, self._known_ids, self.client.owners, is_claimed=self._is_claimed)
         return Entry(self.prefix) if found is None else found
 
     def claim(self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
@@ -198,11 +202,10 @@ class QueryTransactions:
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        self._note(driver.producer_id)
         held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms)
-        if self.entry(renewed.producer_id) != entry:
+        if self.entry() != entry:
             raise refusals.fenced(self.driver_id)
         return renewed
 
@@ -248,10 +251,10 @@ class QueryTransactions:
         return regained
 
     def _claimed_again(self, seen: TransactionDescription | None, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
-        if seen is None or not _is_one_of(own, self.entry(seen.id_and_epoch.producer_id)):
+        if seen is None or not _is_one_of(own, self.entry()):
             return None
         driver, _ = self.fence(seen, (seen.timeout_ms,))
-        found = self.entry(driver.producer_id)
+        found = self.entry()
         if not _is_one_of(own, found):
             return None
         claim = found.claimed_again(driver)
@@ -277,7 +280,7 @@ class QueryTransactions:
 
     def _init(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
-            return self.client.init_producer_id(self.driver_id, timeout_ms, expected)
+            return self._next_epoch(timeout_ms, expected)
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
                 raise _TimeoutRefusedError from error

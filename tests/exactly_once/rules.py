@@ -28,9 +28,9 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
     read = QueryTransactions.entry
     hints: dict[int, Entry] = {}
 
-    def entry(query: QueryTransactions, producer_id: int | None) -> Entry:
+    def entry(query: QueryTransactions) -> Entry:
         if id(query) not in hints:
-            hints[id(query)] = read(query, producer_id)
+            hints[id(query)] = read(query)
         return hints[id(query)]
 
     patch.setattr(QueryTransactions, "entry", entry)
@@ -104,7 +104,7 @@ def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
 
     def abort_if(driver: Driver, is_ours: Any, seen: TransactionDescription | None) -> bool:
         query = driver._query
-        if seen is None or not is_ours(query.entry(seen.id_and_epoch.producer_id)):
+        if seen is None or not is_ours(query.entry()):
             return False
         listed, now = query.leftovers(), query.look()
         if now is None or now.id_and_epoch != seen.id_and_epoch:
@@ -130,7 +130,7 @@ def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> N
     """It believes what it has read, and decides."""
 
     def claimed_again(query: QueryTransactions, seen: Any, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
-        if query.entry(seen.id_and_epoch.producer_id) not in own:
+        if query.entry() not in own:
             return None
         driver, _ = query.fence(seen, (seen.timeout_ms,))
         return Held(driver), own[0]

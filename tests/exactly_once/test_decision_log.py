@@ -74,13 +74,13 @@ def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=1)
+    assert held.entry() == Entry(PREFIX, generation=1)
     mine = held.write(mine, Entry(PREFIX, generation=2))
     with transactions(broker, "q") as other:
         other.write(fence(other), Entry("q", generation=7))
-    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=2)
+    assert held.entry() == Entry(PREFIX, generation=2)
     mine = held.write(mine, None)
-    assert held.entry(mine.driver.producer_id) == Entry(PREFIX)
+    assert held.entry() == Entry(PREFIX)
 
 
 def test_a_claim_counts_though_another_version_writes_what_it_has_found_in_other_bytes(broker: EmbeddedBroker) -> None:
@@ -105,9 +105,9 @@ def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions
 
     with patch.object(TopicReader, "stored", stored):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
-        assert held.entry(mine.driver.producer_id).generation == 1
+        assert held.entry().generation == 1
         mine = held.write(mine, Entry(PREFIX, generation=2))
-        assert held.entry(mine.driver.producer_id).generation == 2
+        assert held.entry().generation == 2
     assert read == [0, 2], "a record and its marker"
 
 
@@ -116,7 +116,7 @@ def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_th
 ) -> None:
     """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    held.entry(mine.driver.producer_id)
+    held.entry()
     mine = held.write(mine, Entry(PREFIX, generation=2))
     ahead: list[int] = []
     whole = TopicReader.fetch_ahead
@@ -126,8 +126,9 @@ def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_th
         return whole(reader, topic, partition, start)
 
     with patch.object(TopicReader, "fetch_ahead", fetch_ahead), transactions(broker) as next_start:
+        next_start.look()
         for _ in range(3):
-            assert next_start.entry(mine.driver.producer_id).generation == 2
+            assert next_start.entry().generation == 2
     assert ahead == [2], "a record and its marker were read before"
 
 
@@ -136,12 +137,12 @@ def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
 ) -> None:
     monkeypatch.setattr(decision_log, "_PLACES_MAX", 3)
     monkeypatch.setattr(decision_log, "_WARNED_MAX", 3)
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    held.write(fence(held), Entry(PREFIX, generation=1))
     for number in range(5):
         write_plainly(broker, PREFIX, b"%d" % number)
         with transactions(broker, f"prefix-{number}") as other:
-            other.entry(None)
-        assert held.entry(mine.driver.producer_id).generation == 1
+            other.entry()
+        assert held.entry().generation == 1
         assert len(decision_log._progress) <= 3
         assert len(decision_log._warned) <= 3
     assert caplog.text.count("is passed over") == 5
@@ -151,11 +152,12 @@ def test_a_process_warns_once_of_a_record_that_does_not_count(
     broker: EmbeddedBroker, held: QueryTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query looks into its log with each batch."""
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    held.write(fence(held), Entry(PREFIX, generation=1))
     write_plainly(broker, PREFIX, b"{}")
     for _ in range(3):
         with transactions(broker) as next_start:
-            assert next_start.entry(mine.driver.producer_id).generation == 1
+            next_start.look()
+            assert next_start.entry().generation == 1
     assert caplog.text.count("is passed over") == 1
 
 
@@ -166,15 +168,15 @@ def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBr
     other.begin_transaction()
     where = partition_of(PREFIX, PARTITIONS)
     other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(PATIENCE_SECONDS)
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id) == Entry(PREFIX, generation=1)
+    held.write(fence(held), Entry(PREFIX, generation=1))
+    assert held.entry() == Entry(PREFIX, generation=1)
     other.close()
 
 
 def test_a_decision_whose_transaction_was_aborted_does_not_count(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
-    mine = held.write(fence(held), Entry(PREFIX, generation=1))
+    held.write(fence(held), Entry(PREFIX, generation=1))
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": held.driver_id}
     with KafkaProducer(options) as producer:
         producer.init_transactions()
@@ -182,9 +184,9 @@ def test_a_decision_whose_transaction_was_aborted_does_not_count(
         where = partition_of(PREFIX, PARTITIONS)
         producer.send(ProducerRecord(LOG, encoded(Entry(PREFIX, generation=9)), key=PREFIX, partition=where))
         producer.flush()
-        assert held.entry(mine.driver.producer_id).generation == 1, "it is open"
+        assert held.entry().generation == 1, "it is open"
         producer.abort_transaction()
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
 
 
 # --- what it believes
@@ -323,18 +325,18 @@ def test_a_claim_of_a_newer_version_counts_though_what_it_has_found_cannot_be_re
     writing.wait()
     mine = writing.commit()
     with pytest.raises(DecodeError, match="format is 99"):
-        held.entry(mine.driver.producer_id)
+        held.entry()
 
 
 def test_a_right_that_is_revoked_between_two_looks_is_not_taken_for_records_that_were_deleted(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     broker.control.when(api=ApiKey.FETCH, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        held.entry(mine.driver.producer_id)
+        held.entry()
 
 
 def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
@@ -383,7 +385,8 @@ def test_ten_thousand_batches_of_five_hundred_prefixes_are_a_start_of_less_than_
     decision_log._progress.clear()
     with patch.object(reader, "stored_batches", stored_batches), transactions(broker) as held:
         begun = time.thread_time()
-        entry = held.entry(10_000)
+        held._note(10_000)
+        entry = held.entry()
         cpu_seconds = time.thread_time() - begun
     assert (entry.state, entry.batch.number) == (EntryState.DONE, 19)
     assert sum(sizes) < 1 << 20

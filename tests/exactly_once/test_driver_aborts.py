@@ -266,7 +266,7 @@ def test_an_abort_that_is_fenced_after_its_claim_ends_what_is_open(query: Query)
     whole, fenced = QueryTransactions.renew, list[bool]()
 
     def renew(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        if not fenced and held.entry(driver.producer_id).generation > start.entry.generation:
+        if not fenced and held.entry().generation > start.entry.generation:
             fenced.append(True)
             with transactions(query.broker) as other:
                 other.fence(other.look(), (60_000,))

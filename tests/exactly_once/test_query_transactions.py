@@ -111,7 +111,7 @@ def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, 
     driver = one.claim(first, Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
         other.claim(second, Entry(PREFIX), claim_of("other"))
-    assert one.entry(driver.producer_id) == claim_of("one")
+    assert one.entry() == claim_of("one")
     assert holds(one, driver)
 
 
@@ -156,7 +156,7 @@ def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_r
         steps[1]()
     known = one.look()
     assert known is not None
-    assert one.entry(known.id_and_epoch.producer_id) == (claim_of("one") if claims_first else decision)
+    assert one.entry() == (claim_of("one") if claims_first else decision)
 
 
 def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns(
@@ -164,7 +164,7 @@ def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns
 ) -> None:
     one, _ = of_two
     driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
-    before, tried = one.entry(driver.producer_id), list[Held]()
+    before, tried = one.entry(), list[Held]()
 
     def refused(held: Held, entry: Entry) -> Held:
         tried.append(held)

@@ -45,15 +45,16 @@ def test_a_log_that_begins_later_than_it_did_is_read_from_where_it_begins(
 ) -> None:
     """What the process has not read yet was deleted; or it has read nothing."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
     mine = held.write(mine, Entry(PREFIX, generation=3))
     if not knows:
         decision_log._progress.clear()
     with transactions(broker) as next_start:
+        next_start.look()
         for _ in range(2):
-            assert next_start.entry(mine.driver.producer_id).generation == 3
+            assert next_start.entry().generation == 3
 
 
 def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
@@ -61,11 +62,12 @@ def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
 ) -> None:
     """It may be a decision whose batch was done long ago."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
     with transactions(broker) as next_start:
-        assert next_start.entry(mine.driver.producer_id) == Entry(PREFIX)
+        next_start.look()
+        assert next_start.entry() == Entry(PREFIX)
 
 
 def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_that_says_so(
@@ -73,11 +75,11 @@ def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_th
 ) -> None:
     """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
     with pytest.raises(ExactlyOnceError, match=r"records of partition \d+ were deleted at this moment.*Start again"):
-        held.entry(mine.driver.producer_id)
+        held.entry()
 
 
 def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
@@ -86,9 +88,9 @@ def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
     """A replica has become the leader that did not have all."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     mine = held.write(mine, Entry(PREFIX, generation=2))
-    assert held.entry(mine.driver.producer_id).generation == 2
+    assert held.entry().generation == 2
     keep_the_first_two(broker)
-    assert held.entry(mine.driver.producer_id).generation == 1
+    assert held.entry().generation == 1
 
 
 def keep_the_first_two(broker: EmbeddedBroker) -> None:
@@ -113,7 +115,8 @@ def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_ne
 
     monkeypatch.setattr(TopicReader, "beginning_offsets", then_deleted)
     with transactions(broker) as next_start:
-        assert next_start.entry(mine.driver.producer_id).generation == 2
+        next_start.look()
+        assert next_start.entry().generation == 2
 
 
 @pytest.mark.parametrize("runs", [True, False])

@@ -136,7 +136,7 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
     with transactions(broker) as held:
         look = held.look()
         assert look is not None
-        old = held.entry(look.id_and_epoch.producer_id)
+        old = held.entry()
     driver = broker.cluster.coordinator.transactions["p-driver"]
     producer_id = driver.producer_id
     use_up_epochs(broker, "p-driver", left)
@@ -276,7 +276,7 @@ def of_the_driver(broker: EmbeddedBroker) -> bool:
     with transactions(broker) as held:
         held.look()
         decision_log._progress.clear()
-        return not held.entry(None).unproven
+        return not held.entry().unproven
 
 
 def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broker: EmbeddedBroker) -> None:

@@ -100,7 +100,7 @@ def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_i
     whole = QueryTransactions.fence
     with transactions(query.broker) as newer:
         held = fence(newer)
-        claim = newer.entry(held.driver.producer_id).begun("driver-2", "/checkpoint", 60_000, held.driver)
+        claim = newer.entry().begun("driver-2", "/checkpoint", 60_000, held.driver)
 
         def fence_late(older: QueryTransactions, *given: Any) -> Any:
             if claims:
@@ -127,7 +127,7 @@ def test_a_driver_that_is_fenced_after_its_decision_by_one_that_claims_nothing_n
     with transactions(query.broker) as held:
         now = held.look()
         assert now is not None
-        assert held.entry(now.id_and_epoch.producer_id).state is EntryState.DONE
+        assert held.entry().state is EntryState.DONE
     assert seen(query.broker) == rows(0)
 
 
@@ -258,8 +258,8 @@ def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_m
     query.again(name="driver-0").run(0)
     newer, whole, of_newer = query.again(), QueryTransactions.entry, list[BatchStart]()
 
-    def entry(held: QueryTransactions, producer_id: int | None) -> Entry:
-        found = whole(held, producer_id)
+    def entry(held: QueryTransactions) -> Entry:
+        found = whole(held)
         if not of_newer:
             with patch.object(QueryTransactions, "entry", whole):
                 of_newer.append(newer.begin())
@@ -278,8 +278,8 @@ def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_be
     query.again().run(1)
     whole, hints = QueryTransactions.entry, [Entry(PREFIX).begun("driver-1", "/checkpoint", 900_000)]
 
-    def entry(held: QueryTransactions, producer_id: int | None) -> Entry:
-        return hints.pop() if hints else whole(held, producer_id)
+    def entry(held: QueryTransactions) -> Entry:
+        return hints.pop() if hints else whole(held)
 
     with (
         patch.object(QueryTransactions, "entry", entry),
