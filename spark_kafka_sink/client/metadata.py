@@ -44,7 +44,8 @@ from spark_kafka_sink.words import placed
 ADDRESSES_REMEMBERED = 16
 """At most this many of the addresses that could not be reached are named in an error: the latest ones."""
 
-_FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
+FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
+"""To wait for such a topic is of no use."""
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +192,7 @@ class Metadata:
     def raise_for_topic(self, topic: str) -> None:
         """Raise if the last answer gave an error for the topic that waiting does not mend."""
         info = self.snapshot.topics.get(topic)
-        if info is not None and info.error_code in _FINAL_TOPIC_ERRORS:
+        if info is not None and info.error_code in FINAL_TOPIC_ERRORS:
             raise broker_error(info.error_code, placed(topic))
 
     @property

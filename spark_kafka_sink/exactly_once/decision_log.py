@@ -54,7 +54,7 @@ from spark_kafka_sink.words import placed
 _log = logging.getLogger(__name__)
 
 _PLACES_MAX = 64
-_WARNED_MAX = 1000
+_WARNED_MAX = _CHECKED_MAX = 1000
 _LATE_EPOCH = 30_000
 """Of 32,766 epochs. A driver may begin several times without writing anything, and gets another epoch each time."""
 
@@ -164,6 +164,8 @@ class DecisionLog:
         self._log_topic.create_if_missing(replication)
         if (self._brokers, self.topic) not in _checked:
             self._log_topic.check()
+            if len(_checked) >= _CHECKED_MAX:
+                _checked.clear()
             _checked.add((self._brokers, self.topic))
 
     def exists(self) -> bool:

@@ -25,7 +25,6 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
 from spark_kafka_sink.producer.produce_versions import produce_versions
@@ -95,7 +94,7 @@ class LogWriter:
         sequence is not the caller's any more; the transaction is left as it is then.
         """
         self._client.topic(place.topic)  # then the cluster's features are known as well
-        version = 2 if self._client.feature(TRANSACTION_VERSION) >= 2 else 1
+        version = self._client.transaction_version
         now = self._next_epoch(transactional_id, held, version)
         self._versions = {now.driver: version}
         transaction = TransactionIdentity(transactional_id, *now.driver, version)

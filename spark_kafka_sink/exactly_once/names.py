@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import ConfigurationError
 
 GENERATIONS = 8
 ATTEMPTS_MAX = 1_000
-"""More often Spark runs no task: spark.task.maxFailures is 4."""
+"""More than the attempts that Spark makes of a task (spark.task.maxFailures is 4). Names of a second run begin here."""
 _SECOND_NAMES = 10_000
 OWN_PREFIX = "pykafka-"
 """Prefixes that the sink makes by itself begin with this."""

@@ -85,9 +85,10 @@ class QueryTransactions:
         self._is_claimed = False  # as the last look has shown: then the id has written into the log
         self._known_ids: list[int] = []  # producer ids that the driver's id was seen to have, the newest first
         self._listing: Listing | None = None  # asked for, and not taken yet
-        self._lent = lent(config, system=system)
-        self.client: TransactionsClient = self._lent.__enter__()
-        self.log = DecisionLog(config, topic, self.client.blocking)
+        with contextlib.ExitStack() as opened:
+            self.client: TransactionsClient = opened.enter_context(lent(config, system=system))
+            self.log = DecisionLog(config, topic, self.client.blocking)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> QueryTransactions:
         return self
@@ -95,7 +96,7 @@ class QueryTransactions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lent.__exit__(kind, error, trace)
+        self._opened.__exit__(kind, error, trace)
 
     # --- the identity, and the log
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
@@ -339,5 +338,4 @@ class TransactionsClient(Closing):
 
     @property
     def transaction_version(self) -> int:
-        """What the cluster has agreed on, as far as it is known: 2 or 1."""
-        return 2 if self.blocking.feature(TRANSACTION_VERSION) >= 2 else 1
+        return self.blocking.transaction_version

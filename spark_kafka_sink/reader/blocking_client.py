@@ -23,6 +23,7 @@ from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
 from spark_kafka_sink.network.system import OperatingSystem, System
@@ -150,9 +151,10 @@ class BlockingClient(Closing):
             return min(connected, key=lambda node: (self._client.silence_ms(node.id, now), self._count(node.id)))
         return self._client.least_loaded_node(now)
 
-    def feature(self, name: str) -> int:
-        """The level of a feature that the cluster has agreed on; 0 if it has none, or has not been asked yet."""
-        return self._client.finalized_features.levels.get(name, 0)
+    @property
+    def transaction_version(self) -> int:
+        """Of transactions: what the cluster has agreed on, as far as it is known: 2 or 1."""
+        return 2 if self._client.finalized_features.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
     def ask(
         self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None

@@ -45,7 +45,7 @@ def arrow_type(kind: types.DataType, where: str) -> pa.DataType:
     if isinstance(kind, types.MapType):
         value = _field("value", arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
         key = arrow_type(kind.keyType, f"{where}.key")
-        # Nor has it a map whose keys have no type, which is `map()` and has no entries: any type does for its keys.
+        # Arrow has no map whose keys have no type. That of `map()`, which is empty, may have any.
         return pa.map_(pa.string() if pa.types.is_null(key) else key, value)
     if isinstance(kind, types.StructType):
         return pa.struct([arrow_field(field, f"{where}.{field.name}") for field in kind.fields])

@@ -25,7 +25,7 @@ from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
-from spark_kafka_sink.spark.new_topic import made, warn_of_differences
+from spark_kafka_sink.spark.new_topic import create_if_missing, warn_of_differences
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -39,6 +39,7 @@ CHECK = "pykafka.check"
 _PASSED = "passed"
 _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
 
+_REACHABLE_MAX = 1_000
 _reachable: set[tuple[object, ...]] = set()
 """Options whose connection was checked: a stream must not fail because a broker restarts when a micro-batch begins.
 
@@ -111,8 +112,10 @@ def check_connection(options: SinkOptions, start: str | None = None) -> None:
     checks = _checked(options, target)
     if target.new_topic is not None:
         warn_of_differences(checks)
-        if made(options, target.new_topic):
+        if create_if_missing(options, target.new_topic):
             _checked(options, replace(target, new_topic=None))
+    if len(_reachable) >= _REACHABLE_MAX:
+        _reachable.clear()
     _reachable.add(looked_at)
 
 

@@ -19,8 +19,8 @@ _OPTIONS = "The options are createTopic.partitions, createTopic.replicationFacto
 _log = logging.getLogger(__name__)
 
 
-def made(options: SinkOptions, wanted: NewTopic) -> bool:
-    """Whether the topic was missing; then it is there now. PreflightError if it cannot be made."""
+def create_if_missing(options: SinkOptions, wanted: NewTopic) -> bool:
+    """Was the topic missing? PreflightError if it is, and cannot be created."""
     config = options.producer_config()
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:

@@ -21,6 +21,7 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 
 _IDLE_SECONDS = 600.0
 
+_PREPARED_MAX = 1_000
 _prepared: set[tuple[str | None, str | None]] = set()
 """Options whose places were checked: a stream asks for each micro-batch, and the check is not repeated."""
 
@@ -51,6 +52,8 @@ def check_report_options(options: SinkOptions) -> None:
             )
     if faults:
         raise ConfigurationError(faults)
+    if len(_prepared) >= _PREPARED_MAX:
+        _prepared.clear()
     _prepared.add(wanted)
 
 

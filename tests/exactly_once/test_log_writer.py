@@ -11,13 +11,13 @@ import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.records.decoder import decode_batches
 from tests.exactly_once.cases import write_with
 from tests.fake_system import FakeSystem
@@ -194,7 +194,7 @@ def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: p
         written = write(client, begun, b"a")
         assert written.driver == begun.driver
         cluster.core.coordinator.version = 2
-        monkeypatch.setattr(client.blocking, "feature", {TRANSACTION_VERSION: 2}.get)
+        monkeypatch.setattr(BlockingClient, "transaction_version", 2)
         written = write(client, written, b"b")
         assert written == Held(begun.driver._replace(epoch=begun.driver.epoch + 2), 0)
     assert seen(cluster) == [b"a", b"b"]

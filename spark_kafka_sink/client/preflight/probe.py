@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.metadata import FINAL_TOPIC_ERRORS, Metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.preflight.checks import Patience, Target
 from spark_kafka_sink.client.request import ClientResponse
@@ -25,8 +25,6 @@ from spark_kafka_sink.protocol.schema import VersionRange
 _LOOK_AGAIN_MS = 50.0
 _ASK_AGAIN_MS = 250.0
 _OPERATIONS_FROM_VERSION = 8
-
-_FINAL_TOPIC_ERRORS = frozenset({error_codes.INVALID_TOPIC_EXCEPTION, error_codes.TOPIC_AUTHORIZATION_FAILED})
 
 
 class Answer(NamedTuple):
@@ -147,7 +145,7 @@ class Probe:
         if self.answer is None:
             return self._is_refused()
         awaited = [topic for topic in self.answer.topics if not self.is_to_be_created(topic)]
-        topics = [topic for topic in awaited if topic.error_code not in _FINAL_TOPIC_ERRORS]
+        topics = [topic for topic in awaited if topic.error_code not in FINAL_TOPIC_ERRORS]
         if len(topics) < len(awaited) and not self.target.every_broker:
             return True
         known = self.brokers

@@ -99,7 +99,7 @@ def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_deci
         partition = DecisionLog.partition
 
         def lowered(log: DecisionLog, prefix: str) -> int:
-            monkeypatch.setattr(BlockingClient, "feature", lambda client, name: 1)
+            monkeypatch.setattr(BlockingClient, "transaction_version", 1)
             return partition(log, prefix)
 
         monkeypatch.setattr(DecisionLog, "partition", lowered)
