@@ -27,7 +27,10 @@ from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
 from integration.support.transactional_writer import coordinator_of
-from spark_kafka_sink.exactly_once.names import driver_id
+from spark_kafka_sink.exactly_once.names import driver_id, task_of
+from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from tests.history import History, Outcome, Write
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -104,6 +107,12 @@ class Drivers:
     def _attempts(self) -> set[Path]:
         return set((self.folder / "attempts").iterdir())
 
+    def open(self) -> int:
+        """How many transactions of tasks are open."""
+        config = ProducerConfig.parse({"bootstrap.servers": self.cluster.bootstrap()}).client_config()
+        with TransactionsClient(config) as client:
+            return len(client.ids(lambda name: task_of(self.topic, name) is not None, ONGOING))
+
     def said(self) -> dict[str, str]:
         return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}
 
@@ -166,15 +175,19 @@ def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_le
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     drivers = Drivers(cluster, tmp_path, MANY)
-    working = drivers.start()
+    working, half_way = drivers.start(), 0
     try:
         for number in range(MANY_ROUNDS):
             stands_still = SOAK and number % 3 == 0
             with one_that_stands_still(drivers) if stands_still else nullcontext():
                 working = drivers.wait_for_commit(working, may_give_up=stands_still)
-                time.sleep(chance.uniform(0.0, COMMIT_SECONDS_MAX))
+                if stands_still:
+                    time.sleep(chance.uniform(0.0, COMMIT_SECONDS_MAX))
+                else:
+                    wait_until(lambda: drivers.open() < MANY)
                 is_stopped = number % 2 == 1
                 stop(working) if is_stopped else working.kill()
+                half_way += not stands_still and 0 < drivers.open() < MANY
                 before, working = working, drivers.start()
                 drivers.wait_for_batches(1, working, may_give_up=stands_still)
             if working.poll() is not None:
@@ -189,7 +202,9 @@ def test_a_driver_that_is_killed_or_stopped_while_it_commits_300_transactions_le
         assert working.wait(PATIENCE_SECONDS) == 0, f"seed {seed}: {drivers.said()}"
     finally:
         drivers.kill()
-    print(f"{MANY_ROUNDS} drivers of {MANY} tasks killed or stopped, {drivers.check()} batches, each once")
+    how = f"killed or stopped, {half_way} half-way"
+    print(f"{MANY_ROUNDS} drivers of {MANY} tasks {how}, {drivers.check()} batches, each once")
+    assert half_way, "none was in the middle of its commit"
 
 
 @contextmanager
