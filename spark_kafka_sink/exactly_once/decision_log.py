@@ -28,6 +28,7 @@ open.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,7 +206,7 @@ class DecisionLog:
         """
         read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
         prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]
-        known = drivers(prefixes)
+        known, owners = drivers(prefixes), functools.cache(owners)
         found: dict[str, Entry] = {}
         for partition, progress in read:
             for prefix in (key.decode("utf-8", "replace") for key in progress.newest):

@@ -312,10 +312,11 @@ class Driver:
         entry after its own."""
         claims: list[Entry] = []
 
+        def is_ours_still(entry: Entry) -> bool:
+            return is_ours(entry) or any(map(entry.is_of_one_driver_with, claims))
+
         try:
-            return self._query.in_turns(
-                lambda seen: self._aborted(lambda entry: is_ours(entry) or entry in claims, claims, seen), seen
-            )
+            return self._query.in_turns(lambda seen: self._aborted(is_ours_still, claims, seen), seen)
         except ProducerFencedError:
             return False
 

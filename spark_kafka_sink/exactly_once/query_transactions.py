@@ -30,7 +30,6 @@ Epochs stop writers. Who drives is what the log says, since an epoch alone says 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
@@ -171,12 +170,14 @@ class QueryTransactions:
         found = self.entry()
         if not found.generation:
             return driver  # it has written nothing
-        claim = dataclasses.replace(found.claimed_again(driver), timeout_ms=found.timeout_ms or granted_ms)
-        renewed = self.claim(driver, found, claim)
+        # Brokers may grant less by now than they did when the entry was written.
+        held_ms = min(found.timeout_ms or granted_ms, granted_ms)
+        claim = found.claimed_again(driver)
+        renewed = self.claim(driver, found, claim, held_ms)
         while renewed.producer_id == driver.producer_id:
-            renewed = self.renew(renewed, claim.timeout_ms)
+            renewed = self.renew(renewed, held_ms)
         held = self.write(Held(renewed), claim.claimed_again(renewed))
-        return self.renew(held.driver, claim.timeout_ms)
+        return self.renew(held.driver, held_ms)
 
     def _granted(self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
@@ -198,14 +199,17 @@ class QueryTransactions:
         found = self.log.entry(self.prefix, self._known_ids, self.client.owners, is_claimed=self._is_claimed)
         return Entry(self.prefix) if found is None else found
 
-    def claim(self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
+    def claim(
+        self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry, granted_ms: int | None = None
+    ) -> ProducerIdAndEpoch:
         """Write `entry` in place of `found`; the epoch that the caller holds after it, under which no other can decide.
+        `granted_ms`: if it is not the entry's timeout.
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
         held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
-        renewed = self.renew(held.driver, entry.timeout_ms)
+        renewed = self.renew(held.driver, entry.timeout_ms if granted_ms is None else granted_ms)
         if self.entry() != entry:
             raise refusals.fenced(self.driver_id)
         return renewed

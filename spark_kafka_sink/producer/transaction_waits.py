@@ -68,10 +68,7 @@ class ProducerTransactions:
 
     def init(self, transactional_id: str | None) -> None:
         if transactional_id is not None:
-            try:
-                sent_name(transactional_id)
-            except ValueError as error:
-                raise ConfigurationError(f"A transactional id {error}.") from None
+            _check_id(transactional_id)
         self._wait(lambda: self.manager.init(transactional_id), "txn-init-time")
 
     def begin(self) -> None:
@@ -99,8 +96,11 @@ class ProducerTransactions:
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         self._refuse_in_callback()
+        wanted = list(transactional_ids)
+        for transactional_id in wanted:
+            _check_id(transactional_id)
         descriptions = self.manager.descriptions
-        call = descriptions.ask(transactional_ids)
+        call = descriptions.ask(wanted)
         try:
             self._loop.wakeup()
             done = self._loop.wait(call.operation.done, self._max_block_ms)
@@ -181,6 +181,13 @@ class ProducerTransactions:
     def _await(self, operation: Operation, timeout_ms: float) -> bool:
         """Wait for the operation. While the call waits, no batch lingers; the flush wakes the sender."""
         return self._accumulator.flush(lambda flushed: self._loop.wait(operation.done, timeout_ms))
+
+
+def _check_id(transactional_id: object) -> None:
+    try:
+        sent_name(transactional_id)
+    except ValueError as error:
+        raise ConfigurationError(f"A transactional id {error}.") from None
 
 
 def new_transactions(

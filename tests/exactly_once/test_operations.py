@@ -130,6 +130,24 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
         operations.survey(options(query.broker), LOG, "of-others")
 
 
+def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_which_producer_id(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, asked = TransactionsClient.owners, list[TransactionsClient]()
+
+    def owners(client: TransactionsClient) -> dict[int, str]:
+        asked.append(client)
+        return dict(whole(client))
+
+    for prefix in ("a", "b", "c"):
+        query.again(prefix=prefix, name=prefix).run(0)
+        del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
+    monkeypatch.setattr(TransactionsClient, "owners", owners)
+    found = operations.survey(options(query.broker), LOG)
+    assert [each.prefix for each in found] == ["a", "b", "c"]
+    assert len(asked) == 1
+
+
 def test_finish_commits_what_is_decided(query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     finished = operations.finish(options(query.broker), PREFIX, LOG)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ from tests.producer.transactional_cases import (
     send,
     sent,
 )
-from tests.producer.virtual_time import sender_of
+from tests.producer.virtual_time import loop_of, sender_of
 
 
 @BOTH
@@ -341,3 +341,34 @@ def test_a_broker_that_cannot_describe_transactions_fails_the_call_and_not_the_p
     with producer.transaction():
         send(producer, b"1")
     assert committed(cluster) == [b"1"]
+
+
+@BOTH
+def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_one(version: int) -> None:
+    """Of another thread, or about other ids."""
+    cluster, producer = initialised(version, nodes=3)
+    coordinators = {"a": 1, "b": 2}
+    for name, node in coordinators.items():
+        cluster.control.move_coordinator(name, node)
+    producer.describe_transactions("ab")
+    descriptions = sender_of(producer)._transactions.descriptions  # type: ignore[union-attr]
+    cluster.system.swallow("broker1", 9093)
+    cluster.cut(1)
+    pass_time(producer, 200)
+    since = cluster.system.now()
+    of_one, of_other = descriptions.ask("a"), descriptions.ask("b")
+    assert loop_of(producer).run_until(of_other.operation.done.is_set, 60_000)
+    assert cluster.system.now() - since < 1_000
+    assert not of_one.operation.done.is_set()
+
+
+@BOTH
+def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int) -> None:
+    cluster, producer = begun(version)
+    sender, since = sender_of(producer), cluster.system.now()
+    with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):
+        sender.run()
+    for call in (producer.commit_transaction, producer.abort_transaction):
+        with pytest.raises(DeliveryError, match="sender has failed: RuntimeError"):
+            call()
+    assert cluster.system.now() == since

@@ -100,11 +100,13 @@ def test_a_position_and_a_group_take_only_what_can_be_written() -> None:
             GroupMetadata(*fields)
 
 
-@pytest.mark.parametrize("name", [LONE_SURROGATE, "x" * 2**15, ""])
-def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: str) -> None:
+@pytest.mark.parametrize("name", [LONE_SURROGATE, "x" * 2**15, "", b"x"])
+def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: Any) -> None:
     _, producer = initialised(2)
     with pytest.raises(ConfigurationError, match="A transactional id must"):
         producer.init_transactions(name)
+    with pytest.raises(ConfigurationError, match="A transactional id must"):
+        producer.describe_transactions(["other", name])
     producer.init_transactions("other")
 
 

@@ -129,6 +129,8 @@ class Sender:
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender has failed; nothing more will be sent.")
+            if self._transactions is not None:
+                self._transactions.fail_for_good(self.fatal_error)
         finally:
             self.shut_down()
 

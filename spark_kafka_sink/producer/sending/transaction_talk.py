@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, cast
 
 from spark_kafka_sink.client.cluster import Node
@@ -22,6 +22,8 @@ _LOOK_AGAIN_MS = 10.0
 
 
 _Request = TransactionRequest[Any]
+_NextRequest = Callable[[float, Collection["Node | None"]], "_Request | None"]
+"""Of the time, and of nodes that cannot be asked just now."""
 
 
 class _Asker(Protocol):
@@ -54,21 +56,23 @@ class TransactionTalk:
         own_ms = self._ask(self._manager, self._own_request, now)
         return min(own_ms, self._ask(self._descriptions, self._descriptions.next_request, now))
 
-    def _own_request(self, now: float) -> _Request | None:
-        return self._manager.next_request(now, quiet=self._is_quiet())
+    def _own_request(self, now: float, not_ready: Collection[Node | None]) -> _Request | None:
+        return None if not_ready else self._manager.next_request(now, quiet=self._is_quiet())
 
-    def _ask(self, asker: _Asker, next_request: Callable[[float], _Request | None], now: float) -> float:
-        while (request := next_request(now)) is not None:
+    def _ask(self, asker: _Asker, next_request: _NextRequest, now: float) -> float:
+        not_ready: set[Node | None] = set()
+        while (request := next_request(now, not_ready)) is not None:
             node = self._ready_node(asker, request, now)
             if node is None:
-                return min(_LOOK_AGAIN_MS, asker.next_delay_ms(now))
+                not_ready.add(asker.node_for(request))
+                continue
             try:
                 self._send(request, node, now)
             except UnsupportedVersionError as error:
                 asker.cannot_be_sent(request, error)
             else:
                 asker.sent(request)
-        return asker.next_delay_ms(now)
+        return min(_LOOK_AGAIN_MS if not_ready else float("inf"), asker.next_delay_ms(now))
 
     def _send(self, request: _Request, node: Node, now: float) -> None:
         version = self._client.version_for(node.id, request.api_key, request.versions)

@@ -14,7 +14,7 @@ older than a later call.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
@@ -92,32 +92,30 @@ class Descriptions:
 
     # --- the sender's thread
 
-    def next_request(self, now: float) -> _Request | None:
+    def next_request(self, now: float, not_ready: Collection[Node | None] = ()) -> _Request | None:
+        """`not_ready`: nodes that cannot be asked just now; None: no node can be asked for coordinators."""
         with self._lock:
-            self._offered = {} if self._pace.pauses(now) else self._next()
-            return next(iter(self._offered), None)
-
-    def _next(self) -> dict[_Request, DescribeCall]:
-        for call in self._calls:
-            request = self._next_of(call)
-            if request is not None:
-                return {request: call}
-        return {}
-
-    def _next_of(self, call: DescribeCall) -> _Request | None:
-        """Others of this call may be under way."""
-        if call.operation.done.is_set():
+            self._offered.clear()
+            for request, call in () if self._pace.pauses(now) else self._due():
+                if self._pace.node(request) not in not_ready:
+                    self._offered[request] = call
+                    return request
             return None
+
+    def _due(self) -> Iterator[tuple[_Request, DescribeCall]]:
+        for call in self._calls:
+            if not call.operation.done.is_set():
+                yield from ((request, call) for request in self._due_of(call))
+
+    def _due_of(self, call: DescribeCall) -> Iterator[_Request]:
+        """Others of this call may be under way."""
         asked = {name for request, its in self._under_way.items() if its is call for name in request.ids}
-        due = {name: self._coordinator(name) for name in call.due if name not in asked}
+        due = {name: self._pace.known.get(CoordinatorKey(TRANSACTION, name)) for name in call.due if name not in asked}
         unknown = [name for name, node in due.items() if node is None]
         if unknown:
-            return FindCoordinator(unknown)
-        node = next(iter(due.values()), None)
-        return None if node is None else DescribeTransactions([name for name, its in due.items() if its == node])
-
-    def _coordinator(self, name: str) -> Node | None:
-        return self._pace.known.get(CoordinatorKey(TRANSACTION, name))
+            yield FindCoordinator(unknown)
+        for node in dict.fromkeys(node for node in due.values() if node is not None):
+            yield DescribeTransactions([name for name, its in due.items() if its == node])
 
     def node_for(self, request: _Request) -> Node | None:
         """Which node to ask. None: any broker can answer."""

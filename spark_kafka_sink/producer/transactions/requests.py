@@ -104,7 +104,7 @@ class FindCoordinator(TransactionRequest[FindCoordinatorResponse]):
         return FindCoordinatorRequest(key=self.keys[0], key_type=self.key_type)
 
     def judged(self, answer: FindCoordinatorResponse) -> Judgement:
-        return worst(self.judged_by_id(answer).values())
+        return worst(judgement._replace(where=name) for name, judgement in self.judged_by_id(answer).items())
 
     def judged_by_id(self, answer: FindCoordinatorResponse) -> Mapping[str, Judgement]:
         if not answer.coordinators:

@@ -15,7 +15,9 @@ from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuest
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
+from spark_kafka_sink.exactly_once.transactions_client import expected_of
+from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.transactions.requests import EndTransaction, InitProducerId
 from spark_kafka_sink.producer.transactions.transaction_request import AnswerT, TransactionRequest
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -299,3 +301,41 @@ def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broke
     assert finished is not None
     assert list(finished.lost) == [written[0].transactional_id]
     query.again(name="last").run(2)
+
+
+@pytest.mark.parametrize("left", range(AT_THE_END - 1, AT_THE_END + 9))
+def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_are_used_up(
+    broker: EmbeddedBroker, left: int
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    start = query.begin()
+    query.write_both(start, 1)
+    use_up_epochs(broker, "p-driver", left)
+    whole, fenced = QueryTransactions.renew, list[bool]()
+
+    def renew(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and held.entry().generation > start.entry.generation:
+            fenced.append(True)
+            with transactions(broker) as other:  # another start gets its epochs, and dies
+                for _ in range(2):
+                    other._granted(expected_of(other.look()), (60_000,))
+        return whole(held, driver, granted_ms)
+
+    with patch.object(QueryTransactions, "renew", renew):
+        assert query.abort(start, 1)
+    assert fenced
+    assert not open_ids(broker)
+
+
+def test_where_brokers_grant_less_than_before_the_next_producer_id_is_asked_for_with_what_they_grant(
+    broker: EmbeddedBroker,
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    broker.cluster.coordinator.timeout_ms_max = 10_000
+    again = query.again()
+    again.run(1)
+    assert seen(broker) == rows(0, 1)
+    assert again.begin().entry.timeout_ms == 10_000

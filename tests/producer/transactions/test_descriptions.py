@@ -171,6 +171,30 @@ def test_calls_of_several_threads_are_answered_each_by_itself(asking: Asking) ->
     assert [error_of(call.operation) for call in calls] == [None, None]
 
 
+def test_a_node_that_cannot_be_asked_just_now_delays_no_question_to_another_one(asking: Asking) -> None:
+    asking.ask(DRIVER, TASK)
+    asking.look_up(p_driver=1, p_0_1_0=2)
+    asking.ask("other")
+    first = asking.next()
+    assert first is not None
+    not_ready = {asking.descriptions.node_for(first)}
+    second = asking.descriptions.next_request(asking.now, not_ready)
+    assert second is not None
+    assert [first.ids, second.ids] == [[DRIVER], [TASK]]
+    not_ready.add(asking.descriptions.node_for(second))
+    lookup = asking.descriptions.next_request(asking.now, not_ready)
+    assert isinstance(lookup, FindCoordinator)
+    assert asking.descriptions.next_request(asking.now, {*not_ready, None}) is None
+
+
+def test_a_look_up_that_is_refused_names_the_id_that_was_refused(asking: Asking) -> None:
+    call = asking.ask(DRIVER, TASK)
+    refused = found_on({TASK: 1}, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    answer = FindCoordinatorResponse(coordinators=[*found_on({DRIVER: 1}).coordinators, *refused.coordinators])
+    asking.descriptions.answered(asking.send(FindCoordinator), answer, asking.now)
+    assert f"transactional id {TASK}: the attempt" in str(error_of(call.operation))
+
+
 def test_an_answer_to_a_call_whose_time_was_up_does_not_answer_the_next_one(asking: Asking) -> None:
     """It may be older than the call: the id may have been given to another since."""
     call = asking.ask(DRIVER)
