@@ -132,7 +132,8 @@ soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placem
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py \
 		integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_spark_cluster.py \
-		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py
+		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py \
+		tests/exactly_once/scenarios/test_next_producer_ids.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.broker import transactions as transactions_of_broker
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import decision_log, operations
+from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
+from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
@@ -39,11 +42,14 @@ from tests.exactly_once.cases import (
 )
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.explorer import explore
 from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of, ends_at
 
 AT_THE_END = 32_767 - EPOCHS_END
 LEFT = (4, *range(AT_THE_END - 1, AT_THE_END + 8))
 """Epochs that are left: so that the end is reached at each step of a batch and of a start."""
+SEEDS_OF_A_TEST = 20
+SEEDS = 2_000 if os.environ.get("SOAK") else 60
 REQUESTS_OF_A_START = AT_THE_END + 13
 """Of the driver's id, where that gets another producer id."""
 
@@ -339,3 +345,33 @@ def test_where_brokers_grant_less_than_before_the_next_producer_id_is_asked_for_
     again.run(1)
     assert seen(broker) == rows(0, 1)
     assert again.begin().entry.timeout_ms == 10_000
+
+
+@contextmanager
+def few_epochs(end: int, more: int) -> Iterator[list[str]]:
+    """Of a producer id: who gets this one or one of those after it goes on under the next producer id. What is yielded
+    has the prefixes of those that did."""
+    whole, moved = QueryTransactions._under_next_id, list[str]()
+
+    def under_next_id(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        moved.append(held.prefix)
+        return whole(held, driver, granted_ms)
+
+    with ExitStack() as patches:
+        for module in (query_transactions, driver_module):
+            patches.enter_context(patch.object(module, "EPOCHS_END", end))
+        patches.enter_context(patch.object(decision_log, "_LATE_EPOCH", end - 1))
+        patches.enter_context(patch.object(transactions_of_broker, "EPOCH_MAX", end + more))
+        patches.enter_context(patch.object(QueryTransactions, "_under_next_id", under_next_id))
+        yield moved
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
+def test_where_epochs_are_used_up_again_and_again_each_row_is_seen_once(first: int) -> None:
+    """The runs of the explorer, with two drivers and what may happen to them."""
+    moved = 0
+    for seed in range(first, first + SEEDS_OF_A_TEST):
+        with few_epochs(2 + seed % 8, 10 + seed % 14) as prefixes:
+            explore(seed)
+        moved += bool(prefixes)
+    assert moved, "no run comes to the end of its epochs"
