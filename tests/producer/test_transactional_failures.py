@@ -28,6 +28,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.transactional_cases import (
     BOTH,
+    ID,
     begun,
     brokers,
     committed,
@@ -360,6 +361,19 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     assert loop_of(producer).run_until(of_other.operation.done.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
     assert not of_one.operation.done.is_set()
+
+
+@BOTH
+def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: int) -> None:
+    cluster, producer = initialised(version, nodes=2)
+    known = cluster.core.coordinator_for(ID)
+    assert known is not None
+    old = known.id
+    cluster.control.move_coordinator(ID, 1 - old)
+    cluster.control.refuse_connections(old)
+    cluster.cut(old)
+    pass_time(producer, 200)
+    producer.init_transactions()
 
 
 @BOTH

@@ -130,7 +130,6 @@ class Descriptions:
     def sent(self, request: _Request) -> None:
         with self._lock:
             self._under_way[request] = self._offered[request]
-            self._pace.sent(request)
 
     def owns(self, request: _Request) -> bool:
         """Was it sent for one of these calls, and is it under way?"""
@@ -151,7 +150,6 @@ class Descriptions:
     def answered(self, request: _Request, message: Any, now: float) -> None:
         with self._lock:
             call = self._under_way.pop(request)
-            self._pace.answered(request)
             if isinstance(request, DescribeTransactions):
                 call.take(request.found(message))
             elif isinstance(request, FindCoordinator):

@@ -51,7 +51,7 @@ class Asking:
     """Descriptions and the brokers' answers, without a network."""
 
     def __init__(self, descriptions: Descriptions | None = None) -> None:
-        backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
+        backoff = ExponentialBackoff(PAUSE_MS, 16 * PAUSE_MS, Random(1))
         self.descriptions = Descriptions(backoff, KnownCoordinators()) if descriptions is None else descriptions
         self.now = 0.0
 
@@ -77,7 +77,7 @@ class Asking:
         self.descriptions.answered(request, rows(given), self.now)
 
     def wait(self) -> None:
-        self.now += PAUSE_MS
+        self.now += self.descriptions.next_delay_ms(self.now)
 
 
 @pytest.fixture
@@ -136,6 +136,29 @@ def test_what_was_lost_or_is_not_known_yet_is_asked_for_again(asking: Asking) ->
     asking.answer(asking.send(DescribeTransactions))
     assert list(call.found) == [DRIVER]
     assert not call.operation.done.is_set()
+
+
+def test_after_a_success_pauses_begin_anew_and_there_is_no_trouble_to_name(asking: Asking) -> None:
+    def pause_after_a_loss() -> float:
+        asking.descriptions.lost(asking.send(FindCoordinator), asking.now, "the connection was lost")
+        pause_ms = asking.descriptions.next_delay_ms(asking.now)
+        asking.wait()
+        return pause_ms
+
+    asking.ask(DRIVER)
+    pauses_ms = [pause_after_a_loss() for _ in range(4)]
+    asking.look_up(p_driver=1)
+    asking.answer(asking.send(DescribeTransactions))
+    assert asking.descriptions.trouble == ""
+    asking.ask(TASK)
+    assert pause_after_a_loss() < pauses_ms[-1] / 2
+
+
+def test_what_was_offered_and_not_sent_is_forgotten(asking: Asking) -> None:
+    asking.ask(DRIVER)
+    for _ in range(3):
+        assert asking.next() is not None
+    assert len(asking.descriptions._offered) == 1
 
 
 @pytest.mark.parametrize("kind", [FindCoordinator, DescribeTransactions])
