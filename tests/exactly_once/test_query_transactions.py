@@ -168,6 +168,7 @@ def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns
 
     def refused(held: Held, entry: Entry) -> Held:
         tried.append(held)
+        assert len(tried) <= TURNS_MAX, "it does not give up"
         raise refusals.fenced(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
