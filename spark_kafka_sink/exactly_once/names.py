@@ -38,7 +38,7 @@ _LOCATION = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
 class TaskName(NamedTuple):
-    """Which attempt of which task. The generation counts the drivers of the prefix."""
+    """Which attempt of which task. The generation counts the claims of the prefix: each driver has one of its own."""
 
     generation: int
     partition: int
