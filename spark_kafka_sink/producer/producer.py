@@ -11,6 +11,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -341,6 +342,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._metrics.waited("flush-time", self._system.now() - started)
         if not done:
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
+
+    def without_linger(self) -> AbstractContextManager[None]:
+        """For a caller that waits for answers and sends nothing meanwhile: what it gave leaves at once."""
+        return self._accumulator.without_linger()
 
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.

@@ -157,7 +157,6 @@ class Writing:
             raise self._failures.error(self.options)
 
     def finish(self) -> None:
-        self.producer.flush()
         self._settle_all()
         if self._pace is not None:
             self._pace.end()
@@ -167,10 +166,11 @@ class Writing:
             raise self._failures.error(self.options)
 
     def _await_memory(self) -> None:
-        """Wait for the oldest answers, until few enough rows are on their way."""
+        """Wait for the oldest answers, until half of the memory is free: enough for batches that are worth sending."""
         started = time.monotonic()
-        while self._waiting and self.waiting_bytes > self._waiting_bytes_max:
-            self._settle(self._waiting.popleft())
+        with self.producer.without_linger():
+            while self._waiting and self.waiting_bytes > self._waiting_bytes_max // 2:
+                self._settle(self._waiting.popleft())
         self.report.blocked_ms += (time.monotonic() - started) * 1000
 
     def _report_ranges(self) -> None:
@@ -207,7 +207,8 @@ class Writing:
 
     def _settle_all(self) -> None:
         while self._waiting:
-            # Dead letters may join while their records are settled; what they wait for is the linger time.
+            if not self._waiting[0].future.done():
+                self.producer.flush()  # again for dead letters, which join while their records are settled
             self._settle(self._waiting.popleft())
 
     def _settle(self, waiting: _Waiting) -> None:

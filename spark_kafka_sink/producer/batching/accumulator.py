@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import NamedTuple
@@ -254,6 +255,13 @@ class RecordAccumulator:
         with self._lock:
             self._filler.free_sparse_memory()
         self.pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
+
+    @contextmanager
+    def without_linger(self) -> Iterator[None]:
+        """As when memory is short, no row waits for linger.ms."""
+        with self.pool.awaited():
+            self._wakeup()
+            yield
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 

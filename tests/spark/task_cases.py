@@ -1,0 +1,54 @@
+"""One task's write to an embedded broker: its options, its rows, and what the broker has then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+TOPIC = "orders"
+PLAN = ColumnPlan(value=0, key=1, fixed_topic=TOPIC)
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker(topics={TOPIC: 2, "dead": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def pool() -> Iterator[ProducerPool]:
+    pool = ProducerPool()
+    yield pool
+    pool.close()
+
+
+def options(broker: EmbeddedBroker, **more: str) -> SinkOptions:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": TOPIC}
+    return parse_options(given | {name.replace("__", "."): value for name, value in more.items()})
+
+
+def batch(start: int, rows: int = 100) -> pa.RecordBatch:
+    numbers = range(start, start + rows)
+    return pa.record_batch({"value": [b"%d" % n for n in numbers], "key": [f"key-{n}" for n in numbers]})
+
+
+def values(broker: EmbeddedBroker, topic: str = TOPIC) -> list[bytes]:
+    found: list[bytes] = read_topic(broker.bootstrap_servers, topic).column("value").to_pylist()
+    return found
+
+
+def failed(broker: EmbeddedBroker, pool: ProducerPool, batches: list[pa.RecordBatch], **more: str) -> str:
+    with pytest.raises(DeliveryError) as error:
+        write_rows(options(broker, **more), PLAN, iter(batches), pool)
+    assert len(pool) == 0, "a producer whose task failed is dropped"
+    return str(error.value)
