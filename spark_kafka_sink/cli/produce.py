@@ -87,7 +87,7 @@ def _send_all(
     from spark_kafka_sink.producer.tables import TableSender
 
     plan = plan_table(chosen.topic, rows.schema, Mapped(partition=chosen.partition), {})
-    sender = TableSender(producer.send_columns, plan, failed_rows_max=0)
+    sender = TableSender(producer, plan, failed_rows_max=0)
     for answered in sender.steps(rows):
         progress.advance(answered)
     sender.result.raise_for_failures()

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
-    from spark_kafka_sink.producer.tables import SendColumns, TableResult
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+    from spark_kafka_sink.producer.futures import ColumnsFuture
+    from spark_kafka_sink.producer.tables import TableResult
+    from spark_kafka_sink.records.columns import RecordColumns
 
 FAILED_ROWS_MAX = 10_000
 
@@ -16,8 +22,11 @@ class TableCalls:
 
     if TYPE_CHECKING:
 
-        @property
-        def send_columns(self) -> SendColumns: ...
+        def send_columns(
+            self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
+        ) -> ColumnsFuture: ...
+
+        def without_linger(self) -> AbstractContextManager[None]: ...
 
     def send_table(  # noqa: PLR0913 - the fields of a record, each by its name
         self,
@@ -50,7 +59,7 @@ class TableCalls:
 
         reader, total = opened(table)
         mapped = Mapped(value, key, headers, partition, timestamp)
-        sender = TableSender(self.send_columns, plan_table(topic, reader.schema, mapped, formats), failed_rows_max)
+        sender = TableSender(self, plan_table(topic, reader.schema, mapped, formats), failed_rows_max)
         with Progress("records", total, says_total=False, is_shown=progress, delay_s=1) as bar:
             for answered in sender.steps(reader):
                 bar.advance(answered)
@@ -81,7 +90,7 @@ class TableCalls:
         reader, _ = await to_thread(opened, table)
         mapped = Mapped(value, key, headers, partition, timestamp)
         plan = await to_thread(plan_table, topic, reader.schema, mapped, formats)
-        sender = TableSender(self.send_columns, plan, failed_rows_max)
+        sender = TableSender(self, plan, failed_rows_max)
         steps = sender.steps(reader)
         while await to_thread(next, steps, None) is not None:
             pass

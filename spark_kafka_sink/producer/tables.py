@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -35,10 +36,14 @@ ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 16 << 20
 
 
-class SendColumns(Protocol):
-    def __call__(
+class Sends(Protocol):
+    """What a table needs of a producer."""
+
+    def send_columns(
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
     ) -> ColumnsFuture: ...
+
+    def without_linger(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,9 +136,9 @@ def _remedy(table: object) -> str:
 class TableSender:
     """Sends one table. `result` is what is known so far."""
 
-    def __init__(self, send_columns: SendColumns, plan: TablePlan, failed_rows_max: int) -> None:
+    def __init__(self, producer: Sends, plan: TablePlan, failed_rows_max: int) -> None:
         self.result = TableResult()
-        self._send_columns = send_columns
+        self._producer = producer
         self._plan = plan
         self._failed_rows_max = failed_rows_max
         self._calls: deque[_Call] = deque()
@@ -145,8 +150,7 @@ class TableSender:
         """Send the next rows; yield how many rows were answered. Ends when all have been."""
         for batch in _slices(reader):
             self._send(batch)
-            answered = self._settle(CALLS_AHEAD_MAX)
-            yield answered
+            yield self._settle()
             if self.result.rows_failed > self._failed_rows_max:
                 self.result.is_complete = False
                 break
@@ -171,7 +175,7 @@ class TableSender:
         else:
             partition = part.partition if part.partition is not None else self._plan.fixed_partition
             try:
-                future = self._send_columns(topic, part.columns, partition)
+                future = self._producer.send_columns(topic, part.columns, partition)
             except (IllegalStateError, ProducerClosedError):
                 raise
             except KafkaSinkError as error:
@@ -190,8 +194,9 @@ class TableSender:
         self.result.failures.append(failure)
         self.result.rows_failed += len(failure.rows)
 
-    def _settle(self, unanswered_max: int) -> int:
-        """Take the answers that have come, and wait for more until at most `unanswered_max` calls are unanswered."""
+    def _settle(self) -> int:
+        """Take the answers that have come. If too many calls are unanswered, wait for half of them."""
+        unanswered_max = len(self._calls) if len(self._calls) <= CALLS_AHEAD_MAX else CALLS_AHEAD_MAX // 2
         answered = 0
         while self._calls and (self._calls[0].future.done() or len(self._calls) > unanswered_max):
             answered += self._settle_first()
@@ -199,7 +204,8 @@ class TableSender:
 
     def _settle_first(self) -> int:
         call = self._calls.popleft()
-        outcome = call.future.result()
+        with self._producer.without_linger() if not call.future.done() else nullcontext():
+            outcome = call.future.result()
         written: Mapping[int, OffsetRange] = outcome.partitions
         offsets = self.result.partitions.setdefault(call.topic, {}) if written else {}
         for partition, added in written.items():

@@ -125,7 +125,7 @@ def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
             yield pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
 
     plan = tables_plan(topic, schema)
-    sender = tables.TableSender(producer.send_columns, plan, 100)
+    sender = tables.TableSender(producer, plan, 100)
     answered = sum(sender.steps(pa.RecordBatchReader.from_batches(schema, batches())))
     assert answered == 700
     assert ahead <= 35 + 2 * 10, "no more is read than may be unanswered"
@@ -342,33 +342,18 @@ def test_a_call_that_takes_long_draws_a_bar_on_a_terminal_unless_it_is_not_wante
     assert drawn == expected
 
 
-def test_a_topic_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
-    asked: list[str] = []
-
-    def send_columns(topic: str, columns: object, partition: object = None) -> Any:
-        asked.append(topic)
-        raise MetadataTimeoutError("it took max.block.ms")
-
-    table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
-    sender = tables.TableSender(send_columns, tables_plan(None, table.schema), 100)
-    assert list(sender.steps(table.to_reader())) == [0, 0, 0]
-    assert asked == ["nowhere"]
-    assert sender.result.rows_failed == 3
-
-
 def test_wide_rows_are_sent_in_smaller_pieces(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 3_500)
     pieces: list[int] = []
+    send_columns = producer.send_columns
 
-    def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
+    def counted(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
         pieces.append(len(columns))
-        return producer.send_columns(topic, columns, partition)
+        return send_columns(topic, columns, partition)
 
-    table = pa.table({"value": ["x" * 1_000] * 10})
-    sender = tables.TableSender(send_columns, tables_plan(topic, table.schema), 0)
-    assert sum(sender.steps(table.to_reader())) == 10
+    monkeypatch.setattr(producer, "send_columns", counted)
+    assert producer.send_table(topic, pa.table({"value": ["x" * 1_000] * 10})).rows_written == 10
     assert pieces == [3, 3, 3, 1]
     assert len(written(broker, topic, "value")) == 10

@@ -1,0 +1,67 @@
+"""send_table() while it waits: for the answers of too many calls, and for a topic that cannot be reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import MetadataTimeoutError
+from spark_kafka_sink.producer import tables
+from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.futures import ColumnsFuture
+from spark_kafka_sink.producer.results import ColumnsResult
+from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+
+
+class Scripted:
+    """A producer in whose place a test answers."""
+
+    def __init__(self, send_columns: Callable[..., Any]) -> None:
+        self.send_columns = send_columns
+        self.lingers = True
+
+    @contextmanager
+    def without_linger(self) -> Iterator[None]:
+        self.lingers = False
+        yield
+        self.lingers = True
+
+
+def test_a_topic_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
+    asked: list[str] = []
+
+    def send_columns(topic: str, columns: object, partition: object = None) -> Any:
+        asked.append(topic)
+        raise MetadataTimeoutError("it took max.block.ms")
+
+    table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
+    sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, Mapped(), {}), 100)
+    assert list(sender.steps(table.to_reader())) == [0, 0, 0]
+    assert asked == ["nowhere"]
+    assert sender.result.rows_failed == 3
+
+
+def test_no_row_of_a_table_lingers_while_its_answer_is_awaited_and_the_wait_is_for_half_of_the_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 4)
+    lingered: list[bool] = []
+
+    class Slow(ColumnsFuture):
+        def result(self, timeout: float | None = None) -> ColumnsResult:
+            lingered.append(scripted.lingers)
+            self.stored(np.arange(1), [Share(0, 1, 0, 0, -1)], 1)
+            return super().result(timeout)
+
+    scripted = Scripted(lambda topic, columns, partition: Slow(topic, len(columns)))
+    table = pa.table({"value": ["1", "2", "3", "4", "5", "6"]})
+    sender = tables.TableSender(scripted, plan_table("t", table.schema, Mapped(), {}), 100)
+    assert list(sender.steps(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
+    assert (lingered, scripted.lingers) == ([False] * 6, True)
