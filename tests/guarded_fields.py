@@ -69,7 +69,7 @@ GUARDS = [
     Guard(
         BufferPool,
         "_lock",
-        _names("_free _waiters _waiters_outside _written_off"),
+        _names("_free _waiters _written_off"),
         _names("_closed wait_ms_total exhausted_total"),
         _names("__repr__ free_bytes waiters"),
     ),
@@ -77,7 +77,7 @@ GUARDS = [
     Guard(
         RecordAccumulator,
         "_lock",
-        _names("_queues _incomplete _stuck_nodes"),
+        _names("_queues _incomplete _stuck_nodes _answers_awaited"),
         _names("_closed"),
         _names("next_expiry_ms flush"),
     ),

@@ -113,6 +113,7 @@ class RecordAccumulator:
         )
         self._stuck_nodes = StuckNodes(config.partitioner_availability_timeout_ms)
         self._closed = False
+        self._answers_awaited = 0  # by how many callers, who send nothing meanwhile
 
     # -- callers of send ----------------------------------------------------------------------------------------------
 
@@ -258,10 +259,15 @@ class RecordAccumulator:
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:
-        """As when memory is short, no row waits for linger.ms."""
-        with self.pool.awaited():
+        """For a caller that waits for answers: as when memory is short, no row waits for linger.ms."""
+        with self._lock:
+            self._answers_awaited += 1
+        try:
             self._wakeup()
             yield
+        finally:
+            with self._lock:
+                self._answers_awaited -= 1
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
@@ -270,11 +276,12 @@ class RecordAccumulator:
         next_ms = INFINITE_MS
         with self._lock:
             at_once = self._closed or self._incomplete.flushing
-            hurry = at_once or self.pool.waiters > 0
+            short = self.pool.waiters > 0
+            hurry = at_once or short or self._answers_awaited > 0
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
-            if hurry and not at_once:
+            if short and not at_once:
                 self._filler.free_sparse_memory()
             flushes = self._incomplete.new_flushes()
             due = self._filler.topics() if flushes else []

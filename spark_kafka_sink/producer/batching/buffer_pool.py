@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from spark_kafka_sink.client.backoff import wait_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
@@ -43,7 +42,6 @@ class BufferPool:
         self._lock = threading.Lock()
         self._free = bytes_max
         self._waiters: deque[_Waiter] = deque()
-        self._waiters_outside = 0
         self._closed = False
         self._written_off = False
 
@@ -57,19 +55,8 @@ class BufferPool:
 
     @property
     def waiters(self) -> int:
-        """Number of callers that wait for memory: if there is one, the sender must not wait for linger.ms."""
-        return len(self._waiters) + self._waiters_outside
-
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        """The caller counts as a waiter: answers set free what it waits for, though that is no memory of the pool."""
-        with self._lock:
-            self._waiters_outside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiters_outside -= 1
+        """Number of appends that wait for memory: if there is one, the sender must not wait for linger.ms."""
+        return len(self._waiters)
 
     def try_reserve(self, count: int) -> bool:
         """Take `count` bytes if they are free and no other call waits."""
