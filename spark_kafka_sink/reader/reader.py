@@ -13,46 +13,27 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from spark_kafka_sink.client.cluster import NO_TOPIC_ID, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.closing import Closing
-from spark_kafka_sink.errors import ConfigurationError, DataError, InvalidRecordError, KafkaSinkError, NetworkError
+from spark_kafka_sink.errors import BrokerError, ConfigurationError, DataError, InvalidRecordError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error, error_code
-from spark_kafka_sink.protocol.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
-from spark_kafka_sink.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
+from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.messages.fetch import FetchResponse, PartitionData
+from spark_kafka_sink.reader.fetch import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, Fetch
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_batches, visible_rows
+from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.words import placed
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 
-FETCH_BYTES_MAX = 50 * 1024 * 1024
-PARTITION_BYTES_MAX = 8 * 1024 * 1024
-FETCH_WAIT_MS_MAX = 500
 READ_BYTES_MAX = 512 * 1024 * 1024
 """One table has at most this many bytes of rows, unless the caller says otherwise."""
-
-_LATEST = -1
-_EARLIEST = -2
-_CONSUMER = -1  # in place of a replica's id
-_FETCH_BY_NAME = VersionRange(FetchRequest.VERSIONS.min, 12)  # from version 13 on by topic id, and nothing else
 
 
 PartT = TypeVar("PartT")
@@ -91,16 +72,16 @@ class TopicReader(Closing):
         return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        return self._list_offsets(topic, self._chosen(topic, partitions), _EARLIEST)
+        return self._list_offsets(topic, self._chosen(topic, partitions), EARLIEST)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """The offsets after the last record; for read_committed, of the first record of an open transaction."""
-        return self._list_offsets(topic, self._chosen(topic, partitions), _LATEST)
+        return self._list_offsets(topic, self._chosen(topic, partitions), LATEST)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """The first offsets whose records have this timestamp or a later one; the ends where there are none."""
         chosen = self._chosen(topic, partitions)
-        ends = self._list_offsets(topic, chosen, _LATEST)
+        ends = self._list_offsets(topic, chosen, LATEST)
         found = self._list_offsets(topic, chosen, timestamp_ms)
         return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
 
@@ -142,35 +123,35 @@ class TopicReader(Closing):
         """Rows as they come, each table of one partition. Where `start` or `stop` names no offset for a
         partition, that is its first one, or its end, at this moment. `follow`: there is no end."""
         chosen = self._chosen(topic, partitions)
-        present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, _LATEST)
+        present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, LATEST)
         ends = {**present_ends, **_among(stop, chosen)}
-        positions = {**self._list_offsets(topic, chosen, _EARLIEST), **_among(start, chosen)}
+        positions = {**self._list_offsets(topic, chosen, EARLIEST), **_among(start, chosen)}
         for rows in self._fetched(self._fetching(topic, positions, ends, self._visible), follow=follow):
             if rows.num_rows:
                 yield rows
 
-    def fetch_ahead(self, topic: str, partition: int, start: int) -> Asked | None:
-        """Ask for what is there from this offset, and do not wait. For `decoded`, when the end is known."""
-        self._client.topic(topic)
-        leader = self._client.leader(topic, partition)
-        if leader is None:
-            return None
+    def fetch_ahead(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
+        """Send a fetch from this offset and do not wait. `stored` takes the call once the end is known, or the caller
+        must `abandon` it."""
         fetching = self._fetching(topic, {partition: start}, {partition: LONG_MAX}, _as_stored)
-        message = fetching.request([partition], wait_ms=0)
-        return self._client.start(Question(leader, message, fetching.versions))
+        return self._begin(self._next_fetch(fetching, max_wait_ms=0))
+
+    def abandon(self, ahead: Call[FetchResponse]) -> None:
+        """End a fetch that is not needed any more."""
+        self._client.abandon(ahead)
 
     def stored(
-        self, topic: str, partition: int, *, start: int, stop: int, ahead: Asked | None = None
+        self, topic: str, partition: int, *, start: int, stop: int, ahead: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
         """The batches of a partition as they are stored, with control batches and whatever the isolation says.
 
-        `ahead`: what was fetched from `start`, before the end was known.
+        `ahead`: a fetch from `start` that was sent before the end was known. If it has failed it is repeated.
         """
         fetching = self._fetching(topic, {partition: start}, {partition: stop}, _as_stored)
         if ahead is not None:
-            (answer,) = self._client.wait(FetchResponse, [ahead])
-            if not isinstance(answer, NetworkError) and _is_whole(answer):
-                yield from fetching.take(answer)
+            fetch = fetching.fetch([partition])
+            if self._finish(ahead) is None and fetch.rejected(ahead.responses) is None:
+                yield from fetching.take(fetch.fetched(ahead.responses))
         yield from self._fetched(fetching, follow=False)
 
     # --- parts
@@ -181,23 +162,49 @@ class TopicReader(Closing):
         return _Fetching(topic, self._client.topic(topic).topic_id, self._isolation, positions, ends, unpack)
 
     def _fetched(self, fetching: _Fetching[PartT], *, follow: bool) -> Iterator[PartT]:
-        topic = fetching.topic
-        patience = self._client.patience(f"records of {placed(topic)}")
+        """Fetch in rounds. No fetch is in flight while the caller uses the parts, so that a slow caller does not look
+        like a silent broker."""
+        deadline = self._client.deadline(f"records of {placed(fetching.topic)}")
         while fetching.pending:
             before = dict(fetching.positions)
-            failure: KafkaSinkError | None = None
-            for leader, led in self._by_leader(topic, fetching.pending).items():
-                answer = self._fetch(fetching, leader, led)
-                if isinstance(answer, NetworkError):
-                    failure = answer
-                else:
-                    yield from fetching.take(answer)
-                    failure = fetching.failure or failure
-            if fetching.positions != before or (follow and failure is None):
-                patience.renew()
+            fetch = self._next_fetch(fetching)
+            call = self._begin(fetch)
+            failure = self._finish(call)
+            yield from fetching.take(fetch.fetched(call.responses))
+            rejection = fetch.rejected(call.responses)
+            if rejection is not None:
+                raise rejection
+            if fetching.positions != before or (follow and fetch.offsets and failure is None):
+                deadline.extend()
             elif fetching.pending:
                 self._client.metadata.request_update()
-                patience.wait(failure, self._backoff_ms)
+                deadline.wait(failure, self._backoff_ms)
+
+    def _next_fetch(self, fetching: _Fetching[PartT], max_wait_ms: int = FETCH_WAIT_MS_MAX) -> Fetch:
+        """Return the fetch of one round, about all pending partitions that have leaders."""
+        topic = fetching.topic
+        self._client.topic(topic)  # it may have been deleted meanwhile
+        if self._client.metadata.snapshot.topic_id(topic) not in (None, fetching.topic_id):
+            # The positions are offsets of the deleted topic.
+            context = f"{placed(topic)} was deleted and created again while it was read"
+            raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
+        leaders = {partition: self._client.leader(topic, partition) for partition in fetching.pending}
+        led = [partition for partition, leader in leaders.items() if leader is not None]
+        # The responses of a round are in memory at the same time.
+        return fetching.fetch(led, max_wait_ms, FETCH_BYTES_MAX // max(1, len({*leaders.values()} - {None})))
+
+    def _begin(self, fetch: Fetch) -> Call[FetchResponse]:
+        """Send a fetch to each leader, once: the next round has other offsets."""
+        return self._client.begin([fetch], retries=False)
+
+    def _finish(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
+        """Wait for each response, or until its broker is lost or unresponsive. Return the first failure that may be
+        temporary."""
+        try:
+            self._client.finish(call, timeout_ms=float("inf"))
+        except (NetworkError, BrokerError) as error:
+            return error
+        return None
 
     def _visible(self, topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[pa.Table, int]]:
         aborted = data.aborted_transactions if self._isolation else None
@@ -217,42 +224,10 @@ class TopicReader(Closing):
             raise InvalidRecordError(f"{placed(topic)} has the partitions {known}, but not {unknown}")
         return chosen
 
-    def _by_leader(self, topic: str, partitions: Iterable[int]) -> dict[Node, list[int]]:
-        self._client.topic(topic)  # it may have been deleted meanwhile
-        led: dict[Node, list[int]] = {}
-        for partition in partitions:
-            leader = self._client.leader(topic, partition)
-            if leader is not None:
-                led.setdefault(leader, []).append(partition)
-        return led
-
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
-        offsets: dict[int, int] = {}
-        patience = self._client.patience(f"offsets of {placed(topic)}")
-        while pending := [partition for partition in partitions if partition not in offsets]:
-            before = len(offsets)
-            failure: KafkaSinkError | None = None
-            for leader, led in self._by_leader(topic, pending).items():
-                request = _list_offsets_request(topic, led, timestamp, self._isolation)
-                answer = self._client.attempt(leader, ListOffsetsResponse, request)
-                if isinstance(answer, NetworkError):
-                    failure = answer
-                else:
-                    failure = _take_offsets(topic, led, answer, offsets) or failure
-            if len(offsets) > before:
-                patience.renew()
-            else:
-                self._client.metadata.request_update()
-                patience.wait(failure, self._backoff_ms)
-        return offsets
-
-    def _fetch(self, fetching: _Fetching[PartT], leader: Node, partitions: list[int]) -> FetchResponse | NetworkError:
-        if self._client.metadata.snapshot.topic_id(fetching.topic) not in (None, fetching.topic_id):
-            # The offsets that we go by are of another topic.
-            context = f"{placed(fetching.topic)} was deleted and created again while it was read"
-            raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
-        request = fetching.request(partitions)
-        return self._client.attempt(leader, FetchResponse, request, versions=fetching.versions)
+        self._client.topic(topic)
+        request = ListOffsets(topic, partitions, timestamp, self._isolation)
+        return request.offsets(self._client.send_all([request]))
 
 
 class _Fetching(Generic[PartT]):
@@ -272,7 +247,6 @@ class _Fetching(Generic[PartT]):
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.failure: KafkaSinkError | None = None
         self._isolation = isolation
         self.positions = positions
         self._ends = ends
@@ -282,37 +256,16 @@ class _Fetching(Generic[PartT]):
     def pending(self) -> list[int]:
         return [partition for partition, end in self._ends.items() if self.positions[partition] < end]
 
-    @property
-    def versions(self) -> VersionRange | None:
-        return _FETCH_BY_NAME if self.topic_id == NO_TOPIC_ID else None
+    def fetch(
+        self, partitions: Iterable[int], max_wait_ms: int = FETCH_WAIT_MS_MAX, max_bytes: int = FETCH_BYTES_MAX
+    ) -> Fetch:
+        offsets = {partition: self.positions[partition] for partition in partitions}
+        return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def request(self, partitions: list[int], wait_ms: int = FETCH_WAIT_MS_MAX) -> FetchRequest:
-        wanted = [
-            FetchPartition(
-                partition=partition, fetch_offset=self.positions[partition], partition_max_bytes=PARTITION_BYTES_MAX
-            )
-            for partition in partitions
-        ]
-        return FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES_MAX,
-            isolation_level=self._isolation,
-            topics=[FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=wanted)],
-        )
-
-    def take(self, answer: FetchResponse) -> Iterator[PartT]:
-        """The parts; positions move on. What went wrong, and may go right the next time, is in `failure`."""
-        self.failure = _failure(answer.error_code, placed(self.topic))
-        for topic in answer.responses:
-            for data in topic.partitions:
-                where = placed(self.topic, data.partition_index)
-                if data.partition_index not in self.positions:
-                    continue  # it was not asked for
-                if data.error_code == error_codes.NONE:
-                    yield from self._rows(data)
-                else:
-                    self.failure = _failure(data.error_code, where)
+    def take(self, fetched: Iterable[PartitionData]) -> Iterator[PartT]:
+        """Unpack the data of partitions part by part, and move their positions on."""
+        for data in fetched:
+            yield from self._rows(data)
 
     def _rows(self, data: PartitionData) -> Iterator[PartT]:
         partition = data.partition_index
@@ -320,11 +273,6 @@ class _Fetching(Generic[PartT]):
         for part, next_offset in self._unpack(self.topic, data, start, stop):
             self.positions[partition] = next_offset
             yield part
-
-
-def _is_whole(answer: FetchResponse) -> bool:
-    """No error in it: else it is fetched again."""
-    return not any([answer.error_code, *(data.error_code for topic in answer.responses for data in topic.partitions)])
 
 
 def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[StoredBatch, int]]:
@@ -352,40 +300,6 @@ def read_topic_table(
     config = client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
         return reader.read(topic, bytes_max=bytes_max)
-
-
-def _list_offsets_request(topic: str, partitions: list[int], timestamp: int, isolation: int) -> ListOffsetsRequest:
-    wanted = [ListOffsetsPartition(partition_index=partition, timestamp=timestamp) for partition in partitions]
-    return ListOffsetsRequest(
-        replica_id=_CONSUMER,
-        isolation_level=isolation,
-        topics=[ListOffsetsTopic(name=topic, partitions=wanted)],
-    )
-
-
-def _take_offsets(
-    topic: str, asked: list[int], answer: ListOffsetsResponse, offsets: dict[int, int]
-) -> KafkaSinkError | None:
-    failure: KafkaSinkError | None = None
-    for answered in answer.topics:
-        for partition in answered.partitions:
-            if partition.partition_index not in asked:
-                continue
-            if partition.error_code == error_codes.NONE:
-                offsets[partition.partition_index] = partition.offset
-            else:
-                failure = _failure(partition.error_code, placed(topic, partition.partition_index))
-    return failure
-
-
-def _failure(code: int, where: str) -> KafkaSinkError | None:
-    """What may be tried again is returned, what may not is raised."""
-    if code == error_codes.NONE:
-        return None
-    error = broker_error(code, where)
-    if not error_code(code).retriable:
-        raise error
-    return error
 
 
 def _among(offsets: Mapping[int, int] | None, partitions: list[int]) -> dict[int, int]:

@@ -8,8 +8,8 @@ from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
-from spark_kafka_sink.reader.blocking_client import BlockingClient, Question
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.topics import DescribeTopic
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -40,17 +40,14 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     client.close()
 
 
-def test_a_pause_sleeps_though_a_question_has_an_answer_that_no_caller_has_waited_for(
+def test_pause_sleeps_while_the_response_of_a_call_waits_to_be_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where one was asked beside another one, and only the other one's answer says that there is a pause."""
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
     client = BlockingClient(client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
     client.topic("t")
-    node = client.any_node()
-    assert node is not None
-    asked = client.start(Question(node, MetadataRequest()))
+    call = client.begin([DescribeTopic("t")])
     turns, poll = 0, NetworkClient.poll
 
     def counted(polled: NetworkClient, timeout_ms: float, now: float) -> list[ClientResponse]:
@@ -61,6 +58,6 @@ def test_a_pause_sleeps_though_a_question_has_an_answer_that_no_caller_has_waite
 
     monkeypatch.setattr(NetworkClient, "poll", counted)
     client.pause(100)
-    assert asked.has_ended
-    assert client.step(system.now() + 1) == [asked], "who asks for it gets it"
+    assert call.is_done
+    assert client.finish(call)["t"].topics[0].error_code == 0
     client.close()

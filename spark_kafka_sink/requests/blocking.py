@@ -1,21 +1,20 @@
-"""BlockingClient: a NetworkClient for one thread that puts questions to nodes and waits for the answers.
+"""BlockingClient: sends requests to the cluster for one thread, which waits for the results.
 
-For reading topics and asking about transactions: where nothing else is to be done meanwhile. Questions go out in one
-stream for each node, to all nodes at the same time, and the answers are taken as they come (`start`, `step`). A node
-that cannot be reached fails all its questions after one attempt to connect. A node that says nothing for
-`silence_ms` is given up as well, and gets twice that time when it is asked again; meanwhile the cluster's metadata
-are asked for, and a node that has left the cluster is not waited for any longer.
+`send`, or `begin` and `finish`, take typed requests: the engine (pending.py) routes them, and retries them until their
+results are final. Several calls may be under way at the same time: all of them go on while one is waited for.
 
-A question that failed may be asked again; `patience` says for how long, and ends with everything that is known about
-why.
+Requests go out in one queue for each node. A node that cannot be reached fails all its requests after one attempt to
+connect. A node that sends nothing for `silence_ms` is disconnected as well, and gets twice that time when it is used
+again; meanwhile the cluster's metadata are requested, and a node that has left the cluster is not waited for any
+longer.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
@@ -25,59 +24,36 @@ from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
-from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, MetadataTimeoutError, NetworkError
+from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.deadline import Deadline, pause_ms
+from spark_kafka_sink.requests.pending import UNKNOWN_TOPIC_MS_MAX, Attempt, Call, PendingRequests
+from spark_kafka_sink.requests.request import Request, ResponseT
+from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.words import placed
 
-UNKNOWN_TOPIC_MS_MAX = 5_000.0
-"""A topic that was created a moment ago may be unknown to a broker for so long."""
 _LEAST_WAIT_MS = 1.0
 _NO_LIMIT_MS = 2.0**40
 """Of a single request: the limit is on the silence of its node. It may wait for many others."""
 
-AnswerT = TypeVar("AnswerT", bound=Message)
 
-
-class Question(NamedTuple):
-    node: Node
-    message: Message
-    versions: VersionRange | None = None
-
-
-@dataclass(eq=False)
-class Asked:
-    """A question on its way. It has ended when it has an answer, or an error."""
-
-    question: Question
+class _Queued(NamedTuple):
+    attempt: Attempt
     since_ms: float
-    answer: Message | None = None
-    error: KafkaSinkError | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        return self.answer is not None or self.error is not None
-
-    def result(self, answer_type: type[AnswerT]) -> AnswerT:
-        """Return the answer, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        assert isinstance(self.answer, answer_type)
-        return self.answer
 
 
 @dataclass(eq=False)
 class _Line:
-    """The questions to one node that have not ended."""
+    """The requests to one node that have not ended."""
 
     node: Node
-    waiting: deque[Asked] = field(default_factory=deque)
-    sent: dict[int, Asked] = field(default_factory=dict)
+    waiting: deque[_Queued] = field(default_factory=deque)
+    sent: dict[int, Attempt] = field(default_factory=dict)
     """By correlation id."""
     tried: bool = False
-    """A connection was there, or was attempted, since the first of these questions was put."""
+    """A connection was there, or was attempted, since the first of these requests was queued."""
     heard_ms: float = 0.0
 
 
@@ -98,10 +74,11 @@ class BlockingClient(Closing):
         self._silence_ms_max = float(config.request_timeout_ms)
         self._silence_ms = min(self._silence_ms_max, silence_ms or self._silence_ms_max)
         self._lines: dict[int, _Line] = {}
-        self._ended: list[Asked] = []  # and not returned yet
+        self._ended = 0  # the number of requests that have ended
         self._times_silent: dict[int, int] = {}  # how often in a row a node was given up because it said nothing
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
+        self._pending = PendingRequests(Routing(self.metadata, lambda now: self.any_node()), pause_ms)
 
     def close(self) -> None:
         self._client.close()
@@ -111,7 +88,7 @@ class BlockingClient(Closing):
 
         `fresh`: what is known is not enough, it may have been deleted, or got more partitions.
         """
-        patience = self.patience(f"metadata of {placed(name)}")
+        deadline = self.deadline(f"metadata of {placed(name)}")
         known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
         older = self.metadata.request_update(reset_backoff=True) if fresh and known else -1
@@ -121,10 +98,10 @@ class BlockingClient(Closing):
                 if info.partitions:
                     return info
                 self.metadata.raise_for_topic(name)
-                if patience.waited_ms > UNKNOWN_TOPIC_MS_MAX:
+                if deadline.waited_ms > UNKNOWN_TOPIC_MS_MAX:
                     raise broker_error(info.error_code, placed(name))
                 self.metadata.request_update()
-            patience.wait(self.metadata.topic_error(name), self._backoff_ms)
+            deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
 
     def leader(self, topic: str, partition: int) -> Node | None:
         """None if no leader is known; then the next wait brings news."""
@@ -136,11 +113,11 @@ class BlockingClient(Closing):
     def all_nodes(self, older: int | None = None) -> list[Node]:
         """The brokers that the cluster has now. `older`: what `metadata.request_update` returned, if a caller has asked
         already."""
-        patience = self.patience("metadata of the cluster")
+        deadline = self.deadline("metadata of the cluster")
         if older is None:
             older = self.metadata.request_update(reset_backoff=True)
         while self.metadata.version <= older:
-            patience.wait(None, self._backoff_ms)
+            deadline.wait(None, self._backoff_ms)
         return list(self.metadata.snapshot.nodes.values())
 
     def any_node(self) -> Node | None:
@@ -156,31 +133,9 @@ class BlockingClient(Closing):
         """Of transactions: what the cluster has agreed on, as far as it is known: 2 or 1."""
         return 2 if self._client.finalized_features.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
-    def ask(
-        self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
-    ) -> AnswerT:
-        """One question. NetworkError if the node cannot be reached or is lost; it may be asked again."""
-        asked = self.start(Question(node, message, versions))
-        self._finish([asked])
-        return asked.result(answer_type)
-
-    def wait(self, answer_type: type[AnswerT], asked: Sequence[Asked]) -> list[AnswerT | NetworkError]:
-        """Wait for questions that were started. Returns the answer or error of each, in their order."""
-        self._finish(asked)
-        return [each.error if isinstance(each.error, NetworkError) else each.result(answer_type) for each in asked]
-
-    def attempt(
-        self, node: Node, answer_type: type[AnswerT], message: Message, *, versions: VersionRange | None = None
-    ) -> AnswerT | NetworkError:
-        """Ask one question, and return a NetworkError instead of raising it, since the caller may try again."""
-        try:
-            return self.ask(node, answer_type, message, versions=versions)
-        except NetworkError as error:
-            return error
-
-    def patience(self, what: str, timeout_ms: float | None = None) -> Patience:
-        """Limits the time spent on `what` without any progress."""
-        return Patience(self, what, self._timeout_ms if timeout_ms is None else timeout_ms)
+    def deadline(self, attempt: str, timeout_ms: float | None = None) -> Deadline:
+        """Limit the time that an attempt may take without progress. `timeout_ms`: the client's by default."""
+        return Deadline(self, attempt, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     def trouble(self) -> str:
         """What is known of why there is no answer: which nodes say nothing, or could not be reached."""
@@ -199,48 +154,74 @@ class BlockingClient(Closing):
         return self._system.wall_ms()
 
     def pause(self, pause_ms: float) -> None:
-        """Let the client work while there is nothing to ask; news of metadata end the pause."""
+        """Let the client work while there is nothing to send; an update of metadata ends the pause."""
         version, until = self.metadata.version, self._system.now() + pause_ms
         while (now := self._system.now()) < until and self.metadata.version == version:
             self._work(now, until - now)
 
-    # --- many questions at the same time
+    # --- typed requests
 
-    def start(self, question: Question) -> Asked:
-        """Put the question in the line for its node. It is sent, and answered, in the calls of `step` that follow."""
-        line = self._lines.setdefault(question.node.id, _Line(question.node))
-        line.node = question.node  # perhaps at another address by now
-        if not line.waiting and not line.sent:
-            line.tried = False
-        asked = Asked(question, self._system.now())
-        line.waiting.append(asked)
-        return asked
+    def send(self, request: Request[ResponseT], timeout_ms: float | None = None) -> ResponseT:
+        """Return the final response to a request about one key. `timeout_ms`: without progress; the client's by
+        default."""
+        (response,) = self.send_all([request], timeout_ms).values()
+        return response
 
-    def step(self, until_ms: float) -> list[Asked]:
-        """Work until a question has ended, or until that time. Returns the questions that have ended."""
-        while not self._ended and (now := self._system.now()) < until_ms:
-            self._work(now, until_ms - now)
-        ended, self._ended = self._ended, []
-        return ended
+    def send_all(self, requests: Iterable[Request[ResponseT]], timeout_ms: float | None = None) -> dict[str, ResponseT]:
+        """Return the final response for each key of the requests."""
+        return self.finish(self.begin(requests), timeout_ms)
 
-    def drop(self, questions: Iterable[Asked]) -> None:
-        """Do not send those of these questions that were not sent yet: the caller has given up."""
-        unwanted = {id(each) for each in questions if not each.has_ended}
-        for line in self._lines.values():
-            line.waiting = deque(each for each in line.waiting if id(each) not in unwanted)
+    def begin(self, requests: Iterable[Request[ResponseT]], *, retries: bool = True) -> Call[ResponseT]:
+        """Send requests without waiting: the caller must `finish` the call."""
+        call = Call(requests, retries=retries, retries_unknown_errors=True)
+        self._pending.add(call)
+        self._send_due()
+        return call
 
-    def _finish(self, questions: Sequence[Asked]) -> None:
+    def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
+        """Wait for the final results, and return the responses by key."""
+        deadline, progress = self.deadline(call.attempt, timeout_ms), call.progress
         try:
-            while not all(each.has_ended for each in questions):
-                self.step(float("inf"))
+            while not call.is_done:
+                deadline.check(call.last_failure)
+                self._send_due()
+                self.step(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
+                if call.progress != progress:
+                    progress = call.progress
+                    deadline.extend()
         finally:
-            self.drop(questions)
+            self.abandon(call)
+        return call.results()
+
+    def abandon(self, call: Call[Any]) -> None:
+        """End a call: what was not sent is not sent any more, and what was sent is ignored when its response comes."""
+        self._pending.remove(call)
+        for line in self._lines.values():
+            line.waiting = deque(queued for queued in line.waiting if queued.attempt.call is not call)
+
+    def step(self, until_ms: float) -> None:
+        """Work until a request has ended, or until that time."""
+        ended = self._ended
+        while self._ended == ended and (now := self._system.now()) < until_ms:
+            self._work(now, until_ms - now)
+
+    # --- the queues of the nodes
+
+    def _send_due(self) -> None:
+        now = self._system.now()
+        for attempt in self._pending.due(now):
+            line = self._lines.setdefault(attempt.node.id, _Line(attempt.node))
+            line.node = attempt.node  # perhaps at another address by now
+            if not line.waiting and not line.sent:
+                line.tried = False
+            line.waiting.append(_Queued(attempt, now))
+            self._pending.sent(attempt)
 
     def _work(self, now: float, timeout_ms: float) -> None:
-        before = len(self._ended)  # in a pause: questions that are answered, and for which no caller waits yet
+        ended = self._ended
         for line in self._lines.values():
             self._send(line, now)
-        if len(self._ended) == before:
+        if self._ended == ended:
             self._poll(max(0.0, min(timeout_ms, self._give_up_silent(now))))
 
     def _send(self, line: _Line, now: float) -> None:
@@ -250,10 +231,17 @@ class BlockingClient(Closing):
         node = line.node
         if self._client.ready(node, now):
             line.tried = True
-            asked = line.waiting.popleft()
-            _, message, versions = asked.question
-            request = self._client.new_client_request(node.id, message, now, timeout_ms=_NO_LIMIT_MS, versions=versions)
-            line.sent[request.correlation_id] = asked
+            attempt = line.waiting.popleft().attempt
+            try:
+                version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
+                message = attempt.request.message(version)
+            except UnsupportedVersionError as error:
+                self._end_failed(attempt, error)
+                return
+            request = self._client.new_client_request(
+                node.id, message, now, timeout_ms=_NO_LIMIT_MS, versions=VersionRange(version, version)
+            )
+            line.sent[request.correlation_id] = attempt
             self._client.send(request, now)
             return
         failed = self._client.connection_failed(node.id)
@@ -265,13 +253,13 @@ class BlockingClient(Closing):
 
     def _fail(self, line: _Line, why: str) -> None:
         """All that waits fails. What was sent fails when its connection is lost."""
-        self._end(line.waiting, DisconnectedError(why))
-        line.waiting = deque()
+        waiting, line.waiting = line.waiting, deque()
+        for queued in waiting:
+            self._end_failed(queued.attempt, DisconnectedError(why))
 
-    def _end(self, questions: Iterable[Asked], error: KafkaSinkError) -> None:
-        for each in questions:
-            each.error = error
-            self._ended.append(each)
+    def _end_failed(self, attempt: Attempt, error: KafkaSinkError) -> None:
+        self._ended += 1
+        self._pending.failed(attempt, error, self._system.now())
 
     def _give_up_silent(self, now: float) -> float:
         """Leave nodes that have said nothing for too long. Returns how long until this must be looked at again."""
@@ -307,50 +295,16 @@ class BlockingClient(Closing):
 
     def _take(self, response: ClientResponse) -> None:
         line = self._lines[response.request.node_id]
-        asked = line.sent.pop(response.request.correlation_id)
+        attempt = line.sent.pop(response.request.correlation_id)
         if response.message is not None:
             self._times_silent.pop(line.node.id, None)
-            line.heard_ms, asked.answer = response.received_ms, response.message
-            self._ended.append(asked)
+            line.heard_ms = response.received_ms
+            self._ended += 1
+            self._pending.responded(attempt, response.message, self._system.now())
         else:
             lost = DisconnectedError(response.reason)
-            self._end([asked], response.version_error or response.authentication_error or lost)
+            self._end_failed(attempt, response.version_error or response.authentication_error or lost)
 
     def _count(self, node_id: int) -> int:
         line = self._lines.get(node_id)
         return 0 if line is None else len(line.waiting) + len(line.sent)
-
-
-class Patience:
-    """How long something has been waited for, and the error when that was too long."""
-
-    def __init__(self, client: BlockingClient, what: str, timeout_ms: float) -> None:
-        self._client = client
-        self._what = what
-        self._timeout_ms = timeout_ms
-        self._since_ms = client.now()
-
-    @property
-    def waited_ms(self) -> float:
-        return self._client.now() - self._since_ms
-
-    def renew(self) -> None:
-        """There was progress."""
-        self._since_ms = self._client.now()
-
-    @property
-    def until_ms(self) -> float:
-        return self._since_ms + self._timeout_ms
-
-    def check(self, failure: KafkaSinkError | None) -> None:
-        """Raise if there was no progress for too long. `failure` is what became of the last attempt."""
-        if self.waited_ms >= self._timeout_ms:
-            words = f"{self._what}: nothing within {self._timeout_ms:.0f} ms. "
-            words += f"The last failure: {failure}" if failure is not None else self._client.trouble()
-            kind = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
-            raise kind(words) from failure
-
-    def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
-        """Pause before the next attempt. `failure` is what became of the last one, if it was an error."""
-        self.check(failure)
-        self._client.pause(pause_ms)

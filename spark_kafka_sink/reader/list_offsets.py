@@ -1,0 +1,79 @@
+"""ListOffsets: the first or last offsets of partitions, or those of a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.verdicts import Classification, Verdict, worst
+from spark_kafka_sink.words import placed
+
+LATEST, EARLIEST = -1, -2
+"""In place of a timestamp."""
+_CONSUMER = -1  # in place of a replica's id
+
+
+@dataclass(frozen=True, eq=False)
+class ListOffsets(Request[ListOffsetsResponse]):
+    """Its keys are the partitions. `isolation`: as in the protocol, 0 for read_uncommitted and 1 for read_committed."""
+
+    api_key = ApiKey.LIST_OFFSETS
+    action = "list its offsets"
+    topic: str
+    partitions: Sequence[int]
+    timestamp: int
+    isolation: int
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return [str(partition) for partition in self.partitions]
+
+    def route(self, key: str) -> Leader:
+        return Leader(self.topic, int(key))
+
+    def subset(self, keys: Sequence[str]) -> ListOffsets:
+        return replace(self, partitions=[int(key) for key in keys])
+
+    def message(self, version: int) -> ListOffsetsRequest:
+        wanted = [ListOffsetsPartition(partition_index=each, timestamp=self.timestamp) for each in self.partitions]
+        return ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=self.isolation,
+            topics=[ListOffsetsTopic(name=self.topic, partitions=wanted)],
+        )
+
+    def classify(self, response: ListOffsetsResponse) -> Classification:
+        return worst(self.classify_keys(response).values())
+
+    def classify_keys(self, response: ListOffsetsResponse) -> Mapping[str, Classification]:
+        return {str(row.partition_index): self.classify_code(row.error_code) for row in _rows(response)}
+
+    def offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
+        """Return the offset of each partition, given its final response. BrokerError if one was rejected."""
+        # A response is about many partitions: it is read once.
+        distinct = {id(response): response for response in responses.values()}
+        read = {key: {str(row.partition_index): row for row in _rows(each)} for key, each in distinct.items()}
+        found: dict[int, int] = {}
+        for key, response in responses.items():
+            row = read[id(response)][key]
+            classification = self.classify_code(row.error_code)
+            if classification.verdict is not Verdict.DONE:
+                raise self.rejection(key, classification)
+            found[row.partition_index] = row.offset
+        return found
+
+    def subject(self, key: str) -> str:
+        return placed(self.topic, int(key))
+
+
+def _rows(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:
+    return (row for topic in response.topics for row in topic.partitions)

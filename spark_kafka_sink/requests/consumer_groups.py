@@ -1,0 +1,54 @@
+"""Positions of consumer groups, as users give them to a transaction: checked where they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex
+
+from spark_kafka_sink.client.option_parsing import INT_MAX, LONG_MAX
+from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
+
+
+@dataclass(frozen=True)
+class OffsetAndMetadata:
+    """The position of a consumer group in one partition: the offset of the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+    def __post_init__(self) -> None:
+        ensure_number("an offset", self.offset, 0, LONG_MAX)
+        ensure_number("a leader epoch", self.leader_epoch, -1, INT_MAX)
+        _ensure_text("the metadata of an offset", self.metadata)
+
+
+@dataclass(frozen=True)
+class GroupMetadata:
+    """A consumer group, and its member if the group is managed by brokers."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+    def __post_init__(self) -> None:
+        _ensure_text("the id of a consumer group", self.group_id)
+        ensure_number("the generation of a consumer group", self.generation_id, -1, INT_MAX)
+        _ensure_text("the id of a group's member", self.member_id)
+        if self.group_instance_id is not None:
+            _ensure_text("the instance id of a group's member", self.group_instance_id)
+
+
+def ensure_number(what: str, value: object, lowest: int, highest: int) -> None:
+    """Refuse at the call what the protocol cannot write: on the sender's thread it would end the producer."""
+    if isinstance(value, SupportsIndex) and lowest <= index(value) <= highest:
+        return
+    raise InvalidRecordError(f"{what} is a whole number from {lowest} to {highest}, not {value!a:.60}.")
+
+
+def _ensure_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not is_writable(value):
+        raise InvalidRecordError(f"{what} is text of at most {STRING_BYTES_MAX} bytes in UTF-8, not {value!a:.60}.")

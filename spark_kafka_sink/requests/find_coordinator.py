@@ -1,0 +1,66 @@
+"""FindCoordinator: look up which brokers coordinate consumer groups or transactional ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
+from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, worst
+
+SEVERAL_KEYS_FROM = 4
+"""FindCoordinator has a list of keys from this version on (KIP-699)."""
+
+
+@dataclass(frozen=True, eq=False)
+class FindCoordinator(Request[FindCoordinatorResponse]):
+    """Brokers before Kafka 3.0 look up one key in a request only."""
+
+    api_key = ApiKey.FIND_COORDINATOR
+    action = "look up a coordinator"
+    verdicts = COORDINATOR_VERDICTS | {
+        codes.COORDINATOR_NOT_AVAILABLE: Verdict.RETRY,
+        codes.NOT_COORDINATOR: Verdict.RETRY,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+    }
+    names: Sequence[str]
+    key_type: int = TRANSACTION
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return self.names
+
+    def route(self, key: str) -> Route:
+        return Role.ANY_BROKER
+
+    @property
+    def versions(self) -> VersionRange:
+        # Version 0 is for groups only.
+        return VersionRange(SEVERAL_KEYS_FROM if len(self.names) > 1 else self.key_type, VERSION_LIMIT)
+
+    def message(self, version: int) -> FindCoordinatorRequest:
+        if version >= SEVERAL_KEYS_FROM:
+            return FindCoordinatorRequest(key_type=self.key_type, coordinator_keys=list(self.names))
+        return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
+
+    def classify(self, response: FindCoordinatorResponse) -> Classification:
+        return worst(each._replace(place=name) for name, each in self.classify_keys(response).items())
+
+    def classify_keys(self, response: FindCoordinatorResponse) -> Mapping[str, Classification]:
+        if not response.coordinators:
+            return {self.names[0]: self.classify_code(response.error_code)}
+        return {row.key: self.classify_code(row.error_code) for row in response.coordinators}
+
+    def coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
+        """Return the coordinators that the response names, by key."""
+        if not response.coordinators:
+            return {} if response.error_code else {self.names[0]: Node(response.node_id, response.host, response.port)}
+        return {row.key: Node(row.node_id, row.host, row.port) for row in response.coordinators if not row.error_code}
+
+    def subject(self, key: str) -> str:
+        return f"transactional id {key}" if self.key_type == TRANSACTION else f"group {key}"

@@ -1,0 +1,77 @@
+"""InitProducerId: get a producer id and epoch, with a transactional id or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.client.option_parsing import INT_MAX
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role, Route
+from spark_kafka_sink.requests.transaction_request import Follower, TransactionRequest
+from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
+
+EXPECTED_EPOCH_FROM = 3
+"""InitProducerId has the field for the epoch that a producer holds from this version on (KIP-360)."""
+MAX_VERSION = 5
+"""Version 6 is for two-phase commit (KIP-939), which no released broker offers."""
+
+
+@dataclass(frozen=True, eq=False)
+class InitProducerId(TransactionRequest[InitProducerIdResponse]):
+    """With a transactional id it also fences earlier producers of the id, and aborts what they left open.
+
+    `expected`: the id and epoch that the producer holds; then the broker rejects the request if another producer has
+    taken over. A producer without a transactional id has no transaction that a timeout could end.
+    """
+
+    api_key = ApiKey.INIT_PRODUCER_ID
+    action = "get a producer id"
+    verdicts = COORDINATOR_VERDICTS | {
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.UNKNOWN_PRODUCER_ID: Verdict.FATAL,
+    }
+    transactional_id: str | None
+    timeout_ms: int = INT_MAX
+    expected: ProducerIdAndEpoch = NO_PRODUCER_ID
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transactional_id or "")
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return (self.transactional_id or "",)
+
+    def route(self, key: str) -> Route:
+        return Role.ANY_BROKER if self.transactional_id is None else self.coordinator
+
+    @property
+    def versions(self) -> VersionRange:
+        return VersionRange(0 if self.expected == NO_PRODUCER_ID else EXPECTED_EPOCH_FROM, MAX_VERSION)
+
+    def message(self, version: int) -> InitProducerIdRequest:
+        return InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=self.expected.producer_id,
+            producer_epoch=self.expected.epoch,
+        )
+
+    def classify(self, response: InitProducerIdResponse) -> Classification:
+        return self.classify_code(response.error_code)
+
+    def follow(self, response: InitProducerIdResponse, follower: Follower) -> None:
+        follower.initialized(producer_id_and_epoch(response))
+
+    def subject(self, key: str) -> str:
+        return "idempotence" if self.transactional_id is None else super().subject(key)
+
+
+def producer_id_and_epoch(response: InitProducerIdResponse) -> ProducerIdAndEpoch:
+    return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)

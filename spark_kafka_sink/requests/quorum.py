@@ -1,0 +1,39 @@
+"""DescribeQuorum: the controllers of the cluster, and how far each of them has caught up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.describe_quorum import (
+    METADATA_TOPIC,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+)
+from spark_kafka_sink.protocol.messages.describe_quorum_asked import PartitionData, TopicData
+from spark_kafka_sink.requests.request import Request, Role, Route
+from spark_kafka_sink.requests.verdicts import Classification
+
+
+class DescribeQuorum(Request[DescribeQuorumResponse]):
+    """A broker forwards the request to the active controller."""
+
+    api_key = ApiKey.DESCRIBE_QUORUM
+    action = "describe the controllers"
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return ("",)
+
+    def route(self, key: str) -> Route:
+        return Role.ANY_BROKER
+
+    def message(self, version: int) -> DescribeQuorumRequest:
+        partition = TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData()])
+        return DescribeQuorumRequest(topics=[partition])
+
+    def classify(self, response: DescribeQuorumResponse) -> Classification:
+        return self.classify_code(response.error_code)
+
+    def subject(self, key: str) -> str:
+        return "controllers"

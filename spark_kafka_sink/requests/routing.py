@@ -1,0 +1,53 @@
+"""Routing: which broker a request is for, as far as that is known. Coordinators are remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.requests.request import Broker, CoordinatorKey, Leader, Role, Route
+
+MAX_COORDINATORS = 1_000
+
+
+class Routing:
+    """Used by one thread. `any_node`: the node to choose, at a time, where every broker can respond."""
+
+    def __init__(self, metadata: Metadata, any_node: Callable[[float], Node | None]) -> None:
+        self._metadata = metadata
+        self._any_node = any_node
+        self._coordinators: dict[CoordinatorKey, Node] = {}
+
+    def find(self, route: Route, now: float) -> Node | None:
+        """Return the node for the route. None if it is unknown, or if no node can be used now."""
+        snapshot = self._metadata.snapshot
+        if isinstance(route, CoordinatorKey):
+            return self._coordinators.get(route)
+        if isinstance(route, Broker):
+            return route.node
+        if isinstance(route, Leader):
+            leader = snapshot.leader(route.topic, route.partition)
+            if leader is None:
+                self._metadata.request_update()
+            return leader
+        controller = snapshot.controller if route is Role.CONTROLLER else None
+        return controller or self._any_node(now)
+
+    def topic_error(self, topic: str) -> KafkaSinkError | None:
+        """Return why a topic has no leaders, as metadata say."""
+        return self._metadata.topic_error(topic)
+
+    def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
+        if key not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
+            del self._coordinators[next(iter(self._coordinators))]  # the one that was looked up first
+        self._coordinators[key] = node
+
+    def forget(self, route: Route) -> None:
+        """Look the node up before the next request: it is not the coordinator, leader or controller any more, or it
+        cannot be reached."""
+        if isinstance(route, CoordinatorKey):
+            self._coordinators.pop(route, None)
+        elif isinstance(route, Leader) or route is Role.CONTROLLER:
+            self._metadata.request_update()

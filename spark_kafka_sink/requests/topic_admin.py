@@ -1,0 +1,81 @@
+"""Topic administration for a thread that waits: whether a topic exists, create it, read its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spark_kafka_sink.client.new_topic import NewTopic, in_brackets, remedy
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.deadline import pause_ms
+from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.request import Request
+from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopic, DescribeTopicConfigs
+from spark_kafka_sink.requests.verdicts import Verdict
+from spark_kafka_sink.words import placed
+
+
+def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse]:
+    """Send the request that `topic_exists` and `create_if_missing` begin with, and do not wait."""
+    return client.begin([DescribeTopic(name)])
+
+
+def topic_exists(
+    client: BlockingClient, name: str, *, purpose: str = "", described: Call[MetadataResponse] | None = None
+) -> bool:
+    """`purpose`: more about the topic, for errors. `described`: a request that was sent before."""
+    response = client.finish(described or begin_describing(client, name))[name]
+    classification = DescribeTopic(name).classify(response)
+    if classification.verdict is not Verdict.DONE:
+        raise broker_error(classification.code, f"{placed(name)}{purpose}")
+    return classification.code == error_codes.NONE
+
+
+def create_if_missing(
+    client: BlockingClient,
+    topic: NewTopic,
+    *,
+    purpose: str = "",
+    required: Request[Any] | None = None,
+    described: Call[MetadataResponse] | None = None,
+) -> bool:
+    """Return whether the topic was missing; then it exists now. BrokerError if it may not be created.
+
+    `purpose` and `described`: as for `topic_exists`. `required`: a request that brokers must support, or the topic is
+    not created.
+    """
+    if topic_exists(client, topic.name, purpose=purpose, described=described):
+        return False
+    if required is not None:
+        client.send(required)
+    deadline, failures = client.deadline(f"the creation of {placed(topic.name)}"), 0
+    while True:
+        _create(client, topic, purpose)
+        if topic_exists(client, topic.name, purpose=purpose):
+            break
+        # It is created again: brokers say that a topic exists while they still delete it.
+        deadline.wait(None, pause_ms(failures))
+        failures += 1
+    client.topic(topic.name, fresh=True)  # metadata may know an older topic of this name
+    return True
+
+
+def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
+    (row,) = client.send(CreateTopic(topic)).topics
+    if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+        where = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
+        context = f"{where} does not exist and could not be created{in_brackets(row)}"
+        raise broker_error(row.error_code, context, remedy(row.error_code))
+
+
+def topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
+    """Return the values of settings, as far as brokers show them. AuthorizationError if they may not be seen."""
+    request = DescribeTopicConfigs(name, settings)
+    response = client.send(request)
+    classification = request.classify(response)
+    if classification.verdict is not Verdict.DONE:
+        raise request.rejection(name, classification)
+    return request.values(response)

@@ -1,0 +1,146 @@
+"""Requests about the transactions of any transactional id, for a thread that waits: describe, list, end, get an id.
+
+A coordinator may be unknown, move, start, or be completing the previous transaction: then the request is retried until
+the client's timeout has passed without progress. A final response is for the caller to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.errors import BrokerError, NetworkError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.deadline import pause_ms
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.request import Request
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import DescribeTransactions, EndTransaction, ListTransactions, descriptions
+from spark_kafka_sink.requests.verdicts import is_worth_retrying
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+def init_producer_id(
+    client: BlockingClient, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch = NO_PRODUCER_ID
+) -> ProducerIdAndEpoch:
+    """Fence all producers of the id, abort what they left open, and take the id over. BrokerError if it is rejected.
+
+    `expected`: the id and epoch that the caller holds; the request is rejected if another producer has taken over.
+    """
+    request = InitProducerId(transactional_id, timeout_ms, expected)
+    response = client.send(request)
+    if response.error_code != error_codes.NONE:
+        raise request.rejection(transactional_id, request.classify(response))
+    return producer_id_and_epoch(response)
+
+
+def end_transactions(
+    client: BlockingClient,
+    transactions: Iterable[TransactionIdentity],
+    *,
+    commit: bool,
+    timeout_ms: float | None = None,
+) -> dict[str, BrokerError]:
+    """Commit or abort transactions. Returns the rejections by transactional id.
+
+    A transaction that has ended in the same way already is not rejected, as long as nothing has begun under its id
+    since. What has begun since, under a newer epoch, is left alone.
+    """
+    requests = [EndTransaction(each, commit) for each in transactions]
+    return rejections(requests, client.send_all(requests, timeout_ms))
+
+
+def rejections(requests: Iterable[Request[ResponseT]], responses: dict[str, ResponseT]) -> dict[str, BrokerError]:
+    """Return an error for each key whose final response rejects its request. Each request has one key."""
+    found = {}
+    for request in requests:
+        (key,) = request.keys
+        classification = request.classify(responses[key])
+        if classification.code != error_codes.NONE:
+            found[key] = request.rejection(key, classification)
+    return found
+
+
+def describe_transactions(
+    client: BlockingClient,
+    transactional_ids: Iterable[str],
+    timeout_ms: float | None = None,
+    *,
+    when_ended: bool = False,
+) -> dict[str, TransactionDescription]:
+    """Return the descriptions of these ids; ids that their coordinators do not know are missing.
+
+    Each coordinator is sent one request about all its ids. `when_ended`: wait until no transaction of them is ending.
+    """
+    request = DescribeTransactions(tuple(transactional_ids), when_ended)
+    return descriptions(request, client.send_all([request], timeout_ms))
+
+
+class TransactionListing:
+    """A list of transactions, from all brokers of the cluster. The requests are sent when the listing is made."""
+
+    def __init__(self, client: BlockingClient, *states: str) -> None:
+        """Send requests to the brokers that are known, and request metadata, so that `rows` finds the others."""
+        self._client = client
+        self._states = states
+        self._requests: dict[Node, ListTransactions] = {}
+        self._calls: list[Call[ListTransactionsResponse]] = []
+        known = client.metadata.snapshot
+        self._begin(() if known.is_bootstrap else known.nodes.values())
+        self._older_metadata: int | None = client.metadata.request_update(reset_backoff=True)
+
+    def _begin(self, nodes: Iterable[Node]) -> None:
+        requests = {node: ListTransactions(node, self._states) for node in nodes if node not in self._requests}
+        self._requests |= requests
+        self._calls.append(self._client.begin(requests.values(), retries=False))
+
+    def rows(self) -> list[ListedTransaction]:
+        """Wait for all brokers that the cluster has now: a new broker may coordinate ids that another one had before.
+
+        If a broker fails, all of them are listed again: its ids may move to a broker that has responded already.
+        """
+        deadline, failures = self._client.deadline("the list of transactions"), 0
+        while True:
+            self._begin(self._client.all_nodes(self._older_metadata))
+            try:
+                return self._finish()
+            except (NetworkError, BrokerError) as error:
+                if isinstance(error, BrokerError) and not is_worth_retrying(error.code):
+                    raise
+                deadline.wait(error, pause_ms(failures))
+            failures += 1
+            self._requests, self._calls, self._older_metadata = {}, [], None
+
+    def _finish(self) -> list[ListedTransaction]:
+        try:
+            responses = {key: response for call in self._calls for key, response in self._client.finish(call).items()}
+        finally:
+            for call in self._calls:
+                self._client.abandon(call)
+        for rejection in rejections(self._requests.values(), responses).values():
+            raise rejection
+        return [row for response in responses.values() for row in response.transaction_states]
+
+
+def list_transactions(client: BlockingClient, *states: str) -> list[ListedTransaction]:
+    """Return the transactions in one of these states; in any, if no state is given."""
+    return TransactionListing(client, *states).rows()
+
+
+def owners(client: BlockingClient) -> dict[int, str]:
+    """Return which transactional id has which producer id, of those that this user may see."""
+    return {row.producer_id: row.transactional_id for row in list_transactions(client)}
+
+
+def list_transactional_ids(client: BlockingClient, *states: str) -> list[str]:
+    """Return the transactional ids in one of these states; in any, if no state is given."""
+    return sorted({row.transactional_id for row in list_transactions(client, *states)})

@@ -1,0 +1,337 @@
+"""The requests of transactions: message, versions, verdicts, and what a response changes in the producer.
+
+    AddPartitions            transactions of version 1, before anything is written
+    AddOffsets               transactions of version 1, before offsets are written
+    CommitOffsets            write offsets into the transaction; for the group's coordinator, unlike the others
+    EndTransaction           commit or abort
+    DescribeTransactions     what a coordinator knows of these ids
+    ListTransactions         the transactions that one broker coordinates
+
+Transactions of version 1: partitions and groups are added by requests of their own before anything is written, and
+EndTxn is sent in version 4 at most. Version 2 (KIP-890): a write adds its partition, and EndTxn from version 5 on
+returns the producer id and epoch of the next transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TransactionState,
+)
+from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from spark_kafka_sink.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
+from spark_kafka_sink.requests.transaction_description import TransactionDescription, description_of
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_request import Follower, TransactionRequest
+from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, MISSING_IN_RESPONSE, Classification, Verdict, worst
+from spark_kafka_sink.words import placed
+
+VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
+"""From these versions on, TxnOffsetCommit and EndTxn belong to transactions of version 2 (KIP-890)."""
+MEMBERS_FROM = 3
+"""TxnOffsetCommit checks the member of a consumer group from this version on (KIP-447)."""
+
+
+@dataclass(frozen=True, eq=False)
+class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
+    """Nothing has been written yet, so the transaction can be aborted after nearly any error."""
+
+    api_key = ApiKey.ADD_PARTITIONS_TO_TXN
+    action = "add partitions to the transaction"
+    adds_to_transaction = True
+    verdicts = COORDINATOR_VERDICTS | {
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.FATAL,
+        codes.INVALID_TXN_STATE: Verdict.FATAL,
+        codes.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
+    }
+    unlisted = Verdict.ABORTABLE
+    versions = VersionRange(0, 3)  # later ones are for brokers
+    transaction: TransactionIdentity
+    partitions: frozenset[TopicPartition]
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    def message(self, version: int) -> AddPartitionsToTxnRequest:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            by_topic.setdefault(topic, []).append(partition)
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transaction.transactional_id,
+            v3_and_below_producer_id=self.transaction.producer_id,
+            v3_and_below_producer_epoch=self.transaction.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=its) for name, its in by_topic.items()],
+        )
+
+    def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
+        results = codes_of_partitions(response).items()
+        return worst(self.classify_code(code, placed(*partition)) for partition, code in results)
+
+    def follow(self, response: AddPartitionsToTxnResponse, follower: Follower) -> None:
+        follower.partitions_added(codes_of_partitions(response))
+
+
+def codes_of_partitions(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, row.partition_index): row.partition_error_code
+        for topic in response.results_by_topic_v3_and_below
+        for row in topic.results_by_partition
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
+    api_key = ApiKey.ADD_OFFSETS_TO_TXN
+    action = "add a consumer group to the transaction"
+    adds_to_transaction = True
+    transaction: TransactionIdentity
+    group_id: str
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    def message(self, version: int) -> AddOffsetsToTxnRequest:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.transaction.transactional_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            group_id=self.group_id,
+        )
+
+    def classify(self, response: AddOffsetsToTxnResponse) -> Classification:
+        return self.classify_code(response.error_code)
+
+    def follow(self, response: AddOffsetsToTxnResponse, follower: Follower) -> None:
+        follower.group_added()
+
+
+@dataclass(frozen=True, eq=False)
+class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
+    api_key = ApiKey.TXN_OFFSET_COMMIT
+    action = "write offsets into the transaction"
+    starts_v2_transaction = True
+    unsafe_when_delayed = True
+    verdicts = COORDINATOR_VERDICTS | {
+        codes.REQUEST_TIMED_OUT: Verdict.LOOK_UP,
+        codes.FENCED_INSTANCE_ID: Verdict.ABORTABLE,
+        codes.UNKNOWN_MEMBER_ID: Verdict.ABORTABLE,
+        codes.ILLEGAL_GENERATION: Verdict.ABORTABLE,
+        codes.TOPIC_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
+    }
+    transaction: TransactionIdentity
+    group: GroupMetadata
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(GROUP, self.group.group_id)
+
+    @property
+    def versions(self) -> VersionRange:
+        if self.transaction.version >= 2:
+            return VersionRange(VERSION_2_OFFSETS_FROM, VERSION_LIMIT)
+        has_member = self.group != GroupMetadata(self.group.group_id)
+        return VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
+
+    def message(self, version: int) -> TxnOffsetCommitRequest:
+        by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
+        for (topic, partition), each in sorted(self.offsets.items()):
+            by_topic.setdefault(topic, []).append(
+                TxnOffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=each.leader_epoch,
+                    committed_metadata=each.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=self.transaction.transactional_id,
+            group_id=self.group.group_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            generation_id=self.group.generation_id,
+            member_id=self.group.member_id,
+            group_instance_id=self.group.group_instance_id,
+            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=its) for name, its in by_topic.items()],
+        )
+
+    def classify(self, response: TxnOffsetCommitResponse) -> Classification:
+        results = _codes_of_offsets(response).items()
+        return worst(self.classify_code(code, placed(*partition)) for partition, code in results)
+
+    def progress(self, response: TxnOffsetCommitResponse, follower: Follower) -> None:
+        results = _codes_of_offsets(response).items()
+        follower.offsets_written(partition for partition, code in results if code == codes.NONE)
+
+
+def _codes_of_offsets(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, row.partition_index): row.error_code
+        for topic in response.topics
+        for row in topic.partitions
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class EndTransaction(TransactionRequest[EndTxnResponse]):
+    api_key = ApiKey.END_TXN
+    action = "end the transaction"
+    ends_transaction = True
+    unsafe_when_delayed = True
+    transaction: TransactionIdentity
+    commit: bool
+    has_begun: bool = True
+    """False: it is not known whether there is anything to end; then brokers may say that there is not."""
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transaction.transactional_id)
+
+    @property
+    def versions(self) -> VersionRange:
+        if self.transaction.version >= 2:
+            return VersionRange(VERSION_2_END_FROM, VERSION_LIMIT)
+        return VersionRange(0, VERSION_2_END_FROM - 1)
+
+    def message(self, version: int) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transaction.transactional_id,
+            producer_id=self.transaction.producer_id,
+            producer_epoch=self.transaction.epoch,
+            committed=self.commit,
+        )
+
+    def classify(self, response: EndTxnResponse) -> Classification:
+        if response.error_code == codes.INVALID_TXN_STATE and not self.has_begun:
+            return Classification(Verdict.DONE, codes.NONE)
+        return self.classify_code(response.error_code)
+
+    def follow(self, response: EndTxnResponse, follower: Follower) -> None:
+        following = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        follower.ended(following if response.producer_id >= 0 else None)
+
+
+@dataclass(frozen=True, eq=False)
+class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
+    """Describe these ids. One that the coordinator does not know is no error.
+
+    `when_ended`: retry while a transaction of an id is ending.
+    """
+
+    api_key = ApiKey.DESCRIBE_TRANSACTIONS
+    action = "describe the transaction"
+    verdicts = COORDINATOR_VERDICTS | {
+        codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
+        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # to repeat it changes nothing
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+    }
+    transactional_ids: Sequence[str]
+    when_ended: bool = False
+
+    @property
+    def coordinator(self) -> CoordinatorKey:
+        return CoordinatorKey(TRANSACTION, self.transactional_ids[0])
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return self.transactional_ids
+
+    def subset(self, keys: Sequence[str]) -> DescribeTransactions:
+        return DescribeTransactions(keys, self.when_ended)
+
+    def message(self, version: int) -> DescribeTransactionsRequest:
+        return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
+
+    def classify(self, response: DescribeTransactionsResponse) -> Classification:
+        by_key = self.classify_keys(response)
+        return worst(by_key.get(name, MISSING_IN_RESPONSE)._replace(place=name) for name in self.transactional_ids)
+
+    def classify_keys(self, response: DescribeTransactionsResponse) -> Mapping[str, Classification]:
+        return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
+
+    def _classify_row(self, row: TransactionState) -> Classification:
+        if self.when_ended and row.error_code == codes.NONE and description_of(row).is_ending:
+            return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
+        return self.classify_code(row.error_code)
+
+    def found(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
+        """Return the descriptions in a response by id; None for an id that the coordinator does not know."""
+        known = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
+        return {
+            row.transactional_id: description_of(row) if row.error_code == codes.NONE else None
+            for row in response.transaction_states
+            if row.error_code in known
+        }
+
+
+def descriptions(
+    request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
+) -> dict[str, TransactionDescription]:
+    """Return the descriptions by id that these final responses have. BrokerError if an id may not be described."""
+    # A response is about many ids, and lists all partitions of each: it is read once.
+    distinct = {id(response): response for response in responses.values()}
+    read = {key: (request.classify_keys(each), request.found(each)) for key, each in distinct.items()}
+    found: dict[str, TransactionDescription] = {}
+    for name, response in responses.items():
+        classifications, described = read[id(response)]
+        if classifications[name].verdict is not Verdict.DONE:
+            raise request.rejection(name, classifications[name])
+        description = described[name]
+        if description is not None:
+            found[name] = description
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class ListTransactions(Request[ListTransactionsResponse]):
+    """List the transactions that a broker coordinates. `broker`: None for any broker. `states`, `producer_ids`: list
+    those in one of these states and of one of these ids; all, if there are none."""
+
+    api_key = ApiKey.LIST_TRANSACTIONS
+    action = "list transactions"
+    broker: Node | None
+    states: Sequence[str] = ()
+    producer_ids: Sequence[int] = ()
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return (str(self.broker),)
+
+    def route(self, key: str) -> Route:
+        return Role.ANY_BROKER if self.broker is None else Broker(self.broker)
+
+    def message(self, version: int) -> ListTransactionsRequest:
+        return ListTransactionsRequest(state_filters=list(self.states), producer_id_filters=list(self.producer_ids))
+
+    def classify(self, response: ListTransactionsResponse) -> Classification:
+        return self.classify_code(response.error_code)
+
+
+LISTS_TRANSACTIONS = ListTransactions(None, producer_ids=(-1,))
+"""A request with an empty response, as no producer has this id: exactly once needs brokers that support it."""

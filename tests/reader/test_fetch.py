@@ -1,0 +1,72 @@
+"""Fetch: messages, versions and verdicts, in responses that are about several partitions."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+
+from spark_kafka_sink.client.cluster import NO_TOPIC_ID
+from spark_kafka_sink.errors import BrokerError
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.reader import fetch as fetch_module
+from spark_kafka_sink.reader.fetch import Fetch
+from spark_kafka_sink.requests.request import Leader
+from spark_kafka_sink.requests.verdicts import Verdict
+
+REQUEST = Fetch("t", UUID(int=1), {0: 5, 1: 6, 2: 7}, 1)
+
+
+def response(*error_codes: int) -> FetchResponse:
+    partitions = [PartitionData(partition_index=index, error_code=code) for index, code in enumerate(error_codes)]
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+
+
+def test_each_leader_is_sent_its_own_partitions_with_their_offsets() -> None:
+    assert [REQUEST.route(key) for key in REQUEST.keys] == [Leader("t", 0), Leader("t", 1), Leader("t", 2)]
+    (topic,) = REQUEST.subset(["2", "0"]).message(13).topics
+    assert [(each.partition, each.fetch_offset) for each in topic.partitions] == [(2, 7), (0, 5)]
+
+
+@pytest.mark.parametrize(("topic_id", "versions"), [(NO_TOPIC_ID, VersionRange(0, 12)), (UUID(int=1), None)])
+def test_topic_without_id_is_fetched_in_versions_that_have_names(topic_id: UUID, versions: VersionRange | None) -> None:
+    found = Fetch("t", topic_id, {0: 0}, 0).versions
+    assert (found and found.max) == (versions and versions.max)
+
+
+def test_each_partition_has_its_own_verdict() -> None:
+    classified = REQUEST.classify_keys(
+        response(codes.NONE, codes.NOT_LEADER_OR_FOLLOWER, codes.OFFSET_OUT_OF_RANGE)
+    ).values()
+    assert [each.verdict for each in classified] == [Verdict.DONE, Verdict.RETRY, Verdict.FATAL]
+
+
+def test_error_of_whole_response_is_the_error_of_each_partition() -> None:
+    found = REQUEST.classify_keys(FetchResponse(error_code=codes.FETCH_SESSION_ID_NOT_FOUND))
+    assert {key: each.code for key, each in found.items()} == dict.fromkeys(
+        REQUEST.keys, codes.FETCH_SESSION_ID_NOT_FOUND
+    )
+
+
+def test_rejected_partition_is_named_and_data_of_the_others_is_returned() -> None:
+    responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.OFFSET_OUT_OF_RANGE))
+    assert [data.partition_index for data in REQUEST.fetched(responses)] == [0, 1]
+    error = REQUEST.rejected(responses)
+    assert isinstance(error, BrokerError)
+    assert str(error).startswith("topic t, partition 2: ")
+    assert error.code == codes.OFFSET_OUT_OF_RANGE
+
+
+def test_partitions_that_were_not_requested_are_ignored() -> None:
+    responses = dict.fromkeys(["0"], response(codes.NONE, codes.NONE))
+    assert [data.partition_index for data in REQUEST.fetched(responses)] == [0]
+
+
+def test_response_about_many_partitions_is_read_once() -> None:
+    responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.NONE))
+    with patch.object(fetch_module, "_partitions", wraps=fetch_module._partitions) as read:
+        assert REQUEST.rejected(responses) is None
+    assert read.call_count == 1

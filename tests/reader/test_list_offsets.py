@@ -1,0 +1,49 @@
+"""What ListOffsets reads in responses that are about several partitions."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.errors import AuthorizationError
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from spark_kafka_sink.reader import list_offsets
+from spark_kafka_sink.reader.list_offsets import LATEST, ListOffsets
+
+REQUEST = ListOffsets("t", range(4), LATEST, 0)
+
+
+def response(**error_codes: int) -> ListOffsetsResponse:
+    rows = [
+        ListOffsetsPartitionResponse(
+            partition_index=index, offset=10 * index, error_code=error_codes.get(f"p{index}", codes.NONE)
+        )
+        for index in range(4)
+    ]
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=rows)])
+
+
+def test_a_response_about_many_partitions_is_read_once() -> None:
+    """With thousands of partitions on a broker, to read it for each of them takes minutes."""
+    shared = response()
+    with patch.object(list_offsets, "_rows", wraps=list_offsets._rows) as read:
+        assert REQUEST.offsets(dict.fromkeys(REQUEST.keys, shared)) == {0: 0, 1: 10, 2: 20, 3: 30}
+    assert read.call_count == 1
+
+
+def test_a_partition_that_may_not_be_read_is_named() -> None:
+    shared = response(p2=codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthorizationError, match="topic t, partition 2: the attempt to list its offsets"):
+        REQUEST.offsets(dict.fromkeys(REQUEST.keys, shared))
+
+
+def test_each_broker_is_sent_its_own_partitions() -> None:
+    part = REQUEST.subset(["1", "3"])
+    assert part.keys == ["1", "3"]
+    assert [row.partition_index for row in part.message(1).topics[0].partitions] == [1, 3]

@@ -1,0 +1,303 @@
+"""Hundreds of ids on three nodes, in virtual time: a node that is dead, silent or not the coordinator any more costs
+its own ids a little time, and the others none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from unittest.mock import Mock, patch
+
+import pytest
+
+from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
+from spark_kafka_sink.exactly_once.clients import SILENCE_MS
+from spark_kafka_sink.exactly_once.leftovers import abort_listed
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import (
+    TransactionListing,
+    describe_transactions,
+    end_transactions,
+    init_producer_id,
+    list_transactional_ids,
+    owners,
+)
+from spark_kafka_sink.requests.transaction_description import ONGOING
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import EndTransaction
+from tests.exactly_once.three_nodes import (
+    DEAD,
+    ELECTION_MS,
+    IDS,
+    LATENCY_MS,
+    OF_THE_DEAD,
+    Cluster,
+    begin_all,
+    elapsed_ms,
+)
+from tests.exactly_once.three_nodes import client as client
+from tests.exactly_once.three_nodes import cluster as cluster
+from tests.exactly_once.three_nodes import prepared as prepared
+
+
+def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    begun = cluster.system.now()
+    assert end_transactions(client, prepared, commit=True) == {}
+    # Fifty are in flight at a time, so a hundred for each node take two or three times there and back.
+    assert elapsed_ms(cluster, begun) <= 5 * 2 * LATENCY_MS
+    assert cluster.counts() == {(node, ApiKey.END_TXN): 100 for node in range(3)}
+
+
+def test_what_is_asked_meanwhile_follows_the_first_requests(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    """A list that comes after the commit of transactions does not have them any more."""
+    ends = client.begin([EndTransaction(each, commit=True) for each in prepared[:30]])
+    listing = TransactionListing(client, ONGOING)
+    client.finish(ends)
+    assert sorted(row.transactional_id for row in listing.rows()) == sorted(IDS[30:])
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
+
+
+def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    with cluster.client() as stranger:
+        assert end_transactions(stranger, prepared, commit=True) == {}
+    assert cluster.total(ApiKey.FIND_COORDINATOR) == 1
+    assert cluster.total(ApiKey.END_TXN) == 300
+
+
+def test_each_coordinator_describes_all_its_ids_in_one_answer(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    found = describe_transactions(client, [*IDS, "unknown"])
+    assert {name: each.id_and_epoch for name, each in found.items()} == {
+        each.transactional_id: each.id_and_epoch for each in prepared
+    }
+    assert all(each.is_open for each in found.values())
+    assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
+
+
+def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.kill(DEAD)
+    begun = cluster.system.now()
+    assert end_transactions(client, prepared, commit=True) == {}
+    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100  # the last pause, and the end
+    of_others = [at for at, node, frame in cluster.requests if struct.unpack_from(">h", frame)[0] == ApiKey.END_TXN]
+    assert sum(at <= begun + 10 * LATENCY_MS for at in of_others) == 200
+    assert len(of_others) == 300
+    attempts = [at for at, address in cluster.system.connects if address.host == f"broker{DEAD}" and at > begun]
+    assert len(attempts) <= 15, "not one for each of its hundred questions"
+    assert cluster.total(ApiKey.FIND_COORDINATOR) <= 15
+
+
+def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.suspend(DEAD)
+    begun = cluster.system.now()
+    assert end_transactions(client, prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) <= ELECTION_MS + 2 * SUSPICIOUS_MS
+    in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= begun + 10 * LATENCY_MS]
+    assert len(in_time) >= 200, "the questions to the other nodes were not held up"
+    assert describe_transactions(client, IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("strike", [Cluster.kill, Cluster.suspend])
+def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_node_that_is_gone(
+    version: int, strike: Callable[[Cluster, int], None]
+) -> None:
+    cluster = Cluster(transaction_version=version)
+    with cluster.client() as client:
+        begun = begin_all(client, version)
+        listed = list(describe_transactions(client, IDS).values())
+        assert all(each.is_open for each in listed)
+        strike(cluster, DEAD)
+        since = cluster.system.now()
+        abort_listed(client, listed)
+        assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * SUSPICIOUS_MS
+        found = describe_transactions(client, IDS)
+    assert not any(each.is_open for each in found.values())
+    assert all(found[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), "all are fenced"
+
+
+def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+    """Perhaps it has much to do, or the network is slow."""
+    with cluster.client() as client:
+        describe_transactions(client, IDS)
+        cluster.suspend(DEAD, elects=False)
+        cluster.system.after(8 * SILENCE_MS, partial(cluster.elect, DEAD))
+        begun = cluster.system.now()
+        end_transactions(client, prepared, commit=True)
+        attempts = [at - begun for at, address in cluster.system.connects if address.host == f"broker{DEAD}"]
+        later = [at for at in attempts if at > 0]
+        assert later[0] == pytest.approx(SILENCE_MS, abs=500)
+        assert later[1] == pytest.approx(SILENCE_MS + 2 * SILENCE_MS, abs=1_000)
+        assert len(later) <= 3
+
+
+def test_a_node_that_answers_slowly_but_answers_is_not_left(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN, node=DEAD, times=None).delay(1_500)
+    begun = cluster.system.now()
+    assert end_transactions(client, prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) == pytest.approx(100 * 1_500, rel=0.1), "longer than the patience: 120 s"
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
+
+
+def test_coordinators_that_have_moved_are_looked_up_together(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    for name in OF_THE_DEAD:
+        cluster.control.move_coordinator(name, 0)
+    begun = cluster.system.now()
+    assert end_transactions(client, prepared, commit=True) == {}
+    assert elapsed_ms(cluster, begun) <= 100
+    assert cluster.total(ApiKey.FIND_COORDINATOR) <= 3
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
+    assert cluster.counts()[0, ApiKey.END_TXN] == 200
+
+
+def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    for seed in range(5):
+        with cluster.client() as client:
+            describe_transactions(client, IDS[seed : seed + 3])
+            cluster.suspend(DEAD, elects=False)
+            begun = cluster.system.now()
+            found = describe_transactions(client, [name for name in IDS if name not in OF_THE_DEAD])
+            assert len(found) == 200
+            assert elapsed_ms(cluster, begun) <= SILENCE_MS + 500
+        cluster.accept(DEAD)
+
+
+def test_a_failure_without_a_name_is_no_refusal(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS):
+        cluster.control.when(api=api, times=2).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    assert end_transactions(client, prepared, commit=True) == {}
+    assert len(describe_transactions(client, IDS)) == 300
+    assert len(list_transactional_ids(client)) == 300
+    assert init_producer_id(client, "new", 60_000).epoch == 0
+
+
+def test_a_failure_that_stays_ends_with_the_patience(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+    cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
+    with cluster.client(timeout_ms=10_000) as client, pytest.raises(MetadataTimeoutError, match="UNKNOWN_SERVER_ERROR"):
+        end_transactions(client, prepared[:3], commit=True)
+
+
+def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+    with cluster.client(timeout_ms=2_000) as client:
+        describe_transactions(client, IDS)
+        cluster.suspend(DEAD, elects=False)
+        cluster.requests.clear()
+        with pytest.raises(MetadataTimeoutError, match=r"broker 2.* has said nothing for 2000 ms"):
+            end_transactions(client, [each for each in prepared if each.transactional_id in OF_THE_DEAD], commit=True)
+        cluster.accept(DEAD)
+        describe_transactions(client, IDS)
+    assert cluster.total(ApiKey.END_TXN) == 0
+
+
+def test_what_was_interrupted_before_it_was_sent_is_not_sent_later(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    """The client is kept for the next batch."""
+    with patch.object(client, "step", Mock(side_effect=KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
+        end_transactions(client, prepared, commit=True)
+    assert len(describe_transactions(client, IDS)) == 300
+    assert cluster.total(ApiKey.END_TXN) == 0
+
+
+def test_an_id_whose_coordinator_may_not_be_looked_up_keeps_no_other_from_being_asked(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    of_the_dead = [each for each in prepared if each.transactional_id in OF_THE_DEAD]
+    with pytest.raises(AuthorizationError):
+        end_transactions(client, [*of_the_dead, TransactionIdentity("not looked up", 0, 0, 1)], commit=False)
+    assert cluster.counts()[DEAD, ApiKey.END_TXN] == len(of_the_dead)
+
+
+def test_a_right_that_is_missing_is_no_reason_to_wait(cluster: Cluster, client: BlockingClient) -> None:
+    cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    with pytest.raises(AuthorizationError, match="look up a coordinator"):
+        describe_transactions(client, IDS)
+
+
+def test_a_task_that_was_fenced_is_named_so_by_old_brokers_too(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.control.when(api=ApiKey.END_TXN).fail(error_codes.INVALID_PRODUCER_EPOCH)
+    assert [error.code for error in end_transactions(client, prepared[:1], commit=True).values()] == [
+        error_codes.PRODUCER_FENCED
+    ]
+    with pytest.raises(Exception, match="PRODUCER_FENCED"):
+        init_producer_id(client, IDS[0], 60_000, ProducerIdAndEpoch(prepared[0].producer_id, 77))
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_look_up_that_fails_is_put_again_after_pauses_that_grow(cluster: Cluster, is_lost: bool) -> None:
+    with cluster.client(timeout_ms=10_000) as client:
+        list_transactional_ids(client)
+        rule = cluster.control.when(api=ApiKey.FIND_COORDINATOR, times=None)
+        if is_lost:
+            rule.drop(applied=False)
+        else:
+            rule.fail(error_codes.COORDINATOR_NOT_AVAILABLE)
+        begun = cluster.system.now()
+        with pytest.raises(
+            KafkaSinkError, match=r"The last failure: .*(COORDINATOR_NOT_AVAILABLE|closed the connection)"
+        ):
+            describe_transactions(client, IDS)
+        assert elapsed_ms(cluster, begun) == pytest.approx(10_000, abs=100)
+    assert 10 <= cluster.total(ApiKey.FIND_COORDINATOR) <= 20
+
+
+def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    with cluster.client() as client:
+        owners(client)  # now it knows the brokers, and no coordinator
+        for node in range(3):
+            cluster.refuse(node)
+            cluster.cut(node)
+            cluster.system.after(ELECTION_MS, partial(cluster.accept, node))
+        begun = cluster.system.now()
+        assert len(describe_transactions(client, IDS)) == 300
+        assert elapsed_ms(cluster, begun) >= ELECTION_MS
+
+
+@pytest.mark.parametrize(
+    ("api", "nth"),
+    [
+        (ApiKey.END_TXN, 1),
+        (ApiKey.INIT_PRODUCER_ID, 1),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, 1),
+        (ApiKey.END_TXN, len(IDS) + 1),
+    ],
+)
+def test_an_abort_that_must_not_last_ends_each_of_its_steps_with_the_patience_that_it_is_given(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity], api: ApiKey, nth: int
+) -> None:
+    """The markers of a leader that stands still may take minutes."""
+    listed = list(describe_transactions(client, IDS).values())
+    cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
+    begun = cluster.system.now()
+    with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
+        abort_listed(client, listed, timeout_ms=5_000)
+    assert 5_000 <= elapsed_ms(cluster, begun) <= 7_000

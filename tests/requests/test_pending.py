@@ -1,0 +1,397 @@
+"""Requests are routed, retried and given up as their responses say. The test is the driver, and the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import AuthorizationError, BrokerError, DisconnectedError, UnsupportedVersionError
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
+from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, UNKNOWN_TOPIC_MS_MAX, Attempt, Call, PendingRequests
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Leader, Route
+from spark_kafka_sink.requests.routing import Routing
+from spark_kafka_sink.requests.topics import DescribeTopic
+from spark_kafka_sink.requests.transactions import DescribeTransactions, descriptions
+from tests.fake_system import FakeSystem
+
+NODES = [Node(number, f"b{number}", 9092) for number in range(3)]
+PAUSE_MS = 100.0
+LOST = DisconnectedError("broker 1 closed the connection")
+
+
+class Engine:
+    """PendingRequests in virtual time. `any_node`: the node for requests that every broker can respond to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.any_node: Node | None = NODES[0]
+        metadata = Metadata(NODES, ClientConfig(("b0:9092",)), system=FakeSystem(), allow_auto_topic_creation=False)
+        self.leader: Node | None = None
+        self.routing = Routing(metadata, lambda now: self.any_node)
+        self.pending = PendingRequests(self.routing, lambda failures: PAUSE_MS * 2.0**failures)
+
+    def describe(
+        self, *ids: str, retries: bool = True, retries_unknown_errors: bool = False, when_ended: bool = False
+    ) -> Call[Any]:
+        request = DescribeTransactions(list(ids), when_ended)
+        call: Call[Any] = Call([request], retries=retries, retries_unknown_errors=retries_unknown_errors)
+        self.pending.add(call)
+        return call
+
+    def unknown_topic(self, topic: str) -> None:
+        error = broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
+        self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
+        find = self.routing.find
+        self.routing.find = (  # type: ignore[method-assign]
+            lambda route, now: self.leader if isinstance(route, Leader) else find(route, now)
+        )
+
+    def coordinators(self, **nodes: int) -> None:
+        for name, node in nodes.items():
+            self.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODES[node])
+
+    def send(self) -> list[Attempt]:
+        """Send all that is due."""
+        attempts = self.pending.due(self.now)
+        for attempt in attempts:
+            self.pending.sent(attempt)
+        return attempts
+
+    def send_one(self) -> Attempt:
+        (attempt,) = self.send()
+        return attempt
+
+    def respond(self, attempt: Attempt, **error_codes: int) -> None:
+        """Respond to a request about ids. `error_codes`: by id; of the others it succeeds."""
+        by_id = {name: error_codes.get(name, codes.NONE) for name in attempt.keys}
+        message = located(by_id) if isinstance(attempt.request, FindCoordinator) else described(by_id)
+        self.pending.responded(attempt, message, self.now)
+
+    def wait(self) -> None:
+        """Let the time pass until something may be due."""
+        self.now = self.pending.next_due_ms(self.now)
+
+
+class AppendTo(DescribeTopic):
+    """A request for the leader of a topic's partition 0."""
+
+    def route(self, key: str) -> Route:
+        return Leader(self.name, 0)
+
+
+def located(by_id: dict[str, int]) -> FindCoordinatorResponse:
+    """The coordinators of ids: node 1 for each. `by_id`: error codes."""
+    rows = [Coordinator(key=name, node_id=1, host="b1", port=9092, error_code=code) for name, code in by_id.items()]
+    return FindCoordinatorResponse(coordinators=rows)
+
+
+def described(by_id: dict[str, int]) -> DescribeTransactionsResponse:
+    states = [
+        TransactionState(error_code=code, transactional_id=name, producer_id=70, producer_epoch=3)
+        for name, code in by_id.items()
+    ]
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def about(attempts: Iterable[Attempt]) -> dict[int, list[str]]:
+    return {attempt.node.id: sorted(attempt.keys) for attempt in attempts}
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+# --- routing
+
+
+def test_looks_up_unknown_coordinators_in_one_request_of_any_broker(engine: Engine) -> None:
+    engine.describe("a", "b")
+    lookup = engine.send_one()
+    assert isinstance(lookup.request, FindCoordinator)
+    assert about([lookup]) == {0: ["a", "b"]}
+    assert not engine.send(), "they wait for the lookup"
+    engine.respond(lookup)
+    assert about(engine.send()) == {1: ["a", "b"]}
+
+
+def test_sends_each_coordinator_one_request_about_all_its_keys(engine: Engine) -> None:
+    engine.coordinators(a=1, b=2, c=1)
+    call = engine.describe("a", "b", "c")
+    attempts = engine.send()
+    assert about(attempts) == {1: ["a", "c"], 2: ["b"]}
+    engine.respond(attempts[1])
+    assert list(call.responses) == ["b"]
+    engine.respond(attempts[0])
+    assert call.is_done
+    assert list(call.results()) == ["a", "b", "c"]
+
+
+def test_known_coordinators_are_not_kept_waiting_for_a_lookup(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    engine.describe("a", "b")
+    requests = {type(attempt.request): list(attempt.keys) for attempt in engine.send()}
+    assert requests == {DescribeTransactions: ["a"], FindCoordinator: ["b"]}
+
+
+def test_each_call_looks_up_its_own_coordinators(engine: Engine) -> None:
+    """Old brokers look up one key in a request: several keys of one call must not fail another call with one key."""
+    first, second = engine.describe("a", "b"), engine.describe("c")
+    of_first, of_second = engine.send()
+    assert [list(attempt.keys) for attempt in (of_first, of_second)] == [["a", "b"], ["c"]]
+    engine.pending.failed(of_first, UnsupportedVersionError("node 0 looks up one key"), engine.now)
+    assert first.error is not None
+    engine.respond(of_second)
+    assert about(engine.send()) == {1: ["c"]}
+    assert second.error is None
+
+
+def test_lookup_of_a_removed_call_delays_no_other(engine: Engine) -> None:
+    call = engine.describe("a")
+    engine.send()
+    engine.pending.remove(call)
+    engine.describe("b")
+    assert about(engine.send()) == {0: ["b"]}
+
+
+def test_topic_that_is_unknown_again_has_the_whole_time_again(engine: Engine) -> None:
+    call = Call([AppendTo("t")])
+    engine.pending.add(call)
+    engine.unknown_topic("t")
+    engine.send()
+    engine.now = 1_000
+    engine.leader = NODES[1]
+    assert len(engine.pending.due(engine.now)) == 1, "it is known"
+    engine.now, engine.leader = 20_000, None
+    engine.send()
+    assert not call.is_done
+
+
+def test_waits_a_moment_while_no_node_can_be_used(engine: Engine) -> None:
+    engine.any_node = None
+    engine.describe("a")
+    assert engine.send() == []
+    assert engine.pending.next_due_ms(engine.now) == POLL_INTERVAL_MS
+    engine.any_node = NODES[2]
+    assert about(engine.send()) == {2: ["a"]}
+
+
+def test_nothing_is_due_that_was_not_sent_and_is_due_again(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    engine.describe("a")
+    assert len(engine.pending.due(engine.now)) == 1
+    assert len(engine.pending.due(engine.now)) == 1, "until it is sent"
+    engine.send()
+    assert engine.pending.due(engine.now) == []
+
+
+# --- retry
+
+
+@pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.CONCURRENT_TRANSACTIONS])
+def test_retries_a_retriable_key_after_a_pause_and_leaves_the_others_alone(engine: Engine, code: int) -> None:
+    engine.coordinators(a=1, b=1)
+    call = engine.describe("a", "b")
+    engine.respond(engine.send_one(), a=code)
+    assert engine.send() == []
+    engine.wait()
+    assert engine.now > 0
+    again = engine.send_one()
+    assert about([again]) == {1: ["a"]}
+    engine.respond(again)
+    assert set(call.results()) == {"a", "b"}
+
+
+def test_pauses_grow_with_each_failure(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    engine.describe("a")
+    pauses = []
+    for _ in range(3):
+        sent_ms = engine.now
+        engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)
+        engine.wait()
+        pauses.append(engine.now - sent_ms)
+    assert pauses == [PAUSE_MS, 2 * PAUSE_MS, 4 * PAUSE_MS]
+
+
+def test_concurrent_transactions_are_retried_sooner(engine: Engine) -> None:
+    assert [engine.pending.pause_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [20, 40, 80]
+
+
+def test_looks_up_a_coordinator_that_has_moved(engine: Engine) -> None:
+    engine.coordinators(a=2, b=2)
+    engine.describe("a", "b")
+    engine.respond(engine.send_one(), a=codes.NOT_COORDINATOR)
+    engine.wait()
+    lookup = engine.send_one()
+    assert isinstance(lookup.request, FindCoordinator)
+    assert list(lookup.keys) == ["a"]
+    engine.respond(lookup)
+    assert about(engine.send()) == {1: ["a"]}
+
+
+def test_looks_up_the_coordinator_after_a_lost_response_and_names_its_keys_as_in_doubt(engine: Engine) -> None:
+    engine.coordinators(a=2)
+    call = engine.describe("a")
+    engine.pending.failed(engine.send_one(), LOST, engine.now)
+    assert call.in_doubt == {"a"}
+    assert call.last_failure is LOST
+    engine.wait()
+    assert isinstance(engine.send_one().request, FindCoordinator)
+
+
+def test_a_request_that_was_never_sent_is_in_no_doubt(engine: Engine) -> None:
+    engine.coordinators(a=2)
+    call = engine.describe("a")
+    (attempt,) = engine.pending.due(engine.now)
+    engine.pending.failed(attempt, LOST, engine.now)
+    assert call.in_doubt == set()
+
+
+def test_a_lost_node_does_not_delay_the_keys_of_others(engine: Engine) -> None:
+    engine.coordinators(a=1, b=2)
+    call = engine.describe("a", "b")
+    first, second = engine.send()
+    engine.pending.failed(first, LOST, engine.now)
+    engine.respond(second)
+    assert list(call.responses) == ["b"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_retries_a_lookup_after_pauses_that_grow(engine: Engine, is_lost: bool) -> None:
+    engine.describe("a")
+    for failures in range(3):
+        sent_ms, lookup = engine.now, engine.send_one()
+        if is_lost:
+            engine.pending.failed(lookup, LOST, engine.now)
+        else:
+            engine.respond(lookup, a=codes.COORDINATOR_NOT_AVAILABLE)
+        engine.wait()
+        assert engine.now - sent_ms == PAUSE_MS * 2**failures
+
+
+def test_retries_a_key_that_the_response_does_not_name(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    call = engine.describe("a")
+    engine.pending.responded(engine.send_one(), described({}), engine.now)
+    engine.wait()
+    engine.respond(engine.send_one())
+    assert list(call.results()) == ["a"]
+
+
+def test_unknown_server_error_is_retried_for_a_caller_that_can_wait(engine: Engine) -> None:
+    for waits in (True, False):
+        call = Call([InitProducerId(None)], retries_unknown_errors=waits)
+        engine.pending.add(call)
+        rejected = InitProducerIdResponse(error_code=codes.UNKNOWN_SERVER_ERROR)
+        engine.pending.responded(engine.send_one(), rejected, engine.now)
+        assert call.is_done != waits
+        engine.pending.remove(call)
+
+
+def test_retries_the_description_of_a_transaction_until_it_has_ended(engine: Engine) -> None:
+    engine.coordinators(a=1, b=1)
+    call = engine.describe("a", "b", when_ended=True)
+    attempt = engine.send_one()
+    response = described({"a": codes.NONE, "b": codes.NONE})
+    response.transaction_states[0].transaction_state = "PrepareCommit"
+    engine.pending.responded(attempt, response, engine.now)
+    assert list(call.responses) == ["b"]
+    engine.wait()
+    engine.respond(engine.send_one())
+    assert call.is_done
+
+
+def test_ends_a_key_whose_topic_stays_unknown(engine: Engine) -> None:
+    call = Call([AppendTo("t")])
+    engine.pending.add(call)
+    engine.unknown_topic("t")
+    while not call.is_done:
+        assert engine.send() == []
+        engine.wait()
+    assert engine.now == pytest.approx(UNKNOWN_TOPIC_MS_MAX, abs=2 * POLL_INTERVAL_MS)
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        call.results()
+
+
+# --- final results
+
+
+def test_a_rejection_is_a_final_response_for_the_caller_to_judge(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    call = engine.describe("a")
+    engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    request, responses = DescribeTransactions(["a"]), call.results()
+    with pytest.raises(AuthorizationError, match="transactional id a: the attempt to describe the transaction"):
+        descriptions(request, responses)
+
+
+def test_descriptions_leave_out_ids_that_are_unknown(engine: Engine) -> None:
+    engine.coordinators(a=1, b=1)
+    call = engine.describe("a", "b")
+    engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_NOT_FOUND)
+    found = descriptions(DescribeTransactions(["a", "b"]), call.results())
+    assert {name: each.id_and_epoch for name, each in found.items()} == {"b": ProducerIdAndEpoch(70, 3)}
+
+
+def test_a_lookup_that_is_rejected_ends_the_call_when_the_other_keys_are_done(engine: Engine) -> None:
+    engine.coordinators(b=2)
+    call = engine.describe("a", "b")
+    of_b, lookup = sorted(engine.send(), key=lambda attempt: type(attempt.request).__name__)
+    engine.respond(lookup, a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert not call.is_done
+    engine.respond(of_b)
+    with pytest.raises(AuthorizationError, match="look up a coordinator"):
+        call.results()
+
+
+def test_a_request_that_the_node_does_not_support_ends_its_keys(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    call = engine.describe("a")
+    (attempt,) = engine.pending.due(engine.now)
+    engine.pending.failed(attempt, UnsupportedVersionError("node 1 does not support it"), engine.now)
+    with pytest.raises(UnsupportedVersionError):
+        call.results()
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_call_without_retries_fails_at_the_first_failure(engine: Engine, is_lost: bool) -> None:
+    engine.coordinators(a=1)
+    call = engine.describe("a", retries=False)
+    attempt = engine.send_one()
+    if is_lost:
+        engine.pending.failed(attempt, LOST, engine.now)
+    else:
+        engine.respond(attempt, a=codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with pytest.raises(DisconnectedError if is_lost else BrokerError):
+        call.results()
+
+
+def test_ignores_what_becomes_of_a_call_that_was_removed(engine: Engine) -> None:
+    engine.coordinators(a=1)
+    call = engine.describe("a")
+    attempt = engine.send_one()
+    engine.pending.remove(call)
+    engine.respond(attempt)
+    engine.pending.failed(attempt, LOST, engine.now)
+    assert (call.responses, call.in_doubt) == ({}, set())
+    assert engine.send() == []
+
+
+def test_counts_each_final_result_as_progress(engine: Engine) -> None:
+    engine.coordinators(a=1, b=1)
+    call = engine.describe("a", "b")
+    engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)
+    assert call.progress == 1

@@ -1,0 +1,28 @@
+"""In which versions a Produce request may be sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.protocol.messages.produce import ProduceRequest
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.produce_versions import produce_versions
+
+OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
+
+
+@pytest.mark.parametrize(
+    ("transaction_version", "by_name_only", "expected"),
+    [
+        (None, False, (OLDEST, NEWEST)),
+        (None, True, (OLDEST, 12)),
+        (0, False, (OLDEST, 11)),
+        (1, True, (OLDEST, 11)),
+        (2, False, (12, NEWEST)),
+        (2, True, (12, 12)),
+    ],
+)
+def test_partitions_join_by_being_written_from_version_12_and_names_go_no_further(
+    transaction_version: int | None, by_name_only: bool, expected: tuple[int, int]
+) -> None:
+    assert produce_versions(transaction_version, by_name_only=by_name_only) == VersionRange(*expected)

@@ -1,0 +1,55 @@
+"""Which node a route leads to."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.requests.request import TRANSACTION, Broker, CoordinatorKey, Leader, Role
+from spark_kafka_sink.requests.routing import MAX_COORDINATORS, Routing
+from tests.fake_system import FakeSystem
+
+NODE, OTHER = Node(1, "b1", 9092), Node(2, "b2", 9092)
+X = CoordinatorKey(TRANSACTION, "x")
+
+
+def routing(any_node: Node | None = NODE) -> Routing:
+    metadata = Metadata([NODE], ClientConfig(("b1:9092",)), system=FakeSystem(), allow_auto_topic_creation=False)
+    return Routing(metadata, lambda now: any_node)
+
+
+def test_coordinator_is_unknown_until_it_is_added_and_after_it_is_forgotten() -> None:
+    routes = routing()
+    assert routes.find(X, 0) is None
+    routes.add_coordinator(X, OTHER)
+    assert routes.find(X, 0) is OTHER
+    routes.forget(X)
+    assert routes.find(X, 0) is None
+
+
+def test_keeps_the_coordinators_that_were_looked_up_last() -> None:
+    routes = routing()
+    keys = [CoordinatorKey(TRANSACTION, str(number)) for number in range(MAX_COORDINATORS + 5)]
+    for key in keys:
+        routes.add_coordinator(key, NODE)
+    routes.add_coordinator(keys[-1], OTHER)
+    assert [key for key in keys if routes.find(key, 0) is not None] == keys[5:]
+
+
+def test_any_node_serves_a_request_for_an_unknown_controller() -> None:
+    assert routing().find(Role.CONTROLLER, 0) is NODE
+    assert routing().find(Role.ANY_BROKER, 0) is NODE
+    assert routing(None).find(Role.ANY_BROKER, 0) is None
+
+
+def test_route_to_one_broker_is_that_broker() -> None:
+    assert routing().find(Broker(OTHER), 0) is OTHER
+
+
+def test_unknown_leader_requests_metadata() -> None:
+    routes = routing()
+    version = routes._metadata.request_update()
+    routes._metadata._wants_full = False
+    assert routes.find(Leader("t", 0), 0) is None
+    assert routes._metadata._wants_full
+    assert version is not None

@@ -1,0 +1,39 @@
+"""Requests about topics: which fields their messages have, and which responses are final."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.new_topic import NewTopic
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from spark_kafka_sink.requests.request import Role
+from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopics, ValidateTopic
+from spark_kafka_sink.requests.verdicts import Verdict
+
+
+@pytest.mark.parametrize(("version", "has_operations"), [(7, False), (8, True)])
+def test_topics_are_described_with_operations_in_versions_that_have_them(version: int, has_operations: bool) -> None:
+    assert DescribeTopics(["t"], with_operations=True).message(version).include_topic_authorized_operations == (
+        has_operations
+    )
+    assert not DescribeTopics(["t"]).message(version).include_topic_authorized_operations
+
+
+def test_topics_are_created_by_their_description_only_if_that_is_asked_for() -> None:
+    assert not DescribeTopics(["t"]).message(9).allow_auto_topic_creation
+    assert DescribeTopics(["t"], auto_create=True).message(9).allow_auto_topic_creation
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "verdict"),
+    [(CreateTopic, Role.CONTROLLER, Verdict.RETRY), (ValidateTopic, Role.ANY_BROKER, Verdict.DONE)],
+)
+def test_topic_is_validated_by_any_broker_and_created_by_the_controller(
+    kind: type[CreateTopic], route: Role, verdict: Verdict
+) -> None:
+    request = kind(NewTopic("t", 3, 1))
+    assert request.route("t") is route
+    assert request.message(7).validate_only == (kind is ValidateTopic)
+    response = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=codes.NOT_CONTROLLER)])
+    assert request.classify(response).verdict is verdict

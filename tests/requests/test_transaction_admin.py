@@ -1,0 +1,226 @@
+"""Questions to coordinators are asked until there is an answer, whatever becomes of coordinators and connections."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker.context import RequestContext
+from spark_kafka_sink.broker.handlers import handler_module
+from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.describe_transactions import TopicData
+from spark_kafka_sink.requests.transaction_admin import (
+    describe_transactions,
+    end_transactions,
+    init_producer_id,
+    list_transactional_ids,
+)
+from spark_kafka_sink.requests.transaction_description import ONGOING
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.cases import client_of, open_ids, rows, seen
+from tests.exactly_once.open_pair import ids
+from tests.exactly_once.open_pair import written as written
+from tests.fake_system import FakeSystem
+from tests.simulated_cluster import SimulatedCluster
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transactions_are_ended_together_and_once_more_is_no_refusal(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], commit: bool
+) -> None:
+    with client_of(broker) as client:
+        assert end_transactions(client, written, commit=commit) == {}
+        assert end_transactions(client, written, commit=commit) == {}
+    assert seen(broker) == (rows(0) if commit else [])
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_end_whose_answer_is_lost_is_asked_for_again(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], applied: bool
+) -> None:
+    broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
+    with client_of(broker) as client:
+        assert end_transactions(client, written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        error_codes.CONCURRENT_TRANSACTIONS,
+        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
+        error_codes.COORDINATOR_NOT_AVAILABLE,
+        error_codes.NOT_COORDINATOR,
+    ],
+)
+@pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.INIT_PRODUCER_ID])
+def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], api: ApiKey, code: int
+) -> None:
+    broker.control.when(api=api, times=3).fail(code)
+    with client_of(broker) as client:
+        assert sorted(describe_transactions(client, ids(written))) == ids(written)
+        assert end_transactions(client, written, commit=True) == {}
+        assert init_producer_id(client, written[0].transactional_id, 60_000).producer_id == written[0].producer_id
+    assert seen(broker) == rows(0)
+
+
+@pytest.mark.parametrize("code", [error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE])
+def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], code: int
+) -> None:
+    broker.control.when(api=ApiKey.LIST_TRANSACTIONS, times=3).fail(code)
+    broker.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
+    assert open_ids(broker) == ids(written)
+
+
+def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move(pause_ms: float) -> None:
+        for name in ids(written):
+            broker.control.move_coordinator(name, 0)
+        pause(pause_ms)
+
+    for name in ids(written):
+        broker.control.move_coordinator(name, 1)
+    broker.control.when(api=ApiKey.LIST_TRANSACTIONS, node=1).fail(error_codes.COORDINATOR_NOT_AVAILABLE)
+    with client_of(broker) as client:
+        pause = client.pause
+        monkeypatch.setattr(client, "pause", move)
+        assert list_transactional_ids(client, ONGOING) == ids(written)
+
+
+def test_coordinators_that_move_between_two_questions_are_found_again(
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
+) -> None:
+    with client_of(broker) as client:
+        describe_transactions(client, ids(written))
+        for node in (0, 1):
+            for name in ids(written):
+                broker.control.move_coordinator(name, node)
+            assert sorted(describe_transactions(client, ids(written))) == ids(written)
+        assert end_transactions(client, written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+def test_a_broker_that_goes_away_is_left_for_another(
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
+) -> None:
+    with client_of(broker) as client:
+        describe_transactions(client, ids(written))
+        for name in ids(written):
+            broker.control.move_coordinator(name, 1)
+        describe_transactions(client, ids(written))
+        broker.control.stop_node(1)
+        assert end_transactions(client, written, commit=True) == {}
+    assert seen(broker) == rows(0)
+
+
+def test_what_has_begun_under_a_newer_epoch_is_left_alone(
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
+) -> None:
+    with client_of(broker) as client:
+        newer = init_producer_id(client, written[0].transactional_id, 60_000)
+        refused = end_transactions(client, written[:1], commit=False)
+        assert isinstance(refused[written[0].transactional_id], ProducerFencedError)
+        assert describe_transactions(client, ids(written))[written[0].transactional_id].id_and_epoch == newer
+        with pytest.raises(ProducerFencedError):
+            init_producer_id(client, written[0].transactional_id, 60_000, written[0].id_and_epoch)
+
+
+def test_what_a_coordinator_does_not_know_is_missing(broker: EmbeddedBroker) -> None:
+    with client_of(broker) as client:
+        assert describe_transactions(client, ["p-1-0-0"]) == {}
+
+
+def test_an_id_that_may_not_be_described_is_an_error_and_not_an_unknown_one(broker: EmbeddedBroker) -> None:
+    """Of a driver's id it would mean that there is no driver."""
+    code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(code)
+    with client_of(broker) as client, pytest.raises(BrokerError, match=r"transactional id p-driver.*Grant"):
+        describe_transactions(client, ["p-driver"])
+
+
+def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
+    broker: EmbeddedBroker, written: list[TransactionIdentity]
+) -> None:
+    broker.control.when(api=ApiKey.END_TXN, times=None).drop()
+    config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
+    with (
+        new_client(config, timeout_ms=50) as client,
+        pytest.raises(KafkaSinkError, match="nothing within 50 ms"),
+    ):
+        end_transactions(client, written, commit=True)
+
+
+def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
+    broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = handler_module(ApiKey.DESCRIBE_TRANSACTIONS).handle
+
+    def poisoned(context: RequestContext, request: Any) -> Any:
+        answer: Any = handle(context, request)
+        for row in answer.transaction_states:
+            row.transaction_state += "\nforged"
+            for topic in row.topics:
+                topic.topic += "\x1b[31m"
+        return answer
+
+    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_TRANSACTIONS), "handle", poisoned)
+    with client_of(broker) as client:
+        shown = str(describe_transactions(client, [each.transactional_id for each in written]))
+    assert "forged" in shown
+    assert "\\n" not in shown
+    assert "\\x1b" not in shown
+
+
+def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One answer is about all ids of a coordinator, each with all partitions that its task has written to."""
+    partitions = 50
+    handle = handler_module(ApiKey.DESCRIBE_TRANSACTIONS).handle
+
+    def of_many_partitions(context: RequestContext, request: Any) -> Any:
+        answer: Any = handle(context, request)
+        for row in answer.transaction_states:
+            row.error_code, row.topics = 0, [TopicData(topic=f"t{number}") for number in range(partitions)]
+        return answer
+
+    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_TRANSACTIONS), "handle", of_many_partitions)
+    system = FakeSystem()
+    cluster = SimulatedCluster(system, topics={"t": 1})
+    config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
+    with new_client(config, system=system) as client:
+        client.topic("t")
+        describe_transactions(client, ["warm"])
+        ids = [f"id-{number}" for number in range(80)]
+        calls = [calls_of(partial(describe_transactions, client, some)) for some in (ids[:20], ids)]
+    assert calls[1] < 5 * calls[0]
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions in Python are called."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls

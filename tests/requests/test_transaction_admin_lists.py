@@ -1,0 +1,101 @@
+"""The list of all transactions: every broker is asked, also one that has joined since, and a dead one's successors."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import (
+    TransactionListing,
+    describe_transactions,
+    end_transactions,
+    init_producer_id,
+    list_transactional_ids,
+)
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tests.exactly_once.three_nodes import DEAD, ELECTION_MS, IDS, OF_THE_DEAD, Cluster, elapsed_ms
+from tests.exactly_once.three_nodes import client as client
+from tests.exactly_once.three_nodes import cluster as cluster
+from tests.exactly_once.three_nodes import prepared as prepared
+
+
+def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_joined_since_the_last_look(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.elect(DEAD)
+    assert DEAD not in {node.id for node in client.all_nodes()}
+    cluster.control.start_node(DEAD)
+    cluster.share(range(3))
+    cluster.requests.clear()
+    rows = TransactionListing(client, ONGOING).rows()
+    assert sorted(row.transactional_id for row in rows) == sorted(IDS)
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
+
+
+def test_what_is_listed_comes_with_its_epochs(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    end_transactions(client, prepared[:100], commit=True)
+    init_producer_id(client, "another", 60_000)
+    listed = list_transactional_ids(client, ONGOING, EMPTY)
+    found = describe_transactions(client, [name for name in listed if name.startswith("task")]).values()
+    assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
+        (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
+    }
+
+
+def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(cluster: Cluster, client: BlockingClient) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    begun = cluster.system.now()
+    with pytest.raises(AuthorizationError, match="the attempt to list transactions was refused"):
+        list_transactional_ids(client)
+    assert elapsed_ms(cluster, begun) <= 100
+
+
+def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    cluster.kill(DEAD)
+    begun = cluster.system.now()
+    assert list_transactional_ids(client) == sorted(IDS)
+    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
+
+
+def test_a_broker_that_has_come_since_is_asked_for_its_list(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
+    """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
+    cluster.elect(DEAD)
+    with cluster.client() as client:
+        describe_transactions(client, IDS)
+        cluster.control.start_node(DEAD)
+        cluster.share(range(3))
+        assert list_transactional_ids(client) == sorted(IDS)
+
+
+def test_what_moves_while_a_list_is_answered_to_a_broker_that_has_answered_is_in_the_next_list(
+    cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
+) -> None:
+    def moves(request: object) -> bool:
+        for name in OF_THE_DEAD:
+            cluster.control.move_coordinator(name, 0)
+        return True
+
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD, matches=moves).delay(0)
+    assert list_transactional_ids(client) == sorted(set(IDS) - set(OF_THE_DEAD))
+    assert list_transactional_ids(client) == sorted(IDS)
+
+
+def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    with cluster.client(timeout_ms=10_000) as client:
+        client.topic("t")
+        with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
+            list_transactional_ids(client)
+        assert client._pending._calls == [], "no request of it is sent later"
+    assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20

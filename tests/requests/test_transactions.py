@@ -1,0 +1,35 @@
+"""What requests read in their answers, whatever the version of the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import CommitOffsets
+from spark_kafka_sink.requests.verdicts import Verdict
+
+
+def test_a_coordinator_is_taken_from_either_layout_of_the_answer() -> None:
+    lookup = FindCoordinator(["x"])
+    one = FindCoordinatorResponse(node_id=1, host="b1", port=9092)
+    several = FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1, host="b1", port=9092)])
+    for answer in (one, several):
+        assert lookup.classify(answer).verdict is Verdict.DONE
+        assert lookup.coordinators(answer) == {"x": Node(1, "b1", 9092)}
+    refused = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert (lookup.classify(refused).verdict, lookup.coordinators(refused)) == (Verdict.REFUSED, {})
+
+
+@pytest.mark.parametrize(
+    ("group", "lowest"),
+    [(GroupMetadata("g"), 0), (GroupMetadata("g", member_id="m"), 3), (GroupMetadata("g", generation_id=1), 3)],
+)
+def test_offsets_are_committed_by_version_0_unless_a_member_is_named(group: GroupMetadata, lowest: int) -> None:
+    identity = TransactionIdentity("x", *ProducerIdAndEpoch(70, 3), 1)
+    assert CommitOffsets(identity, group, {}).versions.min == lowest
