@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.preflight.certificates import certificate_checks
-from spark_kafka_sink.client.preflight.checks import (
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.system import OperatingSystem, System
+from spark_kafka_sink.preflight.certificates import certificate_checks
+from spark_kafka_sink.preflight.checks import (
     BOOTSTRAP,
     METADATA,
     SECURITY,
@@ -17,13 +20,11 @@ from spark_kafka_sink.client.preflight.checks import (
     Target,
     topic_name,
 )
-from spark_kafka_sink.client.preflight.creation import creation_question
-from spark_kafka_sink.client.preflight.meant import with_names_meant
-from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.client.preflight.questions import ask, rights, sizes_and_clocks
-from spark_kafka_sink.client.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
-from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.system import OperatingSystem, System
+from spark_kafka_sink.preflight.cluster_checks import CLUSTER_CHECKS, THOROUGH_CHECKS
+from spark_kafka_sink.preflight.meant import with_names_meant
+from spark_kafka_sink.preflight.probe import Probe
+from spark_kafka_sink.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 
 def preflight(
@@ -41,43 +42,30 @@ def preflight(
         nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     except ConfigurationError as error:
         remedy = "Correct the names in bootstrap.servers, or the name service of this machine."
-        return _cut_short(Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy), target)
+        return _cut_short(Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True), target)
     try:
-        probe = Probe(config, nodes, target, system)
+        probe = Probe(config, nodes, target, patience, system)
     except ConfigurationError as error:
         remedy = "Correct the option; a file must be at this path on every machine that connects."
         return _cut_short(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
-        probe.run(patience)
+        probe.run()
         checks = reached_checks(probe, config, patience)
         if thorough:
             places = [*probe.bootstrap, *probe.leaders()]
             certificates = certificate_checks(config, places, system, patience.silence_ms)
             checks = [names_check(places, system), *checks, *certificates]
         if probe.answer is not None:
-            checks += _answers(probe, patience, thorough=thorough)
+            checks += _cluster_checks(probe, probe.answer.topics, thorough=thorough)
         if probe.answer is not None and any(check.detail == DOES_NOT_EXIST for check in checks):
-            checks = with_names_meant(checks, probe, patience.silence_ms)
+            checks = with_names_meant(checks, probe)
         return checks
 
 
-def _answers(probe: Probe, patience: Patience, *, thorough: bool) -> list[Check]:
-    answered = probe.answer.topics if probe.answer is not None else []
-    found = {topic.name for topic in answered if not topic.error_code}
-    known = [topic for topic in probe.target.topics if topic in found]
-    questions = [*rights(probe.target), *(sizes_and_clocks(known, probe.target.record_bytes_max) if thorough else ())]
-    found_checks = [ask(probe, question, patience) for question in questions]
-    return [*_creation(probe, patience), *found_checks]
-
-
-def _creation(probe: Probe, patience: Patience) -> list[Check]:
-    wanted = probe.target.new_topic
-    answered = probe.answer.topics if probe.answer is not None else []
-    found = next((topic for topic in answered if wanted is not None and topic.name == wanted.name), None)
-    if wanted is None or found is None:
-        return []
-    asked = creation_question(wanted, found)
-    return [asked if isinstance(asked, Check) else ask(probe, asked, patience)]
+def _cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
+    kinds = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
+    found = [check for kind in kinds for check in kind(probe.target, topics)]
+    return [check if isinstance(check, Check) else check.run(probe) for check in found]
 
 
 def _cut_short(failed: Check, target: Target) -> list[Check]:

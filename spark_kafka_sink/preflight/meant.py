@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
-from spark_kafka_sink.client.preflight.checks import Check, Outcome, topic_name
-from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.client.preflight.reached import DOES_NOT_EXIST
-from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_sink.errors import NetworkError
+from spark_kafka_sink.preflight.checks import Check, Outcome, topic_name
+from spark_kafka_sink.preflight.probe import Probe
+from spark_kafka_sink.preflight.reached import DOES_NOT_EXIST
+from spark_kafka_sink.requests.topics import DescribeTopics
 
 
-def with_names_meant(checks: Sequence[Check], probe: Probe, patience_ms: float) -> list[Check]:
-    """The checks; a topic that is missing has the nearest name that this user may see. One question for all of them."""
+def with_names_meant(checks: Sequence[Check], probe: Probe) -> list[Check]:
+    """The checks; a topic that is missing has the nearest name that this user may see. One request for all of them."""
     wanted = {topic_name(topic): topic for topic in probe.target.topics}
     missing = {check.name for check in checks if check.outcome is Outcome.FAILED and check.detail == DOES_NOT_EXIST}
     if not missing:
         return list(checks)
-    question = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-    message = probe.ask(question, versions=None, patience_ms=patience_ms).message
-    if not isinstance(message, MetadataResponse):
+    try:
+        message = probe.send(DescribeTopics(None)).response
+    except NetworkError:
         return list(checks)
     names = [topic.name for topic in message.topics if topic.name and not topic.is_internal]
     return [_with_name(check, wanted[check.name], names) if check.name in missing else check for check in checks]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Patience, Target, failure, preflight
-from spark_kafka_sink.client.preflight.reached import topic_check
+from spark_kafka_sink.preflight import HASTE, Check, Outcome, Patience, Target, failure, preflight
+from spark_kafka_sink.preflight.reached import topic_check
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
@@ -66,6 +66,26 @@ def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
 
 def test_where_the_rows_name_topics_every_broker_is_connected_to() -> None:
     assert [*checks_of(simulated(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
+
+
+def test_names_the_option_of_a_missing_dead_letter_topic_and_suggests_no_other_topic() -> None:
+    cluster = simulated()
+    config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
+    target = Target(("t", "tt"), topic_options=(("tt", "deadLetterTopic"),), create_topics=False)
+    checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
+    assert checks["topic tt"].detail == "does not exist; the option deadLetterTopic names it"
+    assert checks["topic tt"].remedy == "Create the topic, or correct deadLetterTopic."
+    assert outcomes(checks)["topic t"] == "passed"
+
+
+def test_only_names_and_addresses_that_fail_concern_the_address() -> None:
+    cluster = simulated()
+    cluster.system.names["nowhere"] = []
+    unresolved = checks_of(cluster, "t", servers="nowhere:9092")
+    assert [name for name, check in unresolved.items() if check.concerns_address] == ["bootstrap servers"]
+    missing = checks_of(simulated(), "tpoic", create=False)
+    assert outcomes(missing)["topic tpoic"] == "failed"
+    assert not any(check.concerns_address for check in missing.values())
 
 
 def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:

@@ -10,11 +10,11 @@ import pytest
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, preflight
-from spark_kafka_sink.client.preflight.certificates import certificate_check, certificate_checks
-from spark_kafka_sink.client.preflight.reached import names_check
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
+from spark_kafka_sink.preflight import HASTE, Check, Outcome, Target, preflight
+from spark_kafka_sink.preflight.certificates import certificate_check, certificate_checks
+from spark_kafka_sink.preflight.reached import names_check
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
@@ -115,6 +115,15 @@ def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome
     check = certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
     assert check.outcome is outcome
     assert words in check.detail
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "age"),
+    [(0.5, "less than 1 hour"), (1, "1 hour"), (25, "25 hours"), (47.5, "47 hours"), (48, "2 days"), (73, "3 days")],
+)
+def test_says_how_long_ago_a_certificate_expired(hours_ago: float, age: str) -> None:
+    check = certificate_check("certificate of b:1", SHOWN, SHOWN.not_after_s + hours_ago * 3_600)
+    assert f", {age} ago; " in check.detail
 
 
 class NoResolver(OperatingSystem):

@@ -32,6 +32,10 @@ class Check:
     outcome: Outcome
     detail: str
     remedy: str = ""
+    concerns_address: bool = False
+    """A name or an address that another machine may reach although this one does not."""
+    logged_by_driver: bool = False
+    """The driver logs the check if it is a warning: it is about what the user's options ask for."""
 
     def __str__(self) -> str:
         return " ".join(sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
@@ -42,6 +46,8 @@ class Target:
     """What is going to be written, and with which rights."""
 
     topics: Sequence[str] = ()
+    topic_options: Sequence[tuple[str, str]] = ()
+    """(topic, option that names it) for topics that are not the target of the rows."""
     every_broker: bool = False
     """Connect to each broker, not only to leaders: the rows name topics, too, which are not known yet."""
     create_topics: bool = True

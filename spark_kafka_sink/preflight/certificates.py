@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import resolve_advertised
-from spark_kafka_sink.client.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome, sentence
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System
+from spark_kafka_sink.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome, sentence
+from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 
 DAYS_LEFT_MIN = 30
+_HOUR_S = 3_600
 _DAY_S = 86_400
 
 
@@ -44,7 +46,10 @@ def certificate_checks(
 def certificate_check(name: str, shown: PeerCertificate, now_s: float) -> Check:
     days = int((shown.not_after_s - now_s) // _DAY_S)
     until = f"{datetime.fromtimestamp(shown.not_after_s, timezone.utc):%Y-%m-%d}"
-    validity = f"valid until {until}, {days} days" if days >= 0 else f"expired on {until}, {-days} days ago"
+    expired_s = now_s - shown.not_after_s
+    validity = (
+        f"expired on {until}, {_format_age(expired_s)} ago" if expired_s > 0 else f"valid until {until}, {days} days"
+    )
     names = f" for {', '.join(shown.names)}" if shown.names else ""
     detail = f"{shown.subject or 'no subject'}{names}; issued by {shown.issuer}; {validity}; {shown.version}"
     if shown.refusal:
@@ -52,3 +57,12 @@ def certificate_check(name: str, shown: PeerCertificate, now_s: float) -> Check:
     if days < DAYS_LEFT_MIN:
         return Check(name, Outcome.WARNING, detail, "Renew it soon: when it has expired no client connects.")
     return Check(name, Outcome.PASSED, detail)
+
+
+def _format_age(age_s: float) -> str:
+    """Format an age in full hours below two days and in full days from then on."""
+    if age_s < _HOUR_S:
+        return "less than 1 hour"
+    if age_s < 2 * _DAY_S:
+        return counted(int(age_s // _HOUR_S), "hour")
+    return counted(int(age_s // _DAY_S), "day")

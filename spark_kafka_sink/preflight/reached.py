@@ -5,11 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import resolve_advertised
-from spark_kafka_sink.client.preflight.checks import (
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeVersions
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ListenerMismatchError,
+    NetworkError,
+    TlsError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.preflight.checks import (
     BOOTSTRAP,
     FAULTS_SHOWN_MAX,
     METADATA,
@@ -21,16 +31,7 @@ from spark_kafka_sink.client.preflight.checks import (
     count,
     topic_name,
 )
-from spark_kafka_sink.client.preflight.probe import Probe
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeVersions
-from spark_kafka_sink.errors import (
-    AuthenticationError,
-    ListenerMismatchError,
-    NetworkError,
-    TlsError,
-    UnsupportedVersionError,
-)
-from spark_kafka_sink.network.system import System
+from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import ApiKey
@@ -112,7 +113,7 @@ def _bootstrap_check(probe: Probe, waited: str) -> Check:
         "Check host and port, that a broker listens there and no firewall is in between, and that security.protocol is "
         "that of its listener."
     )
-    return Check(BOOTSTRAP, Outcome.FAILED, faults, remedy)
+    return Check(BOOTSTRAP, Outcome.FAILED, faults, remedy, concerns_address=True)
 
 
 def _security_check(probe: Probe, config: ClientConfig) -> Check:
@@ -188,8 +189,18 @@ def _topic_check(probe: Probe, topic: str) -> Check:
         if answered.name == topic and probe.is_to_be_created(answered):
             return Check(topic_name(topic), Outcome.PASSED, IS_TO_BE_CREATED)
         if answered.name == topic:
-            return topic_check(answered, probe.brokers)
+            check = topic_check(answered, probe.brokers)
+            option = dict(probe.target.topic_options).get(topic)
+            return _name_option(check, option) if option and check.detail == DOES_NOT_EXIST else check
     return Check(topic_name(topic), Outcome.SKIPPED, "no metadata")
+
+
+def _name_option(check: Check, option: str) -> Check:
+    return replace(
+        check,
+        detail=f"{DOES_NOT_EXIST}; the option {option} names it",
+        remedy=f"Create the topic, or correct {option}.",
+    )
 
 
 def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
@@ -204,7 +215,7 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
         "The broker itself advertises this address (advertised.listeners): it must lead to this broker, from here "
         "and from every executor. If it does, see whether the broker runs."
     )
-    return Check(str(node), Outcome.FAILED, _why(probe, node, waited), remedy)
+    return Check(str(node), Outcome.FAILED, _why(probe, node, waited), remedy, concerns_address=True)
 
 
 def _why(probe: Probe, node: Node, waited: str) -> str:

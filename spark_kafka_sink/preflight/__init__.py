@@ -5,9 +5,10 @@ the topics, connect to every broker that leads a partition, at the address that 
 rights that the write needs. All connections are made at once, so a healthy cluster takes about a second at most.
 
 checks.py     what is looked at, and what was found
-probe.py      the connections and the questions
+probe.py      the connections, and requests over them
 reached.py    what the probe found, as checks
-questions.py  what is asked when the cluster has been reached: rights, clock, limits
+request_check.py   a check that sends one request
+cluster_checks.py  the checks of a cluster that was reached: rights, clock, limits
 creation.py   the topic that is to be created if it is missing
 meant.py      which topic may be meant by the name of one that does not exist
 certificates.py  what brokers show of themselves by TLS
@@ -16,7 +17,7 @@ run.py        all of it, in order
 The driver makes these checks before a write, and `pykafka doctor` makes the same ones and a few more (`thorough`).
 """
 
-from spark_kafka_sink.client.preflight.checks import HASTE, Check, Outcome, Patience, Target, failure
-from spark_kafka_sink.client.preflight.run import preflight
+from spark_kafka_sink.preflight.checks import HASTE, Check, Outcome, Patience, Target, failure
+from spark_kafka_sink.preflight.run import preflight
 
 __all__ = ["HASTE", "Check", "Outcome", "Patience", "Target", "failure", "preflight"]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.preflight import HASTE, Check, Outcome, Target, failure, preflight
-from spark_kafka_sink.client.preflight.questions import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
+from spark_kafka_sink.preflight import HASTE, Check, Outcome, Target, cluster_checks, failure, preflight, run
+from spark_kafka_sink.preflight.cluster_checks import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
+from spark_kafka_sink.preflight.probe import Exchange
+from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.topics import DescribeTopics
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -96,6 +102,57 @@ def test_a_broker_that_has_no_producer_ids_yet_is_asked_again() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=2).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
+
+
+def test_retriable_error_is_given_up_after_its_time() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
+    started = cluster.system.now()
+    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    assert (check.outcome, check.detail) == (Outcome.WARNING, "COORDINATOR_LOAD_IN_PROGRESS")
+    assert HASTE.faults_ms <= cluster.system.now() - started < 2 * HASTE.faults_ms
+
+
+def test_request_is_sent_to_another_node_when_its_connection_is_lost() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(applied=False)
+    started = cluster.system.now()
+    assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
+    assert cluster.system.now() - started < HASTE.faults_ms
+
+
+def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_time_of_silence() -> None:
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(applied=False)
+    started = cluster.system.now()
+    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    assert check.outcome is Outcome.SKIPPED
+    assert re.match(r"no answer: .*closed the connection", check.detail)
+    assert cluster.system.now() - started < 2 * HASTE.faults_ms
+
+
+def test_clock_is_compared_with_the_middle_of_the_exchange_that_was_answered() -> None:
+    """A retry takes time, by which the clocks do not differ."""
+    cluster = simulated()
+    cluster.control.when(api=ApiKey.DESCRIBE_QUORUM).fail(error_codes.LEADER_NOT_AVAILABLE)
+    cluster.control.when(api=ApiKey.DESCRIBE_QUORUM, nth=2).delay(600)
+    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    assert check.outcome is Outcome.PASSED
+    assert "is 0.3 s" in check.detail
+
+
+def test_check_is_added_by_one_function_and_its_name_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of docs/developing.md."""
+
+    def evaluate(exchange: Exchange[MetadataResponse]) -> Check:
+        return Check("cluster size", Outcome.PASSED, f"{len(exchange.response.brokers)} brokers")
+
+    def cluster_size(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+        yield RequestCheck("cluster size", DescribeTopics([]), evaluate)
+
+    monkeypatch.setattr(run, "THOROUGH_CHECKS", (*cluster_checks.THOROUGH_CHECKS, cluster_size))
+    assert checks_of(simulated(), Target(["t"]), thorough=True)["cluster size"].detail == "2 brokers"
+    assert "cluster size" not in checks_of(simulated(), Target(["t"]))
 
 
 def test_an_api_that_a_broker_does_not_offer_is_passed_over_with_the_reason() -> None:

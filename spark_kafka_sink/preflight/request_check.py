@@ -1,0 +1,28 @@
+"""RequestCheck: a check that sends one request, and evaluates the response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic
+
+from spark_kafka_sink.errors import NetworkError, UnsupportedVersionError
+from spark_kafka_sink.preflight.checks import Check, Outcome
+from spark_kafka_sink.preflight.probe import Exchange, Probe
+from spark_kafka_sink.requests.request import Request, ResponseT
+
+
+@dataclass(frozen=True)
+class RequestCheck(Generic[ResponseT]):
+    name: str
+    request: Request[ResponseT]
+    evaluate: Callable[[Exchange[ResponseT]], Check]
+
+    def run(self, probe: Probe) -> Check:
+        """Return the check, which is skipped if brokers do not support the request or do not respond."""
+        try:
+            return self.evaluate(probe.send(self.request))
+        except UnsupportedVersionError as error:
+            return Check(self.name, Outcome.SKIPPED, str(error))
+        except NetworkError as error:
+            return Check(self.name, Outcome.SKIPPED, f"no answer: {error}")
