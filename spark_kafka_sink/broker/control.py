@@ -38,6 +38,7 @@ from random import Random
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.faults import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
+from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
@@ -74,7 +75,7 @@ class Control:
         if node is not None:
             self._cluster.node(node)  # a rule for a node that does not exist would never strike
         if isinstance(api, str):
-            api = ApiKey(_number_of(api, "request", {key.name: key.value for key in ApiKey}))
+            api = ApiKey(_number_of(api, "request", {key.name: key for key in handled_api_keys()}))
         return FaultFor(self, Where(api, node, topic, partition, client_id, matches), nth, times, probability)
 
     def clear(self) -> None:

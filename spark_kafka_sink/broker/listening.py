@@ -1,4 +1,4 @@
-"""Listening: on which addresses an embedded broker listens, how it is secured, and which name it gives to clients."""
+"""Listening: where and how securely an embedded broker listens, its threads, and the name that it gives to clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.errors import ConfigurationError
 
 ALL_INTERFACES = ("", "0.0.0.0", "::")
 
@@ -22,7 +23,22 @@ class Listening:
     advertised_host: str | None = None
     ports: Sequence[int] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
-    processors: int = 2
+    network_threads: int = 2
+    """How many threads read requests and write responses (`num.network.threads`)."""
+    io_threads: int = 2
+    """How many threads handle requests (`num.io.threads`); 0: the network threads handle them."""
+    max_queued_requests: int = 500
+    """How many requests may wait for an I/O thread (`queued.max.requests`)."""
+
+    def __post_init__(self) -> None:
+        bounds = (
+            ("num.network.threads", self.network_threads, 1),
+            ("num.io.threads", self.io_threads, 0),
+            ("queued.max.requests", self.max_queued_requests, 1),
+        )
+        faults = [f"{name} must be at least {lowest}, not {value}." for name, value, lowest in bounds if value < lowest]
+        if faults:
+            raise ConfigurationError(faults)
 
     def name_for_clients(self) -> str:
         """What Metadata says. All interfaces together are no address that a client could connect to."""

@@ -2,7 +2,7 @@
 
 A request is taken off its channel and the channel muted; it is unmuted when the answer has been written. So of one
 connection there is never more than one request under way, and a producer's requests are applied in the order in which
-they were sent, although some wait and the processors run side by side.
+they were sent, although some wait and the handlers run side by side.
 
 What clients can do to it has limits: how much memory the frames of all its connections take, and how long a frame or a
 login may last. A reply that cannot be given ends its own connection. If the thread ends by an error all the same,
@@ -49,7 +49,8 @@ class Request:
 class Processor:
     """`accept`, `respond`, `cut` and `stop` are for any thread; everything else is its own thread's.
 
-    `handle` is called with each request, and sees to it that `respond` is called.
+    `handle` is called with each request; `respond` must be called for the request later, by any thread. `handle` may
+    block, which stops the processor from reading.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Processor:
         number: int,
         system: System,
         channels: ChannelBuilder,
-        handle: Callable[[Request], None],
+        handle: Callable[[Request], object],
         failed: Callable[[BaseException], None],
     ) -> None:
         memory: FrameMemory[KafkaChannel] = FrameMemory(MEMORY_BYTES_MAX)
@@ -111,6 +112,7 @@ class Processor:
         try:
             while not self._stopping:
                 self.run_once()
+            self._send_last_replies()
         except BaseException as error:
             self._failed(error)
         finally:
@@ -126,6 +128,11 @@ class Processor:
         self._finish_sends()
         self._take_requests()
         self._forget_disconnected()
+
+    def _send_last_replies(self) -> None:
+        """Write what the sockets take at once: clients that do not read must not delay the end."""
+        self._send_replies()
+        self._selector.poll(0)
 
     def _register_accepted(self) -> None:
         while self._accepted:

@@ -17,7 +17,7 @@ from spark_kafka_sink.broker.cluster import PARTITIONS_MAX, EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.faults import AnswerFault, Effects, InjectedError
-from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
@@ -75,7 +75,7 @@ def _apply(context: RequestContext, frame: memoryview, request: Message, now: fl
     context.now = now
     progress = context.cluster.progress
     try:
-        result = HANDLERS[request.API_KEY](context, request)
+        result = handler_module(request.API_KEY).handle(context, request)
     except Refusal as refusal:
         result = _refused(request, refusal)
     if isinstance(result, NotYet):
@@ -86,7 +86,7 @@ def _apply(context: RequestContext, frame: memoryview, request: Message, now: fl
         if error.after_applying:
             _blame(context, result, error)
     if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
-        result.throttle_time_ms = effects.throttle_ms  # type: ignore[attr-defined]
+        result.throttle_time_ms = effects.throttle_ms
     reply = _reply(context.header, result, effects)
     return Later(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
 

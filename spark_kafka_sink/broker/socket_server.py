@@ -1,13 +1,16 @@
-"""SocketServer: the cluster on real sockets.
+"""SocketServer: the cluster on real sockets, with the threads of Kafka's broker.
 
-    acceptor --> processors --- requests that must wait ---> one thread that resumes them
-                     ^                                                |
-                     +-------------------- replies -------------------+
+    acceptor --> processors --- requests ---> bounded queue ---> handler threads --- requests that must wait ---+
+                     ^                                               |                                          v
+                     +-------------------- replies ------------------+------------------ one thread that resumes them
 
-Threads: one acceptor; `processors` with a Selector each, which answer the requests of their connections; and one for
-what waits. Python runs one of them at a time, and to hand each request to a further thread, as Kafka's broker does,
-would take between a quarter and six tenths of its cost. `close` ends them all and closes every socket. If one of them
-fails, which none should, all of them end: what is half dead would leave clients waiting.
+Threads: one acceptor; `num.network.threads` processors with a Selector each; `num.io.threads` handlers; and one for
+what waits. A processor that finds the queue full reads nothing more until a handler takes a request, so clients wait.
+With `num.io.threads` 0 each processor handles the requests of its own connections, without a queue: Python runs one
+thread at a time, and handing over a request costs CPU (docs/decisions/0014-broker-threads.md).
+
+`close` lets the handlers finish the requests in the queue, then ends all threads and closes every socket. If one of
+the threads fails, which none should, all of them end: what is half dead would leave clients waiting.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.processor import Processor, Request
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
+from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
@@ -49,6 +53,11 @@ class SocketServer:
         self._system = OperatingSystem()
         self._waiting = WaitingRequests(now=self._system.now, progress=lambda: cluster.progress)
         self._resumer = threading.Thread(target=self._resume_requests, name="embedded-broker-waiting", daemon=True)
+        self._requests: RequestQueue[Request] = RequestQueue(listening.max_queued_requests)
+        self._handlers = [
+            threading.Thread(target=self._handle_requests, name=f"embedded-broker-handler-{number}", daemon=True)
+            for number in range(listening.io_threads)
+        ]
         self._connections = count()
         self._acceptor = Acceptor(self._system, listening.host, self._deliver, self._fail)
         self._processors: list[Processor] = []
@@ -59,8 +68,9 @@ class SocketServer:
         except BaseException:
             self._acceptor.close()
             raise
-        for number in range(listening.processors):
-            self._processors.append(Processor(number, self._system, channels, self._handle, self._fail))
+        handle = self._requests.put if self._handlers else self._handle
+        for number in range(listening.network_threads):
+            self._processors.append(Processor(number, self._system, channels, handle, self._fail))
         cluster.ports = self
 
     @property
@@ -71,9 +81,15 @@ class SocketServer:
         self._acceptor.start()
         for processor in self._processors:
             processor.start()
+        for handler in self._handlers:
+            handler.start()
         self._resumer.start()
 
     def close(self) -> None:
+        self._acceptor.stop()
+        self._requests.close()
+        for handler in self._handlers:
+            handler.join()
         self._stop()
         self._acceptor.close()
         self._resumer.join()
@@ -82,6 +98,7 @@ class SocketServer:
 
     def _stop(self) -> None:
         """All threads end soon: no port is listened on, and connections end."""
+        self._requests.close()
         self._waiting.close()
         self._acceptor.stop()
         for processor in self._processors:
@@ -121,8 +138,15 @@ class SocketServer:
         processor = self._processors[number % len(self._processors)]
         processor.accept(f"{node}-{number}", node, sock, address)
 
+    def _handle_requests(self) -> None:
+        try:
+            while (request := self._requests.take()) is not None:
+                self._handle(request)
+        except BaseException as error:
+            self._fail(error)
+
     def _handle(self, request: Request) -> None:
-        """On the thread of the request's processor."""
+        """On a handler thread, or without any, on the thread of the request's processor."""
         try:
             outcome = answer(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:

@@ -2,25 +2,105 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
+from math import isfinite
 from uuid import UUID
 
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.errors import ConfigurationError
 
+
+class SettingType(IntEnum):
+    """The type of a setting, by its number in DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+@dataclass(frozen=True)
+class TopicSetting:
+    """Type and bounds of a topic setting, as Kafka's LogConfig has them."""
+
+    type: SettingType
+    lowest: int | None = None
+    allowed: tuple[str, ...] = ()
+    has_effect: bool = False
+    """Whether the embedded broker acts on the setting, or only stores and describes it."""
+
+    def is_valid(self, value: str) -> bool:
+        if self.type is SettingType.BOOLEAN:
+            return value.strip().lower() in ("true", "false")
+        if self.type in (SettingType.STRING, SettingType.LIST):
+            values = value.split(",") if self.type is SettingType.LIST else [value]
+            return not self.allowed or all(each.strip() in self.allowed for each in values)
+        try:
+            number = float(value) if self.type is SettingType.DOUBLE else _parse_integer(value, _BITS[self.type])
+        except ValueError:
+            return False
+        return isfinite(number) and (self.lowest is None or number >= self.lowest)
+
+    def __str__(self) -> str:
+        lowest = "" if self.lowest is None else f" of at least {self.lowest}"
+        return f"one of {', '.join(self.allowed)}" if self.allowed else f"{self.type.name}{lowest}"
+
+
+_BITS = {SettingType.INT: 32, SettingType.LONG: 64}
+_BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = SettingType
+_COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
 TOPIC_SETTINGS = {
-    "max.message.bytes": "the largest batch that is taken",
-    "message.timestamp.type": "CreateTime or LogAppendTime",
-    "min.insync.replicas": "how many replicas must be in sync for acks=all",
-    "retention.ms": "taken, and not acted on: nothing is deleted by age here",
-    "cleanup.policy": "with compact, records without a key are refused; nothing is compacted here",
-    "segment.bytes": "taken, and not acted on: a log is one segment here",
-    "segment.ms": "taken, and not acted on",
-    "min.cleanable.dirty.ratio": "taken, and not acted on",
-    "delete.retention.ms": "taken, and not acted on",
-    "unclean.leader.election.enable": "taken, and not acted on: all nodes have the same records here",
+    "cleanup.policy": TopicSetting(_LIST, allowed=("compact", "delete"), has_effect=True),
+    "compression.gzip.level": TopicSetting(_INT, -1),
+    "compression.lz4.level": TopicSetting(_INT, 1),
+    "compression.type": TopicSetting(_STRING, allowed=_COMPRESSION_TYPES),
+    "compression.zstd.level": TopicSetting(_INT, -131_072),
+    "delete.retention.ms": TopicSetting(_LONG, 0),
+    "file.delete.delay.ms": TopicSetting(_LONG, 0),
+    "flush.messages": TopicSetting(_LONG, 1),
+    "flush.ms": TopicSetting(_LONG, 0),
+    "follower.replication.throttled.replicas": TopicSetting(_LIST),
+    "index.interval.bytes": TopicSetting(_INT, 0),
+    "leader.replication.throttled.replicas": TopicSetting(_LIST),
+    "local.retention.bytes": TopicSetting(_LONG, -2),
+    "local.retention.ms": TopicSetting(_LONG, -2),
+    "max.compaction.lag.ms": TopicSetting(_LONG, 1),
+    "max.message.bytes": TopicSetting(_INT, 0, has_effect=True),
+    "message.timestamp.after.max.ms": TopicSetting(_LONG, 0),
+    "message.timestamp.before.max.ms": TopicSetting(_LONG, 0),
+    "message.timestamp.type": TopicSetting(_STRING, allowed=("CreateTime", "LogAppendTime"), has_effect=True),
+    "min.cleanable.dirty.ratio": TopicSetting(_DOUBLE, 0),
+    "min.compaction.lag.ms": TopicSetting(_LONG, 0),
+    "min.insync.replicas": TopicSetting(_INT, 1, has_effect=True),
+    "preallocate": TopicSetting(_BOOLEAN),
+    "remote.log.copy.disable": TopicSetting(_BOOLEAN),
+    "remote.log.delete.on.disable": TopicSetting(_BOOLEAN),
+    "remote.storage.enable": TopicSetting(_BOOLEAN),
+    "retention.bytes": TopicSetting(_LONG),
+    "retention.ms": TopicSetting(_LONG, -1),
+    "segment.bytes": TopicSetting(_INT),
+    "segment.index.bytes": TopicSetting(_INT, 4),
+    "segment.jitter.ms": TopicSetting(_LONG, 0),
+    "segment.ms": TopicSetting(_LONG, 1),
+    "unclean.leader.election.enable": TopicSetting(_BOOLEAN),
 }
+"""Every topic setting that Kafka 4.3 knows."""
+
+
+def _parse_integer(value: str, bits: int) -> int:
+    """Return the number, or raise ValueError if it is none of that many bits."""
+    if not _INTEGER_PATTERN.fullmatch(value) or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
+        raise ValueError(value)
+    return int(value)
+
+
+_INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -60,19 +140,17 @@ class Topic:
 
 def log_config(settings: Mapping[str, str], *, message_bytes_max: int, check_records: bool, discard: bool) -> LogConfig:
     """ConfigurationError names every setting that is wrong."""
-    faults = [f"topic setting {name} is not known here" for name in settings if name not in TOPIC_SETTINGS]
-    kind = settings.get("message.timestamp.type", "CreateTime")
-    if kind not in ("CreateTime", "LogAppendTime"):
-        faults.append(f"message.timestamp.type is CreateTime or LogAppendTime, not {kind}")
-    for name, lowest in (("max.message.bytes", 0), ("min.insync.replicas", 1)):
-        value = settings.get(name, str(lowest))
-        if not value.isdecimal() or int(value) < lowest:
-            faults.append(f"{name} is a number of at least {lowest}, not {value}")
+    faults = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
+    faults += [
+        f"Topic setting {name} must be {TOPIC_SETTINGS[name]}, not {value}."
+        for name, value in settings.items()
+        if name in TOPIC_SETTINGS and not TOPIC_SETTINGS[name].is_valid(value)
+    ]
     if faults:
         raise ConfigurationError(faults)
     return LogConfig(
         message_bytes_max=int(settings.get("max.message.bytes", message_bytes_max)),
-        log_append_time=kind == "LogAppendTime",
+        log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
         check_records=check_records,
         discard=discard,

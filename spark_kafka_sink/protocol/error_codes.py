@@ -3,8 +3,8 @@
 Codes, names, and which errors are retriable or ask for new metadata are Kafka's own, up to Kafka 4.3. `fatal` errors
 end a producer that has written records. After an error that is `in_doubt` the records may be stored nevertheless. What
 depends on the request and its history is decided where those are known: sending/outcome.py for records,
-transactions/requests.py and transactions/verdicts.py for transactions. `advice` is for the user, where there is
-something that a user can do.
+requests/ for all other requests. `advice` is for the user, where there is something that a user can do. It never says
+whether the records are stored: an earlier attempt may have stored them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class ErrorCode:
 
 
 ERROR_CODES: dict[int, ErrorCode] = {}
+_NAMES: set[str] = set()
 
 
 # What kind of error a row is.
@@ -38,6 +39,9 @@ FATAL: Literal["fatal"] = "fatal"
 
 
 def _row(code: int, name: str, kind: Kind = OTHER, advice: str = "", *, in_doubt: bool = False) -> int:
+    if code in ERROR_CODES or name in _NAMES:
+        raise ValueError(f"Two rows of the table have the code {code} or the name {name}. Remove one of them.")
+    _NAMES.add(name)
     retriable = kind in (RETRIABLE, STALE)
     ERROR_CODES[code] = ErrorCode(code, name, retriable, kind == STALE, kind == FATAL, in_doubt, advice)
     return code
@@ -142,7 +146,7 @@ NOT_ENOUGH_REPLICAS = _row(
     19,
     "NOT_ENOUGH_REPLICAS",
     RETRIABLE,
-    "Fewer replicas are in sync than min.insync.replicas asks for: bring the brokers back. Nothing was stored.",
+    "Fewer replicas are in sync than min.insync.replicas asks for: bring the brokers back.",
 )
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = _row(
     20,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.codecs import scalar_codec
 from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
-from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages import request_type, spoken_api_keys
 from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Buffer, Reader, Writer
 
 _REQUEST = struct.Struct(">hhi")
@@ -96,10 +96,7 @@ def _read_request_header(reader: Reader) -> RequestHeader:
 
 
 def _request_type(api_key: int) -> type[Message] | None:
-    try:
-        return request_type(ApiKey(api_key))
-    except ValueError:
-        return None
+    return request_type(ApiKey(api_key)) if api_key in spoken_api_keys() else None
 
 
 @lru_cache(64)  # a client has one client id

@@ -60,5 +60,6 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def broker_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("embedded-broker")]
+def broker_threads() -> set[threading.Thread]:
+    """Return the threads of all embedded brokers of this process, those of earlier tests included."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("embedded-broker")}

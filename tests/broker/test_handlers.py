@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.broker.spoken import SPOKEN
+from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages import spoken_api_keys
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from spark_kafka_sink.protocol.messages.describe_configs import TOPIC, DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.offset_fetch import (
@@ -109,8 +114,8 @@ def test_every_version_can_be_throttled(
     assert getattr(answer, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
 
 
-def test_each_api_has_a_handler() -> None:
-    assert set(HANDLERS) == set(ApiKey) == set(SPOKEN)
+def test_each_api_with_messages_has_a_handler() -> None:
+    assert set(handled_api_keys()) == set(spoken_api_keys()) == set(SPOKEN)
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_and_others_end_the_connection(
@@ -166,6 +171,28 @@ def test_topics_are_made_on_request_only_where_that_is_switched_on(system: FakeS
     assert len(client.ask(wanted, 9).topics[0].partitions) == 2
 
 
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("known_id", [True, False])
+def test_rejects_metadata_request_by_topic_id_before_version_12(
+    client: WireClient, cluster: SimulatedCluster, version: int, known_id: bool
+) -> None:
+    topic_id = cluster.core.topic("t").id if known_id else UUID(int=7)
+    named = MetadataRequestTopic(name="t")
+    for topics in ([named, MetadataRequestTopic(name=None)], [MetadataRequestTopic(name=None, topic_id=topic_id)]):
+        answer = client.ask(MetadataRequest(topics=topics), version)
+        assert {topic.error_code for topic in answer.topics} == {error_codes.INVALID_REQUEST}
+    assert client.ask(MetadataRequest(topics=[named]), version).topics[0].error_code == 0
+
+
+@pytest.mark.parametrize(("timestamp", "expected"), [(-1, (1, 0)), (-3, (0, 0)), (1000, (0, 0)), (1001, (-1, -1))])
+def test_lists_leader_epoch_only_with_an_offset(client: WireClient, timestamp: int, expected: tuple[int, int]) -> None:
+    client.ask(produce(batch(b"a")), 9)
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
+    (topic,) = client.ask(request).topics
+    assert (topic.partitions[0].offset, topic.partitions[0].leader_epoch) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "code"),
     [
@@ -187,6 +214,55 @@ def test_a_topic_is_made_as_asked_or_refused_with_a_reason(
         assert result(client.ask(produce(batch(b"a" * 40), name), 9)).error_code == error_codes.MESSAGE_TOO_LARGE
         stamped = result(client.ask(produce(batch(b"a"), name), 9))
         assert stamped.log_append_time_ms > 0
+
+
+def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: WireClient) -> None:
+    examples = {
+        SettingType.BOOLEAN: "true",
+        SettingType.STRING: "",
+        SettingType.INT: "7",
+        SettingType.LONG: "7",
+        SettingType.DOUBLE: "0.25",
+        SettingType.LIST: "",
+    }
+    created = {
+        name: setting.allowed[0] if setting.allowed else examples[setting.type]
+        for name, setting in TOPIC_SETTINGS.items()
+        if name != "max.message.bytes"
+    }
+    assert create_topic(client, created) == 0
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="new", configuration_keys=None)
+    (described,) = client.ask(DescribeConfigsRequest(resources=[resource])).results
+    found = {each.name: (each.value, each.config_source, each.config_type) for each in described.configs}
+    assert found.pop("max.message.bytes")[1:] == (5, 3)
+    assert found == {name: (value, 1, TOPIC_SETTINGS[name].type) for name, value in created.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-2"),
+        ("retention.ms", "a week"),
+        ("segment.bytes", "2147483648"),
+        ("retention.bytes", "9223372036854775808"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("preallocate", "1"),
+        ("compression.type", "brotli"),
+        ("cleanup.policy", "delete,shrink"),
+        ("min.insync.replicas", "0"),
+        ("message.timestamp.type", "createtime"),
+    ],
+)
+def test_rejects_topic_setting_with_a_value_of_another_type(client: WireClient, name: str, value: str) -> None:
+    assert create_topic(client, {name: value}) == error_codes.INVALID_CONFIG
+
+
+def create_topic(client: WireClient, settings: dict[str, str]) -> int:
+    configs = [CreatableTopicConfig(name=name, value=value) for name, value in settings.items()]
+    topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1, configs=configs)
+    (result,) = client.ask(CreateTopicsRequest(topics=[topic])).topics
+    code: int = result.error_code
+    return code
 
 
 def test_in_version_1_a_batch_enters_a_transaction_only_after_its_partition(

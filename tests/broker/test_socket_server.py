@@ -10,6 +10,7 @@ import pytest
 from spark_kafka_sink.broker import processor
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages import spoken_api_keys
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -154,7 +155,7 @@ def test_random_bytes_do_not_kill_it() -> None:
     with embedded_broker({"t": 1}) as broker:
         for _ in range(100):
             body = source.randbytes(source.randrange(60))
-            api = source.choice(list(ApiKey))
+            api = source.choice(spoken_api_keys())
             head = api.to_bytes(2, "big") + source.randrange(14).to_bytes(2, "big") + b"\0\0\0\1\xff\xff"
             with LoopbackClient(broker.bootstrap_servers) as client:
                 client.socket.sendall(len(head + body).to_bytes(4, "big") + head + body)
@@ -175,10 +176,10 @@ def test_a_fault_of_a_handler_ends_the_connection_and_is_logged(
 
 
 def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
-    before = descriptors()
+    threads, before = broker_threads(), descriptors()
     for _ in range(3):
         with embedded_broker({"t": 1}, nodes=3) as broker:
-            assert broker_threads()
+            assert broker_threads() - threads
             broker.control.when(api=ApiKey.PRODUCE).never_answer()
             broker.control.when(api=ApiKey.FETCH).delay(1_000_000)
             clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
@@ -187,17 +188,18 @@ def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
                 client.send((produce(batch(b"a")), 9))
         for client in clients:
             client.socket.close()
-    assert broker_threads() == []
+    assert broker_threads() <= threads
     assert descriptors() == before
 
 
 def test_a_port_that_is_taken_is_an_error_at_once_and_leaves_nothing_open() -> None:
     with embedded_broker() as broker:
         port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
-        before = descriptors(), broker_threads()
+        threads, before = broker_threads(), descriptors()
         with pytest.raises(OSError, match="in use"):
             embedded_broker(port=port)
-        assert (descriptors(), broker_threads()) == before
+        assert broker_threads() <= threads
+        assert descriptors() == before
 
 
 def read_to_end(sock: socket.socket) -> bytes:

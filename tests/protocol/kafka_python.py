@@ -10,11 +10,11 @@ from typing import Any
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
-from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import request_type, response_type
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages import request_type, response_type, spoken_api_keys
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 
-MESSAGE_TYPES: list[type[Message]] = [*map(request_type, ApiKey), *map(response_type, ApiKey)]
+MESSAGE_TYPES: list[type[Message]] = [*map(request_type, spoken_api_keys()), *map(response_type, spoken_api_keys())]
 MESSAGE_VERSIONS = [
     (message_type, version)
     for message_type in MESSAGE_TYPES

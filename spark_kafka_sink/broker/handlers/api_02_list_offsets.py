@@ -47,7 +47,7 @@ def _partition(
     result = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
     if partition is not None:
         result.timestamp, result.offset = _find(partition.log, asked.timestamp, committed)
-        if context.version >= LEADER_EPOCH_VERSION:
+        if result.offset >= 0 and context.version >= LEADER_EPOCH_VERSION:
             result.leader_epoch = partition.leader_epoch
     return result
 

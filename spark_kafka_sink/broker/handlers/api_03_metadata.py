@@ -25,6 +25,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
 from spark_kafka_sink.topic_names import is_topic_name
 
 AUTO_CREATION_FLAG_VERSION = 4
+TOPIC_ID_LOOKUP_VERSION = 12
 ERROR_CODE_VERSION = 13
 NO_LEADER = -1
 
@@ -36,7 +37,9 @@ def handle(context: RequestContext, request: MetadataRequest) -> Handled:
     with cluster.lock:
         running = cluster.running_nodes()
         asks_for_all = request.topics is None or (context.version == 0 and not request.topics)
-        if asks_for_all:
+        if not _is_valid(request, context.version):
+            topics = [_invalid_request(topic) for topic in request.topics or ()]
+        elif asks_for_all:
             topics = [_described(context, topic) for topic in cluster.topics.values() if not topic.hidden]
         else:
             asked = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
@@ -53,6 +56,17 @@ def handle(context: RequestContext, request: MetadataRequest) -> Handled:
     if injected and context.version >= ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
         response.error_code = injected
     return response
+
+
+def _is_valid(request: MetadataRequest, version: int) -> bool:
+    """Return whether the request identifies every topic by its name alone, or its version can look up topic ids."""
+    if version >= TOPIC_ID_LOOKUP_VERSION:
+        return True
+    return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
+
+
+def _invalid_request(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+    return MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=error_codes.INVALID_REQUEST)
 
 
 def _create_missing(context: RequestContext, asked: Iterable[MetadataRequestTopic]) -> dict[str, int]:

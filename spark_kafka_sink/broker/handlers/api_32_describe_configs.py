@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.describe_configs import (
     BROKER,
@@ -14,6 +17,10 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
     DescribeConfigsResult,
 )
 
+_TOPIC_SOURCE = 1
+"""The topic was created with the setting (DYNAMIC_TOPIC_CONFIG)."""
+_DEFAULT_SOURCE = 5
+
 
 def handle(context: RequestContext, request: DescribeConfigsRequest) -> Handled:
     return DescribeConfigsResponse(results=[_described(context, resource) for resource in request.resources])
@@ -21,30 +28,42 @@ def handle(context: RequestContext, request: DescribeConfigsRequest) -> Handled:
 
 def _described(context: RequestContext, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
-    code, settings = _settings(context, resource)
+    code, defaults, topic_config = _settings(context, resource)
     result.error_code = code
     wanted = resource.configuration_keys
     result.configs = [
-        DescribeConfigsResourceResult(name=name, value=value)
-        for name, value in settings.items()
+        DescribeConfigsResourceResult(
+            name=name,
+            value=value,
+            config_source=_TOPIC_SOURCE if name in topic_config else _DEFAULT_SOURCE,
+            config_type=TOPIC_SETTINGS[name].type if name in TOPIC_SETTINGS else SettingType.INT,
+        )
+        for name, value in {**defaults, **topic_config}.items()
         if wanted is None or name in wanted
     ]
     return result
 
 
-def _settings(context: RequestContext, resource: DescribeConfigsResource) -> tuple[int, dict[str, str]]:
+def _settings(
+    context: RequestContext, resource: DescribeConfigsResource
+) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
+    """Return an error code, the default settings, and those that the topic was created with."""
     cluster, name = context.cluster, resource.resource_name
     largest = str(cluster.config.message_bytes_max)
     if resource.resource_type == BROKER:
-        return context.injected(), {"message.max.bytes": largest}
+        return context.injected(), {"message.max.bytes": largest}, {}
     if resource.resource_type != TOPIC:
-        return error_codes.INVALID_REQUEST, {}
+        return error_codes.INVALID_REQUEST, {}, {}
     injected = context.injected(name)
     if injected:
-        return injected, {}
+        return injected, {}, {}
     with cluster.lock:
         topic = cluster.topics.get(name)
         if topic is None or topic.hidden:
-            return error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}
-        settings = {"max.message.bytes": largest, "min.insync.replicas": str(topic.min_in_sync)}
-        return 0, {"cleanup.policy": "delete", **settings, **topic.config}
+            return error_codes.UNKNOWN_TOPIC_OR_PARTITION, {}, {}
+        defaults = {
+            "cleanup.policy": "delete",
+            "max.message.bytes": largest,
+            "min.insync.replicas": str(topic.min_in_sync),
+        }
+        return 0, defaults, dict(topic.config)

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
+
+
+@cache
+def spoken_api_keys() -> tuple[ApiKey, ...]:
+    """The API keys that have a file in this package."""
+    return tuple(key for key in ApiKey if find_spec(f"{__name__}.{key.name.lower()}") is not None)
 
 
 @cache

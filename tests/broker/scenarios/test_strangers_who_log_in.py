@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
-from tests.broker.loopback import LoopbackClient
+from tests.broker.loopback import LoopbackClient, broker_threads
 from tests.broker.shell import pykafka_broker
 
 USERS = {"alice": "a secret that must not show"}
@@ -76,10 +75,11 @@ def test_unsigned_tokens_are_taken_if_asked_for_and_warned_of(
 def test_a_listener_with_sasl_and_no_passwords_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None
 ) -> None:
+    before = broker_threads()
     arguments = ["broker", "--port", "0", "--security", "SASL_PLAINTEXT"]
     if content is not None:
         (tmp_path / "users").write_text(content)
         arguments += ["--users", str(tmp_path / "users")]
     assert main(arguments) == 1
     assert ("empty password" if content else "needs users") in capfd.readouterr().err
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("embedded-broker")]
+    assert broker_threads() <= before

@@ -1,0 +1,49 @@
+"""RequestQueue: requests that processors have read and no handler thread has taken yet (Kafka's RequestChannel)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+RequestT = TypeVar("RequestT")
+
+
+class RequestQueue(Generic[RequestT]):
+    """A bounded queue in order of arrival. Any thread may call anything."""
+
+    def __init__(self, max_requests: int) -> None:
+        self._max_requests = max_requests
+        self._lock = threading.Lock()
+        self._not_full = threading.Condition(self._lock)
+        self._not_empty = threading.Condition(self._lock)
+        self._requests: deque[RequestT] = deque()
+        self._closed = False
+
+    def put(self, request: RequestT) -> bool:
+        """Append the request, waiting while the queue is full. Return whether the queue was still open."""
+        with self._lock:
+            while len(self._requests) >= self._max_requests and not self._closed:
+                self._not_full.wait()
+            if self._closed:
+                return False
+            self._requests.append(request)
+            self._not_empty.notify()
+            return True
+
+    def take(self) -> RequestT | None:
+        """Remove the oldest request, waiting for one. Return None once the queue is closed and empty."""
+        with self._lock:
+            while not self._requests and not self._closed:
+                self._not_empty.wait()
+            if not self._requests:
+                return None
+            self._not_full.notify()
+            return self._requests.popleft()
+
+    def close(self) -> None:
+        """Reject further requests; those in the queue can still be taken."""
+        with self._lock:
+            self._closed = True
+            self._not_full.notify_all()
+            self._not_empty.notify_all()

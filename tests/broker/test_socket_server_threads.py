@@ -1,0 +1,131 @@
+"""The threads of the broker: handlers beside processors, a bounded queue between them, and an orderly end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.broker import socket_server
+from spark_kafka_sink.broker.request_queue import RequestQueue
+from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
+from spark_kafka_sink.testing import embedded_broker
+from tests.broker.loopback import LoopbackClient, broker_threads
+from tests.broker.wire import batch, produce
+from tests.waiting import eventually
+
+METADATA = (MetadataRequest(topics=None), 9)
+
+
+class BlockedProduce:
+    """Blocks handlers of Produce until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.blocked = 0
+        self.released = threading.Event()
+
+        def block(cluster: Any, control: Any, node: int, frame: memoryview, now: float) -> Any:
+            if int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE:
+                self.blocked += 1
+                self.released.wait()
+            return answer(cluster, control, node, frame, now)
+
+        monkeypatch.setattr(socket_server, "answer", block)
+
+
+@pytest.fixture
+def handlers(monkeypatch: pytest.MonkeyPatch) -> Iterator[BlockedProduce]:
+    handlers = BlockedProduce(monkeypatch)
+    yield handlers
+    handlers.released.set()
+
+
+def test_blocked_handler_delays_no_other_connection_of_its_processor(handlers: BlockedProduce) -> None:
+    with (
+        embedded_broker({"t": 1}, num_network_threads=1) as broker,
+        LoopbackClient(broker.bootstrap_servers) as blocked,
+        LoopbackClient(broker.bootstrap_servers) as other,
+    ):
+        blocked.send((produce(batch(b"a")), 9))
+        assert eventually(lambda: handlers.blocked == 1)
+        try:
+            assert other.ask(*METADATA) is not None
+        finally:
+            handlers.released.set()
+        assert blocked.receive() is not None
+
+
+def test_full_queue_stops_its_processor_from_reading(handlers: BlockedProduce, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    put = RequestQueue.put
+
+    def recorded_put(queue: RequestQueue[object], request: object) -> bool:
+        read.append(request)
+        return put(queue, request)
+
+    monkeypatch.setattr(RequestQueue, "put", recorded_put)
+    with embedded_broker({"t": 1}, num_network_threads=1, num_io_threads=1, queued_max_requests=1) as broker:
+        clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
+        try:
+            clients[0].send((produce(batch(b"a")), 9))
+            assert eventually(lambda: handlers.blocked == 1)
+            for client in clients[1:]:
+                client.send(METADATA)
+            queue = broker._server._requests
+            assert eventually(lambda: bool(queue._not_full._waiters))  # type: ignore[attr-defined]
+            assert len(read) == 3  # one is handled, one is queued, and with one the processor waits
+            handlers.released.set()
+            assert all(client.receive() is not None for client in clients)
+        finally:
+            handlers.released.set()
+            for client in clients:
+                client.socket.close()
+
+
+def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> None:
+    broker = embedded_broker({"t": 1}, num_io_threads=1)
+    clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(4)]
+    try:
+        clients[0].send((produce(batch(b"a")), 9))
+        assert eventually(lambda: handlers.blocked == 1)
+        for client in clients[1:]:
+            client.send(METADATA)
+        queue = broker._server._requests
+        assert eventually(lambda: len(queue._requests) == 3)
+        closing = threading.Thread(target=broker.close, daemon=True)
+        closing.start()
+        assert eventually(lambda: queue._closed)
+        handlers.released.set()
+        closing.join()
+        assert all(client.receive() is not None for client in clients)
+    finally:
+        handlers.released.set()
+        for client in clients:
+            client.socket.close()
+        broker.close()
+
+
+@pytest.mark.parametrize(("network_threads", "io_threads"), [(1, 0), (2, 2), (3, 4)])
+def test_starts_as_many_threads_as_configured(network_threads: int, io_threads: int) -> None:
+    before = broker_threads()
+    with (
+        embedded_broker({"t": 1}, num_network_threads=network_threads, num_io_threads=io_threads) as broker,
+        LoopbackClient(broker.bootstrap_servers) as client,
+    ):
+        kinds = [thread.name.split("-")[2] for thread in broker_threads() - before]
+        assert (kinds.count("processor"), kinds.count("handler")) == (network_threads, io_threads)
+        assert client.ask(*METADATA) is not None
+
+
+def test_rejects_thread_counts_out_of_range() -> None:
+    before = broker_threads()
+    with pytest.raises(ConfigurationError) as caught:
+        embedded_broker(num_network_threads=0, num_io_threads=-1, queued_max_requests=0)
+    for name in ("num.network.threads must be at least 1", "num.io.threads must be at least 0", "queued.max.requests"):
+        assert name in str(caught.value)
+    assert broker_threads() <= before
