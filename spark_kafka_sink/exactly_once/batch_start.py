@@ -10,14 +10,20 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, TransactionDescription
+from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
 
 _log = logging.getLogger(__name__)
+
+_NUMBER_AS_KEY_MESSAGE = (
+    "The job was skipped, because a job with idempotencyKey %r and the same number of rows is committed already. The "
+    "key is a bare number. If it is the number of a micro-batch, as in foreachBatch, a new checkpoint counts from "
+    "0 again, and its batches have the keys of other rows: put the query's id into the key as well."
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Delivery:
     """The user chose the prefix. Else it is made from the checkpoint, or from the key, or is of this job alone."""
     is_forgotten: bool = False
     """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
+    writer: WriterKind | None = None
+    """A stream must not take over a job's prefix, nor a job a stream's; None takes over both."""
     tolerates_mismatch: bool = False
     """A batch that was decided with other rows is passed over with a warning. Else that is an error."""
 
@@ -60,7 +68,7 @@ class BatchStart:
 
     @property
     def driver_id(self) -> str:
-        return driver_id(self.prefix)
+        return driver_id(self.prefix, self.entry.driver_number)
 
     def awaits_tasks(self, known: TransactionDescription | None) -> bool:
         """`known`: of the driver's id. Is its epoch the newest, and was nothing written under it since it was given?"""
@@ -99,6 +107,8 @@ class BatchStart:
         elif decided is None or not decided.is_same(counted):
             refusal = refusals.replay_mismatch(self.entry, batch, decided, counted)
         else:
+            if batch.key is not None and batch.key.isdecimal():
+                _log.warning(_NUMBER_AS_KEY_MESSAGE, batch.key)
             return
         if not tolerant:
             raise refusal

@@ -1,33 +1,45 @@
-"""Clients of transaction coordinators, kept from batch to batch.
+"""Clients of drivers, kept from batch to batch, since to connect and to log in takes longer than a batch's requests.
 
-Drivers have them; tasks ask over their producers' connections.
+Tasks use the connections of their producers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.reader.kept_clients import KeptClients
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
-_kept: KeptClients[TransactionsClient] = KeptClients()
-os.register_at_fork(after_in_child=_kept.begin_anew)
+TIMEOUT_MS = 120_000.0
+"""The longest time without any progress."""
+SILENCE_MS = 3_000.0
+"""A node that owes a response is disconnected after this time, and gets more time when it is used again."""
+_MAX_IN_FLIGHT = 50
+
+
+def new_leases() -> Leases[BlockingClient]:
+    return Leases(lambda client: client.close(), max_idle=4)
+
+
+CLIENTS = new_leases()
+"""The clients of this process's drivers."""
+
+
+def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> BlockingClient:
+    config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
+    return BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
 
 
 @contextlib.contextmanager
-def lent(config: ClientConfig, *, system: System | None = None) -> Iterator[TransactionsClient]:
-    """A client for the time of the block. `system`: of a test; its clients are not kept."""
+def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
+    """Lease a client. `system`: of a test; its clients are not kept."""
     if system is not None:
-        with contextlib.closing(TransactionsClient(config, system=system)) as client:
+        with contextlib.closing(new_client(config, system=system)) as client:
             yield client
         return
-    with _kept.lent(config, lambda: TransactionsClient(config)) as client:
+    with CLIENTS.lease(config, lambda: new_client(config), CLIENT_IDLE_SECONDS) as client:
         yield client
-
-
-def close_idle() -> None:
-    _kept.close_idle()

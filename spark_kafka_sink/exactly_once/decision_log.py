@@ -1,25 +1,32 @@
 """DecisionLog: reads what is decided under a prefix, in the partition of the log that has the prefix's entries.
 
 Everybody who writes exactly once may write to this topic, so a record is believed only as the word of the prefix's own
-driver. The batch that a record came in names the producer id. Brokers give the producer id of `<prefix>-driver` to
-those who have the right to that transactional id, and take a transactional batch of it from no one else.
+driver. The batch that a record came in names the producer id. Brokers give the producer ids of `<prefix>-driver`,
+`<prefix>-driver-2` and so on to those who have the right to these transactional ids, and take a transactional batch of
+such a producer id from no one else.
 
     written outside of a transaction                         never counts
     in a batch that cannot be decoded                        does not count; of the prefix's driver it is an error
-    by the producer id that `<prefix>-driver` has now        counts; the newest one is the entry
-    by another one, while that has written something         does not count
-    by another one, and `<prefix>-driver` has written        the newest counts, unless the producer id is that of
-    nothing under the producer id that it has now            another transactional id: brokers forget an id after a
-                                                             week, and give a new one when the epochs are used up.
-                                                             Of an id with a claim only the latter can be, so the
-                                                             epoch must be a late one. It may also be a stranger's
-                                                             whose ids this user may not see: it stops what speaks
-                                                             against it, but no batch is passed over because of it
+    by the producer id of one of the driver's ids            counts. Of several ids that with the greatest number has
+                                                             written the entry: the last record under an id names the
+                                                             next one, and nothing is written under an id after that
+    by another one, while a driver's record is there         does not count
+    by another one, and no driver's record is there          the newest counts, unless the producer id is that of
+                                                             another transactional id, or brokers say that the driver
+                                                             has records: they forget an id after a week. It may also
+                                                             be a stranger's whose ids this user may not see: it stops
+                                                             what speaks against it, but no batch is passed over
+                                                             because of it
 
-A transaction of two records is one of a driver that was not sure to have the last word (query_transactions.py). The
-first says what it had found, the second what is to come after that. It counts only if what it had found is what stands
-before it in the log. A driver may have read too little, from a broker that did not know yet that it leads the partition
-no more. What such a driver writes counts for no reader of the log.
+A claim is written by a driver that was not sure to have the last word (query_transactions.py). It names the offset of
+the newest record of its prefix that its driver had read, and counts only if no record that counts is newer than that
+one. A driver may have read too little, from a stale leader of the partition. Its claim does not count.
+
+Claims have a key of their own. With the key of the decisions, compaction would keep a claim that does not count as the
+only record of its prefix, and the decision before it would be lost. Of several claims compaction keeps the newest. It
+may be one that missed another claim, but no decision: then it counts for who reads the compacted log, and does not for
+a process that has read the other claim before. The next claim counts for both, since its driver has read the newest
+record, whether that one counts or not.
 
 The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
 producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own
@@ -28,41 +35,38 @@ open.
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.entry_json import decoded
+from spark_kafka_sink.exactly_once.entry_json import decoded, followed_offset, stated_driver_number
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
-from spark_kafka_sink.exactly_once.timeout_marks import says_claimed
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.exactly_once.names import FIRST_DRIVER, claim_key, split_key
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient
+from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
 from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 from spark_kafka_sink.records.decoder import DecodedBatch
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.words import placed
 
 _log = logging.getLogger(__name__)
 
 _PLACES_MAX = 64
 _WARNED_MAX = _CHECKED_MAX = 1000
-_LATE_EPOCH = 30_000
-"""Of 32,766 epochs. A driver may begin several times without writing anything, and gets another epoch each time."""
-
-
-def _epoch_min(*, is_claimed: bool) -> int:
-    """Of records by an earlier producer id. An id with a claim has got another one since its epochs were used up."""
-    return _LATE_EPOCH if is_claimed else 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,14 @@ class Record:
     offset: int
     written_by: ProducerIdAndEpoch
     value: bytes | None
+    is_claim: bool = False
+    last_read: int = -1
+    """Offset of the newest record after this one by the same producer, which does not count; -1 if there is none."""
+
+    @cached_property
+    def driver_number(self) -> int | None:
+        """The driver's transactional id that follows this record, as the record says; None if it cannot be read."""
+        return None if self.value is None else stated_driver_number(self.value)
 
 
 @dataclass
@@ -80,9 +92,9 @@ class _Progress:
 
     next_offset: int
     newest: dict[bytes, dict[int, Record]] = field(default_factory=dict)
-    """Key -> producer id -> what its committed transactions wrote last."""
+    """Prefix -> producer id -> what its committed transactions wrote last that counts."""
     plain: dict[bytes, Record] = field(default_factory=dict)
-    """Key -> what was written last outside of a transaction."""
+    """Prefix -> what was written last outside of a transaction."""
     open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
     """Producer id -> what it wrote in a transaction without a marker so far."""
     unreadable: dict[int, tuple[Record, DecodeError]] = field(default_factory=dict)
@@ -103,37 +115,35 @@ class _Progress:
                 self._end(header.producer_id, aborted=is_abort_marker(batch))
             return
         for row_key, record in _records(batch, key):
+            prefix, is_claim = split_key(row_key)
+            if is_claim and record.value is None:
+                continue
+            record = replace(record, is_claim=is_claim)
             if header.transactional:
-                self.open.setdefault(header.producer_id, []).append((row_key, record))
+                self.open.setdefault(header.producer_id, []).append((prefix, record))
             else:
-                self.plain[row_key] = record
+                self.plain[prefix] = record
 
     def _end(self, producer_id: int, *, aborted: bool) -> None:
-        written: dict[bytes, list[Record]] = {}
-        for key, record in self.open.pop(producer_id, ()):
-            written.setdefault(key, []).append(record)
-        for key, records in written.items() if not aborted else ():
-            newest = self.newest.setdefault(key, {})
-            if _follows(key, records, newest.get(producer_id)):
-                newest[producer_id] = records[-1]
+        written = self.open.pop(producer_id, ())
+        for prefix, record in written if not aborted else ():
+            newest = self.newest.setdefault(prefix, {})
+            before = newest.get(producer_id)
+            if before is None or _counts(record, before):
+                newest[producer_id] = record
+            else:
+                newest[producer_id] = replace(before, last_read=record.offset)
 
 
-def _follows(key: bytes, records: Sequence[Record], before: Record | None) -> bool:
-    """Do the records of one transaction count, where its producer has written `before` as the last one?
+def _counts(record: Record, before: Record) -> bool:
+    """Return whether a record counts. `before`: the newest record of its producer that counts.
 
-    What cannot be read is not compared: a newer version has written it, and the newest record says so.
+    A claim that cannot be read counts: a newer version has written it, and who reads the prefix gets an error.
     """
-    if len(records) == 1 or before is None or records[0].value == before.value:
+    if not record.is_claim or record.value is None or before.value is None:
         return True
-    try:
-        # Another version may have written the same in other bytes, and an older one writes no mark of what is unproven.
-        return _entry_of(key, records[0]).as_unproven() == _entry_of(key, before).as_unproven()
-    except DecodeError:
-        return True
-
-
-def _entry_of(key: bytes, record: Record) -> Entry:
-    return Entry(key.decode("utf-8", "replace")) if record.value is None else decoded(key, record.value)
+    follows = followed_offset(record.value)
+    return follows is None or before.offset <= follows
 
 
 _progress: dict[tuple[object, ...], _Progress] = {}
@@ -175,48 +185,38 @@ class DecisionLog:
     def partition(self, prefix: str) -> int:
         return partition_of(prefix, len(self._client.topic(self.topic).partitions))
 
-    def entry(
-        self,
-        prefix: str,
-        producer_ids: Sequence[int],
-        owners: Callable[[], Mapping[int, str]],
-        *,
-        is_claimed: bool = False,
-    ) -> Entry | None:
-        """The newest entry that counts. None if there is none.
+    def entry(self, ids: DriverIds) -> Entry | None:
+        """The newest entry of the prefix that counts. None if there is none.
 
-        `producer_ids`: those that `<prefix>-driver` was seen to have, the newest first. `owners`: which transactional
-        id has which producer id now; asked for only where it decides. `is_claimed`: brokers say that the driver has
-        written into the log.
+        `ids`: those of the prefix's driver, with at least one that was described. Others are described as far as that
+        decides what counts.
         """
-        partition = self.partition(prefix)
-        progress = self._read(partition, prefix.encode())
-        epoch_min = _epoch_min(is_claimed=is_claimed)
-        return self._believed(prefix, partition, progress, producer_ids, owners, epoch_min)
+        partition = self.partition(ids.prefix)
+        return self._believed(partition, self._read(partition, ids.prefix.encode()), ids)
 
     def entries(
-        self,
-        drivers: Callable[[list[str]], Mapping[str, TransactionDescription | None]],
-        owners: Callable[[], Mapping[int, str]],
+        self, driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
     ) -> dict[str, Entry]:
         """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
 
-        `drivers`: who holds the drivers' ids of these prefixes now; None if brokers do not know one. A prefix that is
-        missing in it is missing in the result. `owners`: as in `entry`.
+        `driver_ids`: the drivers' ids of these prefixes, of which those with these numbers are described. A prefix that
+        is missing in it is missing in the result.
         """
         read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
-        prefixes = [key.decode("utf-8", "replace") for _, progress in read for key in progress.newest]
-        known, owners = drivers(prefixes), functools.cache(owners)
+        known = driver_ids(
+            {
+                key.decode("utf-8", "replace"): {FIRST_DRIVER, *_numbers(newest.values())}
+                for _, progress in read
+                for key, newest in progress.newest.items()
+            }
+        )
         found: dict[str, Entry] = {}
         for partition, progress in read:
             for prefix in (key.decode("utf-8", "replace") for key in progress.newest):
                 if prefix not in known:
                     continue
-                driver = known[prefix]
-                producer_ids = () if driver is None else (driver.id_and_epoch.producer_id,)
-                epoch_min = _epoch_min(is_claimed=driver is not None and says_claimed(driver.timeout_ms))
                 try:
-                    entry = self._believed(prefix, partition, progress, producer_ids, owners, epoch_min)
+                    entry = self._believed(partition, progress, known[prefix])
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
@@ -238,6 +238,8 @@ class DecisionLog:
         self._places_read.add(place)
         end = self._end(partition)
         if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
+            if ahead is not None:
+                self._reader.abandon(ahead)
             progress, ahead = self._from_beginning(partition), None
         try:
             self._read_on(progress, partition, key, end, ahead)
@@ -262,45 +264,47 @@ class DecisionLog:
         return _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition])
 
     def _read_on(
-        self, progress: _Progress, partition: int, key: bytes | None, end: int, ahead: Asked | None = None
+        self,
+        progress: _Progress,
+        partition: int,
+        key: bytes | None,
+        end: int,
+        ahead: Call[FetchResponse] | None = None,
     ) -> None:
         for batch in self._reader.stored(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
             progress.take(batch, key)
         progress.next_offset = end
 
-    def _believed(
-        self,
-        prefix: str,
-        partition: int,
-        progress: _Progress,
-        producer_ids: Sequence[int],
-        owners: Callable[[], Mapping[int, str]],
-        epoch_min: int,
-    ) -> Entry | None:
-        """`epoch_min`: of a record by an earlier producer id."""
+    def _believed(self, partition: int, progress: _Progress, ids: DriverIds) -> Entry | None:
+        prefix = ids.prefix
         key = prefix.encode()
         newest = progress.newest.get(key, {})
-        record = next((newest[each] for each in producer_ids if each in newest), None)
+        record, owners = _of_driver(newest.values(), ids), dict[int, str]()
+        if record is None and _may_have_numbered_ids(newest, ids):
+            owners |= ids.describe_listed()
+            record = _of_driver(newest.values(), ids)
         is_own = record is not None
-        if record is None and (earlier := [each for each in newest.values() if each.written_by.epoch >= epoch_min]):
-            record = self._of_earlier_id(prefix, partition, earlier, owners())
-        for stranger in (*newest.values(), progress.plain.get(key)):
+        if record is None and not ids.has_records:
+            record = self._of_forgotten_id(prefix, partition, newest.values(), owners)
+        strangers = [each for each in newest.values() if ids.number_of(each.written_by.producer_id) is None]
+        for stranger in (*strangers, progress.plain.get(key)):
             if stranger is not None and stranger is not record and (record is None or stranger.offset > record.offset):
                 self._warn(partition, stranger, f"it is not of the driver of the prefix {prefix}, and is passed over")
         for producer_id, (unread, why) in progress.unreadable.items():
-            if producer_id in producer_ids and (record is None or unread.offset > record.offset):
+            if ids.number_of(producer_id) is not None and (record is None or unread.offset > record.offset):
                 raise refusals.unreadable_entry(self._place(partition, unread), prefix, why) from why
             self._warn(partition, unread, f"it cannot be read ({why}), and is passed over")
         if record is None or record.value is None:
             return None
         try:
-            entry = replace(decoded(key, record.value), written_by=record.written_by)
+            last_read = max(record.offset, record.last_read)
+            entry = replace(decoded(key, record.value), written_by=record.written_by, offset=last_read)
         except DecodeError as error:
             raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
         return entry if is_own else entry.as_unproven()
 
-    def _of_earlier_id(
-        self, prefix: str, partition: int, newest: Sequence[Record], owners: Mapping[int, str]
+    def _of_forgotten_id(
+        self, prefix: str, partition: int, newest: Iterable[Record], owners: Mapping[int, str]
     ) -> Record | None:
         candidates = [record for record in newest if record.written_by.producer_id not in owners]
         if not candidates:
@@ -327,11 +331,44 @@ class DecisionLog:
         return f"{placed(self.topic, partition)}, offset {record.offset}"
 
 
+def _of_driver(newest: Iterable[Record], ids: DriverIds) -> Record | None:
+    """Return the newest record of a prefix's driver. `newest`: the newest record of each producer.
+
+    Only ids that could have written a newer record than those that are known are described.
+    """
+    found = _newest_of_driver(newest, ids)
+    ids.describe_new(_numbers(each for each in newest if found is None or _rank(each, ids) > _rank(found, ids)))
+    return _newest_of_driver(newest, ids)
+
+
+def _newest_of_driver(newest: Iterable[Record], ids: DriverIds) -> Record | None:
+    own = (record for record in newest if ids.number_of(record.written_by.producer_id) is not None)
+    return max(own, key=lambda record: _rank(record, ids), default=None)
+
+
+def _rank(record: Record, ids: DriverIds) -> tuple[int, int]:
+    number = record.driver_number or ids.number_of(record.written_by.producer_id) or FIRST_DRIVER
+    return number, record.offset
+
+
+def _numbers(records: Iterable[Record]) -> set[int]:
+    """Return the numbers of the driver's ids that may have written these records: the one that a record names, or the
+    one before it."""
+    return {number for each in records if each.driver_number for number in (each.driver_number, each.driver_number - 1)}
+
+
+def _may_have_numbered_ids(newest: Mapping[int, Record], ids: DriverIds) -> bool:
+    """Return whether brokers may know ids of a driver that the log has no record of: the first one was used up, and
+    brokers have forgotten it since. A job without a name writes one batch."""
+    return bool(newest) or not (ids.is_known(FIRST_DRIVER) or is_job_prefix(ids.prefix))
+
+
 def _records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
-    """The rows with this key; with any, where it is None."""
+    """The rows about the prefix with this key, claims included; about any prefix, where it is None."""
     columns, header = batch.columns, batch.header
     written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-    wanted = columns.column("key").is_valid() if key is None else pc.equal(columns.column("key"), key)
+    keys = columns.column("key")
+    wanted = keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, claim_key(key.decode())], keys.type))
     rows = columns.filter(wanted)
     for row_key, value, offset in zip(
         *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True

@@ -16,35 +16,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
     BrokerError,
     ExactlyOnceError,
     KafkaSinkError,
-    MetadataTimeoutError,
-    NetworkError,
     ProducerFencedError,
 )
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver_ids import is_left_unused, is_log_lost, unchanged_timeout_ms
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import (
-    EPOCHS_END,
-    QueryTransactions,
-    has_claimed,
-    is_left_unused,
-)
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
 from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, unmarked_ms
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING, TransactionDescription
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +61,10 @@ _NOT_NOTED = (
     "this could not be noted in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
     "transactions` may go on showing the job"
 )
+_NOT_NOTED_WITH_NAME = (
+    "this could not be noted in the decision log. All rows are visible. The next write with this prefix notes it; if "
+    "there is none within a week, run `pykafka transactions finish`"
+)
 
 
 class Driver:
@@ -75,6 +74,7 @@ class Driver:
         self._delivery = delivery
         self._query = QueryTransactions(delivery.options, delivery.prefix, delivery.topic, system=system)
         self._client = self._query.client
+        self._may_be_decided = False  # the commit of a decision was requested, and its outcome is not known yet
 
     def __enter__(self) -> Driver:
         return self
@@ -89,27 +89,23 @@ class Driver:
     def begin(self, name: str) -> BatchStart:
         """`name`: of one start of a query, or of one job. Another start of the same query has another name."""
         with refusals.before_the_first_row():
-            seen = self._query.look_when_ended(self._query.log.ask_ahead)
+            self._query.log.ask_ahead()
+            seen = self._query.look_when_ended()
             self._query.log.create_if_missing(self._delivery.replication)
             return self._begin(name, seen)
 
     def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
-        hint = self._query.entry()
+        seen, hint = self._query.read(seen)
         self._refuse_newer(hint, name, seen)
         present = hint.driver
-        hints = [hint]  # for the first turn; each other one reads anew
-
-        def turn(seen: TransactionDescription | None) -> BatchStart:
-            return self._turn(name, seen, hints.pop() if hints else self._query.entry(), present)
-
         try:
-            return self._query.in_turns(turn, seen)
+            return self._query.in_turns(lambda seen, hint: self._turn(name, seen, hint, present), seen, hint)
         except ProducerFencedError as error:
             raise refusals.contested(self._delivery.prefix, name) from error
 
     def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
         self._refuse(hint, name, present)
-        if not hint.generation and seen is not None and has_claimed(seen):
+        if is_log_lost(hint, seen):
             # Before this driver has an epoch: the id must show the loss to every driver that starts later.
             raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
@@ -146,7 +142,8 @@ class Driver:
         if hint.driver in ("", name) or hint.unproven:
             return
         if seen is None:  # brokers did not know the id: they have forgotten it, or it is newer than the look
-            newer = self._query.look() is not None
+            now = self._query.look()
+            newer = now is not None and now.id_and_epoch.producer_id == hint.claimed.producer_id
         else:
             held = seen.id_and_epoch
             newer = hint.claimed.producer_id == held.producer_id and hint.claimed.epoch > held.epoch
@@ -155,13 +152,15 @@ class Driver:
 
     def _refuse(self, entry: Entry, name: str, present: str) -> None:
         """`present`: who drove when this driver looked first. To take over from another one is to fence one that
-        began later, and works."""
+        began later, and may be working."""
         if entry.has_superseded(name):
             raise refusals.superseded(entry, name)
         if entry.driver not in (present, name):
             if not entry.driver:
                 raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
             raise refusals.overtaken(entry, name)
+        if self._delivery.writer not in (None, entry.owner_kind) and entry.owner_kind is not None:
+            raise refusals.other_writer(entry)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
             raise refusals.other_checkpoint(entry, checkpoint)
@@ -176,7 +175,7 @@ class Driver:
             _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
             self._commit_all(entry, driver)
             entry = entry.done()
-        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, driver)
+        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, driver, self._delivery.writer)
         driver, _ = self._query.take_over(driver, found, claim)
         return BatchStart(claim, driver, self._delivery.is_given)
 
@@ -195,6 +194,7 @@ class Driver:
         """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
         if not transactions:
             return
+        self._query.driver_number = start.entry.driver_number
         entry = start.entry.decided(batch, content, tuple(transactions))
         held = self._decide(start, entry)
         held, losers = self._carry_out(held, entry)
@@ -202,31 +202,41 @@ class Driver:
 
     def _decide(self, start: BatchStart, entry: Entry) -> Held:
         """A task's transaction that has ended, or is about to, is found before the decision, not after it."""
-        with refusals.fenced_before_the_decision(entry):
+        with commit_errors.fenced_before_the_decision(entry):
             # In version 1 the state that the start saw would be that of the decision as well: late attempts would take
             # the batch for an open one. A new epoch is no way out: brokers give one and the same to all who ask under
             # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
             if start.state != EMPTY and self._query.writes_in_version_1():
-                raise refusals.downgraded(entry)
-            return self._query.write_after(Held(start.driver), start.entry, entry, self._write_decision)
+                raise commit_errors.downgraded(entry)
+            try:
+                return self._query.write_after(Held(start.driver), start.entry, entry, self._write_decision)
+            except ProducerFencedError:
+                raise
+            except KafkaSinkError as error:
+                if not self._may_be_decided:
+                    raise
+                raise commit_errors.decision_in_doubt(entry, error) from error
 
     def _write_decision(self, held: Held, entry: Entry) -> Held:
         """Look whether the decision may be made while it is written, and then commit or abort it.
 
         Brokers, and this driver, give up before the tasks' transactions are in danger.
         """
+        self._may_be_decided = False  # of an earlier attempt it is known by now that it did not decide
         writing = self._query.start_write(held, entry)
-        found = self._client.describe(each.transactional_id for each in entry.transactions)
+        try:
+            found = describe_transactions(self._client, [each.transactional_id for each in entry.transactions])
+        except KafkaSinkError:
+            writing.abandon()
+            raise
         writing.wait()
         refusal = self._refusal(entry, found)
         if refusal is not None:
             # Is a newer driver the reason? Then brokers refuse the abort.
             writing.abort()
             raise refusal
-        try:
-            return writing.commit(decision_ms(entry.timeout_ms))
-        except (NetworkError, MetadataTimeoutError) as error:
-            raise refusals.decision_in_doubt(entry, error) from error
+        self._may_be_decided = True
+        return writing.commit(decision_ms(entry.timeout_ms))
 
     def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:
         """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
@@ -235,19 +245,26 @@ class Driver:
         # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
         # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
         # then, so what is listed is none of a newer driver's.
-        with refusals.fenced_after_the_decision(entry):
-            self._commit_all(entry, held.driver, self._query.list_ahead)
+        with commit_errors.fenced_after_the_decision(entry):
+            self._commit_all(entry, held.driver, then_list=True)
         with _warned_of(entry, _MAY_STAY_OPEN):
             losers = self._query.leftovers({each.transactional_id for each in entry.transactions})
         is_forgotten = self._delivery.is_forgotten
         if losers or losers is None or not is_forgotten:
-            with _warned_of(entry, _NOT_NOTED) if is_forgotten else refusals.fenced_after_the_commit(entry):
+            with self._note_may_fail(entry):
                 held = self._query.write_after(held, entry, entry.done(), self._query.write)
         return held, losers
 
+    def _note_may_fail(self, entry: Entry) -> AbstractContextManager[None]:
+        """A stream's driver that is fenced must stop. A job has succeeded: if it failed now, a scheduler would run it
+        again, and a job without a key would write all of its rows twice."""
+        if entry.batch.query is not None:
+            return commit_errors.failed_after_the_commit(entry)
+        return _warned_of(entry, _NOT_NOTED if self._delivery.is_forgotten else _NOT_NOTED_WITH_NAME)
+
     def _end_losers(self, held: Held, entry: Entry, losers: Sequence[TransactionDescription] | None) -> None:
-        """A job is forgotten when nothing of it is open any more: till then the next job finds it in the log, and frees
-        what it has left."""
+        """A job without a name is removed from the log when it has no open transaction left. Until then the log shows
+        `pykafka transactions` whether its batch was decided."""
         if losers is None:
             return
         with _warned_of(entry, _MAY_STAY_OPEN):
@@ -266,28 +283,26 @@ class Driver:
             elif not now.is_open or now.id_and_epoch != each.id_and_epoch:
                 epochs = f"epoch {now.id_and_epoch.epoch} in place of {each.epoch}"
                 faults.append(f"{each.transactional_id}: {now.state}, with {epochs}")
-        return refusals.not_open(entry, faults) if faults else self._too_late(entry, found)
+        return commit_errors.not_open(entry, faults) if faults else self._too_late(entry, found)
 
     def _too_late(self, entry: Entry, found: Mapping[str, TransactionDescription]) -> ExactlyOnceError | None:
         """By the clocks of the brokers, which say when it began, and of this machine."""
-        now_ms = self._client.blocking.wall_ms()
+        now_ms = self._client.wall_ms()
         for each in found.values():
             left_ms = each.started_ms + each.timeout_ms - now_ms
             if each.started_ms >= 0 and left_ms < margin_ms(each.timeout_ms):
-                return refusals.too_late(entry, each, left_ms)
+                return commit_errors.too_late(entry, each, left_ms)
         return None
 
-    def _commit_all(
-        self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
-    ) -> None:
+    def _commit_all(self, entry: Entry, driver: ProducerIdAndEpoch, *, then_list: bool = False) -> None:
         try:
-            refused = self._query.commit(entry, driver, meanwhile)
+            refused = self._query.commit(entry, driver, then_list=then_list)
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
-            raise refusals.commit_not_finished(entry, error) from error
+            raise commit_errors.commit_not_finished(entry, error) from error
         if refused:
-            raise refusals.not_committed(entry, refused)
+            raise commit_errors.not_committed(entry, refused)
 
     # --- abort
 
@@ -295,6 +310,7 @@ class Driver:
         """Was the batch aborted? Not if it is decided or committed already, or if a newer driver has taken over."""
         if start.entry.has_committed(batch):
             return False
+        self._query.driver_number = start.entry.driver_number
         return self._abort_if(start.entry.is_of_one_driver_with, self._query.look_when_ended())
 
     def abort_unreported(self, name: str) -> bool:
@@ -302,7 +318,7 @@ class Driver:
 
         False if something is decided, or being decided, or a newer driver has taken over.
         """
-        seen = self._query.look_when_ended()
+        seen, _ = self._query.read(self._query.look_when_ended())
         if seen is not None and seen.state == ONGOING:
             return False
         return self._abort_if(lambda entry: entry.is_of_start(name) and entry.state is not EntryState.DECIDED, seen)
@@ -316,17 +332,22 @@ class Driver:
             return is_ours(entry) or any(map(entry.is_of_one_driver_with, claims))
 
         try:
-            return self._query.in_turns(lambda seen: self._aborted(is_ours_still, claims, seen), seen)
+            return self._query.in_turns(lambda seen, hint: self._aborted(is_ours_still, claims, seen, hint), seen)
         except ProducerFencedError:
             return False
 
     def _aborted(
-        self, is_ours: Callable[[Entry], bool], claims: list[Entry], seen: TransactionDescription | None
+        self,
+        is_ours: Callable[[Entry], bool],
+        claims: list[Entry],
+        seen: TransactionDescription | None,
+        hint: Entry,
     ) -> bool:
         """`claims`: of earlier turns, which were fenced after their claim."""
-        if seen is None or not is_ours(self._query.entry()):
+        if not is_ours(hint):
             return False
-        driver, _ = self._query.fence(seen, (seen.timeout_ms,))  # from now on no attempt of the batch begins
+        # From now on no attempt of the batch begins.
+        driver, _ = self._query.fence(seen, (unchanged_timeout_ms(seen, hint),))
         entry = self._query.entry()
         if not is_ours(entry):
             return False

@@ -15,9 +15,10 @@ import hashlib
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.exactly_once.names import FIRST_DRIVER
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 KEYS_MAX = 100
 DRIVERS_MAX = 100
@@ -33,6 +34,13 @@ class EntryState(Enum):
     DONE = "done"
 
 
+class WriterKind(Enum):
+    """What writes under a prefix: the micro-batches of one stream, or batch jobs."""
+
+    STREAM = "stream"
+    JOB = "job"
+
+
 @dataclass(frozen=True)
 class Batch:
     """What is committed together: a micro-batch of a query, or a whole job, perhaps with a key for its reruns."""
@@ -43,6 +51,12 @@ class Batch:
     scope: str = ""
     """The topic that the job names for all rows: a key identifies a job within it. Empty where rows name their
     topics."""
+
+    @property
+    def is_known_to_reruns(self) -> bool:
+        """Return whether another run of the batch finds its decision, and writes nothing. A job without a key does
+        not."""
+        return self.query is not None or self.key is not None
 
     def __str__(self) -> str:
         if self.query is not None:
@@ -85,8 +99,14 @@ class Entry:
     """Jobs that are committed, the newest at the end."""
     claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
     """Producer id and epoch under which the newest driver took over."""
+    writer: WriterKind | None = None
+    """None if the last claim is an earlier version's, or if its driver did not say it: see `owner_kind`."""
+    driver_number: int = FIRST_DRIVER
+    """Number of the driver's transactional id under which the next record is written."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
     """Producer id and epoch in the header of the batch that the entry was read from."""
+    offset: int = field(default=-1, compare=False)
+    """Offset of the newest record that was read of the prefix, also if that one does not count; -1 if there is none."""
 
     @property
     def driver(self) -> str:
@@ -97,10 +117,24 @@ class Entry:
     def last_decided(self) -> Batch | None:
         return None if self.state is EntryState.OPEN else self.batch
 
+    @property
+    def owner_kind(self) -> WriterKind | None:
+        """Whether the prefix belongs to a stream or to batch jobs; None if that cannot be seen from the entry."""
+        if self.writer is not None:
+            return self.writer
+        if self.checkpoint or self.batch.query is not None:
+            return WriterKind.STREAM
+        return WriterKind.JOB if self.keys or self.last_decided is not None else None
+
     def begun(
-        self, driver: str, checkpoint: str, timeout_ms: int, claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
+        self,
+        driver: str,
+        checkpoint: str,
+        timeout_ms: int,
+        claimed: ProducerIdAndEpoch = NO_PRODUCER_ID,
+        writer: WriterKind | None = None,
     ) -> Entry:
-        """A new driver has the prefix."""
+        """A new driver has the prefix. `writer`: None leaves it as it is."""
         others = [each for each in map(_digest, self.drivers) if each != _digest(driver)]
         return dataclasses.replace(
             self,
@@ -109,15 +143,20 @@ class Entry:
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
             claimed=claimed,
+            writer=writer or self.writer,
         )
 
     def claimed_again(self, claimed: ProducerIdAndEpoch) -> Entry:
         """Its driver has the prefix still, under another epoch."""
         return dataclasses.replace(self, claimed=claimed)
 
+    def under_driver_id(self, number: int) -> Entry:
+        """Return the entry with another number of the driver's transactional id."""
+        return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
+
     def is_of_one_driver_with(self, other: Entry) -> bool:
-        """Do both say the same, but for the epoch under which their driver has claimed the prefix?"""
-        return self == other.claimed_again(self.claimed)
+        """Do both say the same, but for the identity under which their driver has claimed the prefix?"""
+        return self == other.claimed_again(self.claimed).under_driver_id(self.driver_number)
 
     def decided(self, batch: Batch, content: Content, transactions: tuple[TransactionIdentity, ...]) -> Entry:
         return dataclasses.replace(
@@ -138,9 +177,9 @@ class Entry:
     def as_unproven(self) -> Entry:
         """As it was read from a record of a producer id that no transactional id has which this user may see. What it
         says may stop a batch, but no batch is passed over because of it, also when a driver has written it again in its
-        own name."""
+        own name. Brokers know none of the driver's transactional ids that followed the first one."""
         keys = tuple(dataclasses.replace(job, unproven=True) for job in self.keys)
-        return dataclasses.replace(self, unproven=True, keys=keys)
+        return dataclasses.replace(self, unproven=True, keys=keys, driver_number=FIRST_DRIVER)
 
     def given_up(self) -> Entry:
         """Done, as a person says who has looked at the batch."""

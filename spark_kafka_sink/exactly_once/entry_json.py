@@ -1,4 +1,4 @@
-"""An entry as a record of the decision log: its key is the prefix, its value JSON.
+"""An entry as a record of the decision log. The key is the prefix, or `claim_key` of a claim; the value is JSON.
 
 Everybody who writes exactly once may write to the log, so types and sizes are checked.
 """
@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import (
@@ -20,21 +21,34 @@ from spark_kafka_sink.exactly_once.entries import (
     Entry,
     EntryState,
     KeyedJob,
+    WriterKind,
 )
-from spark_kafka_sink.exactly_once.names import PREFIX_CHARACTERS_MAX, TASK_NUMBER_MAX, TaskName, task_id, task_of
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.exactly_once.names import (
+    DRIVER_NUMBER_MAX,
+    FIRST_DRIVER,
+    PREFIX_CHARACTERS_MAX,
+    TASK_NUMBER_MAX,
+    TaskName,
+    task_id,
+    task_of,
+)
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-FORMAT = 2
-_READ_TOO = 1
-"""The format before contents were noted. Its batches are known by number or key alone."""
+FORMAT = 3
 VALUE_BYTES_MAX = 8 << 20
 _TEXT_CHARACTERS_MAX = 4_096
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
+_FIELDS = frozenset(
+    {
+        *("format", "state", "query", "batch", "key", "scope", "content", "transactions", "generation", "drivers"),
+        *("checkpoint", "timeoutMs", "claimed", "keys", "unproven", "writer", "driverNumber", "follows"),
+    }
+)
 
 
-def encoded(entry: Entry) -> bytes:
+def encoded(entry: Entry, *, follows: int | None = None) -> bytes:
+    """`follows`: of a claim, the offset of the newest record that its driver has read; -1 if it found none."""
     plain = {
         "format": FORMAT,
         "state": entry.state.value,
@@ -51,6 +65,9 @@ def encoded(entry: Entry) -> bytes:
         "claimed": None if entry.claimed == NO_PRODUCER_ID else entry.claimed,
         "keys": [_plain_job(job) for job in entry.keys],
         **_plain_mark(entry.unproven),
+        **({} if entry.writer is None else {"writer": entry.writer.value}),
+        **({} if entry.driver_number == FIRST_DRIVER else {"driverNumber": entry.driver_number}),
+        **({} if follows is None else {"follows": follows}),
     }
     return json.dumps(plain, separators=(",", ":")).encode()
 
@@ -63,11 +80,31 @@ def decoded(key: bytes, value: bytes) -> Entry:
         plain = json.loads(value)
         if not isinstance(plain, dict):
             raise DecodeError("it is no record of the decision log: its JSON is no object")
-        if plain["format"] not in (FORMAT, _READ_TOO):
+        if plain["format"] != FORMAT:
             raise DecodeError(f"its format is {plain['format']!r:.40}, and this version of the library knows {FORMAT}")
+        if not _FIELDS.issuperset(plain):
+            raise DecodeError(f"it has fields that this version does not know: {sorted(plain.keys() - _FIELDS)!s:.200}")
         return _entry(_text(key.decode(), PREFIX_CHARACTERS_MAX), plain)
     except (ValueError, KeyError, RecursionError) as error:
         raise DecodeError(f"it is no record of the decision log: {type(error).__name__}: {error!s:.200}") from error
+
+
+def followed_offset(value: bytes) -> int | None:
+    """The offset that a claim follows; None if the claim cannot be read."""
+    return _number(value, "follows", None)
+
+
+def stated_driver_number(value: bytes) -> int | None:
+    """The driver's transactional id that a record names; None if the record cannot be read."""
+    return _number(value, "driverNumber", FIRST_DRIVER)
+
+
+def _number(value: bytes, field: str, default: int | None) -> int | None:
+    try:
+        number = json.loads(value).get(field, default) if len(value) <= VALUE_BYTES_MAX else None
+        return None if number is None else int(number)
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
@@ -89,6 +126,8 @@ def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
         timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
         keys=tuple(_job(each) for each in _list(plain["keys"])[-KEYS_MAX:]),
         claimed=_claimed(plain.get("claimed")),
+        writer=WriterKind(_text(plain["writer"])) if "writer" in plain else None,
+        driver_number=_whole(plain.get("driverNumber", FIRST_DRIVER), DRIVER_NUMBER_MAX),
     )
 
 
@@ -112,8 +151,6 @@ def _claimed(plain: object) -> ProducerIdAndEpoch:
 
 
 def _job(plain: object) -> KeyedJob:
-    if isinstance(plain, str):
-        return KeyedJob(_text(plain))
     fields = _object(plain)
     scope, content = _optional(fields["scope"], _text), _content(fields["content"])
     return KeyedJob(_text(fields["key"]), scope, content, _mark(fields))

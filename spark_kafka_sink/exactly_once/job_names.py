@@ -1,83 +1,50 @@
-"""The prefixes of jobs without a name: each has its own, and says whose it is.
+"""Prefixes of jobs that have neither a prefix nor a key: each job gets one of its own, which names its driver.
 
-    pykafka-job-<host>-<machine>-<process>-<start>-<random>
+    pykafka-job-<host>-<process>-<random>
 
-`process` is the process of Spark's driver (the one above its Python workers), `start` when it began, and `machine`
-stands for the host's name, its boot and its process namespace. So a later job on the same machine sees which earlier
-jobs have lost their driver, and frees what they left open; and `pykafka transactions` shows people where a job ran.
+`process` is the process id of Spark's driver. No later job is known to be the same job, so nothing reads these names
+but `pykafka transactions`, which shows people where a job ran that has left transactions open.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import re
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX
 
-_JOB = f"{OWN_PREFIX}job-"
-_HOST_CHARACTERS_MAX = 60
-_NO_TIME = "0"
-_NAME = re.compile(
-    rf"{_JOB}(?P<host>[A-Za-z0-9._-]+)-(?P<machine>[0-9a-f]{{10}})-(?P<process>\d+)-(?P<start>\d+)-[0-9a-f]{{12}}"
-)
+_JOB_PREFIX = f"{OWN_PREFIX}job-"
+_MAX_HOST_CHARACTERS = 60
+_NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process>\d+)-[0-9a-f]{{12}}")
 
 
-def new_job_prefix(process: int | None = None) -> str:
-    process = driver_process() if process is None else process
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_HOST_CHARACTERS_MAX] or "host"
-    return f"{_JOB}{host}-{_machine()}-{process}-{_start_of(process) or _NO_TIME}-{uuid.uuid4().hex[:12]}"
+def new_job_prefix() -> str:
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
+    return f"{_JOB_PREFIX}{host}-{driver_process()}-{uuid.uuid4().hex[:12]}"
 
 
 def driver_process() -> int:
-    """Of Spark's driver, called in one of its Python workers. Between them is pyspark's daemon, which may die alone."""
+    """Return the process id of Spark's driver, in one of its Python workers.
+
+    The parent of a worker is the driver, or pyspark's daemon. Spark replaces a daemon that has died, so the daemon's
+    own process id does not name the driver.
+    """
     parent = os.getppid()
     with contextlib.suppress(OSError):
         if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
-            return int(_stat(parent)[1])
+            return int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
     return parent
 
 
 def is_job_prefix(prefix: str) -> bool:
-    return prefix.startswith(_JOB)
+    return prefix.startswith(_JOB_PREFIX)
 
 
-def whose(prefix: str) -> str:
-    """In words for people; empty for a prefix that is not of a job without a name."""
-    match = _NAME.fullmatch(prefix)
+def job_description(prefix: str) -> str:
+    """Describe the job of such a prefix for people; an empty string for any other prefix."""
+    match = _NAME_PATTERN.fullmatch(prefix)
     return "" if match is None else f"a job without a name, driver process {match['process']} on {match['host']}"
-
-
-def is_abandoned(prefix: str, start_of: Callable[[int], str | None] | None = None) -> bool:
-    """Is this a job of this machine whose driver's process has ended? False where that cannot be known."""
-    match = _NAME.fullmatch(prefix)
-    if match is None or match["machine"] != _machine() or match["start"] == _NO_TIME:
-        return False
-    return (start_of or _start_of)(int(match["process"])) != match["start"]
-
-
-def _machine() -> str:
-    """On Linux two containers differ, even if they have one name; elsewhere the name of the host has to do."""
-    known = [platform.node()]
-    with contextlib.suppress(OSError):
-        known.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        known.append(str(Path("/proc/self/ns/pid").stat().st_ino))
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:10]
-
-
-def _start_of(process: int) -> str | None:
-    """When a process began, in ticks since the machine's boot. None if there is no such process, or no /proc."""
-    try:
-        return _stat(process)[19]
-    except OSError:
-        return None
-
-
-def _stat(process: int) -> list[str]:
-    """What /proc says of a process, without its number and its name: its state, its parent, and so on."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()

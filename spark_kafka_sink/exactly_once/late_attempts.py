@@ -23,11 +23,12 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.leftovers import can_write
 from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
-from spark_kafka_sink.exactly_once.query_transactions import can_write
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.verdicts import NOT_THE_WRITERS
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +62,8 @@ def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: Bat
     if not _says_fenced(error):
         return
     try:
-        with TransactionsClient(config, timeout_ms=timeout_ms) as client:
-            driver = client.describe([start.driver_id]).get(start.driver_id)
+        with new_client(config, timeout_ms=timeout_ms) as client:
+            driver = describe_transactions(client, [start.driver_id]).get(start.driver_id)
     except KafkaSinkError as failure:
         _log.warning("prefix %s: it is not known whether there is a newer driver: %s", start.prefix, failure)
         return

@@ -15,8 +15,11 @@ from collections.abc import Mapping
 from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE, NewTopic
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
 from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.topic_admin import LISTS_TRANSACTIONS, TopicAdmin
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
+from spark_kafka_sink.requests import topic_admin
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.transactions import LISTS_TRANSACTIONS
 
 DEFAULT_REPLICATION = BROKERS_CHOOSE
 """As many replicas as the brokers give by themselves."""
@@ -33,6 +36,8 @@ _SETTINGS = {
     "delete.retention.ms": "60000",
 }
 
+_PURPOSE = ", the log of what is decided"
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,24 +52,28 @@ class LogTopic:
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._admin = TopicAdmin(client, name, ", the log of what is decided", needed=LISTS_TRANSACTIONS)
+        self._described: Call[MetadataResponse] | None = None  # requested, and not used yet
 
     def exists(self) -> bool:
-        return self._admin.exists()
+        return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)
 
     def ask_ahead(self) -> None:
         """Ask whether it is there, and do not wait: the next call takes the answer."""
-        self._admin.ask_ahead()
+        self._described = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
         """BrokerError if it is missing and may not be created."""
-        self._admin.create_if_missing(NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items())))
+        topic = NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items()))
+        described, self._described = self._described, None
+        topic_admin.create_if_missing(
+            self._client, topic, purpose=_PURPOSE, required=LISTS_TRANSACTIONS, described=described
+        )
 
     def check(self) -> None:
         """PreflightError if it would forget. Warns of what may not be seen, and of what may lose its end."""
         self._warn_of_lone_replicas()
         try:
-            settings = self._admin.settings([POLICY, UNCLEAN])
+            settings = topic_admin.topic_settings(self._client, self.name, [POLICY, UNCLEAN])
             policy = self._policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(

@@ -19,29 +19,19 @@ new epoch, as it does after an upgrade to version 2.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
+from uuid import UUID
 
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
-from spark_kafka_sink.errors import BrokerError, KafkaSinkError, NetworkError, ProducerFencedError
-from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions, pause_ms
-from spark_kafka_sink.producer.produce_versions import produce_versions
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import (
-    AddPartitions,
-    DescribeTransactions,
-    EndTransaction,
-    InitProducerId,
-)
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_CALLERS, NOT_THE_WRITERS, Verdict, may_pass
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -49,13 +39,28 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.reader.blocking_client import Asked, BlockingClient, Question
+from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
 from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import TRANSACTIONAL, stamp_header
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
+from spark_kafka_sink.requests.produce_versions import produce_versions
+from spark_kafka_sink.requests.request import Leader, Request
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_request import TransactionRequest
+from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions, EndTransaction
+from spark_kafka_sink.requests.verdicts import (
+    MISSING_IN_RESPONSE,
+    NOT_THE_CALLERS,
+    NOT_THE_WRITERS,
+    Classification,
+    Verdict,
+    VerdictTable,
+)
 
 REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
@@ -68,7 +73,7 @@ _LOST_BATCH = {1: NOT_THE_WRITERS | _LOST, 2: _LOST}
 epoch has ended it. In version 2 the batch begins it, and they say the same where the cluster is back at version 1."""
 
 KeyValue = tuple[bytes, "bytes | None"]
-AnswerT = TypeVar("AnswerT", bound=Message)
+ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Held(NamedTuple):
@@ -81,9 +86,8 @@ class Held(NamedTuple):
 class LogWriter:
     """Used by one thread, which may put other questions to `client` in between."""
 
-    def __init__(self, client: BlockingClient, coordinated: CoordinatorQuestions) -> None:
+    def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        self._coordinated = coordinated
         self._versions: dict[ProducerIdAndEpoch, int] = {}  # of the last transaction under each
         self._may_come_late: set[ProducerIdAndEpoch] = set()  # an end under these had no answer, and may come yet
 
@@ -99,55 +103,40 @@ class LogWriter:
         self._versions = {now.driver: version}
         transaction = TransactionIdentity(transactional_id, *now.driver, version)
         if version < 2:
-            self._answered(AddPartitions(transaction, frozenset([place])))
+            self._done(AddPartitions(transaction, frozenset([place])))
         return OpenWrite(self, transaction, now.sequence, place, records)
 
     def _next_epoch(self, transactional_id: str, held: Held, version: int) -> Held:
         had_one_of_version_1 = self._versions.get(held.driver) == 1
         if not had_one_of_version_1 or (version == 1 and held.driver not in self._may_come_late):
             return held
-        answer = self._answered(InitProducerId(transactional_id, self._timeout_ms(transactional_id), held.driver))
-        return Held(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
+        response = self._done(InitProducerId(transactional_id, self._timeout_ms(transactional_id), held.driver))
+        return Held(producer_id_and_epoch(response))
 
     def _timeout_ms(self, transactional_id: str) -> int:
         """The timeout that the id has. A request for an epoch sets it: brokers may not grant another one, and all see
         it."""
         request = DescribeTransactions((transactional_id,))
-        known = request.found(self._answered(request))[transactional_id]
+        known = request.found(self._done(request))[transactional_id]
         if known is None:
             raise _error(broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
         return known.timeout_ms
 
-    def _answered(self, request: TransactionRequest[AnswerT], timeout_ms: float | None = None) -> AnswerT:
-        answer = self._coordinated.answer(request, timeout_ms)
-        judgement = request.judged(answer)
-        if judgement.verdict is not Verdict.DONE:
-            raise _error(request.refusal(request.coordinator.key, judgement))
-        return answer
-
-    def _start_at_leader(self, transaction: TransactionIdentity, place: TopicPartition, batch: bytes) -> Asked | None:
-        """None if no leader is known."""
-        self._client.topic(place.topic)
-        leader = self._client.leader(*place)
-        if leader is None:
-            return None
-        topic_id = self._client.metadata.snapshot.topic_id(place.topic)
-        data = [PartitionProduceData(place.partition, [batch])]
-        message = ProduceRequest(
-            transactional_id=transaction.transactional_id,
-            acks=_ALL_IN_SYNC,
-            timeout_ms=REPLICATION_MS_MAX,
-            topic_data=[TopicProduceData(name=place.topic, topic_id=topic_id or NO_TOPIC_ID, partition_data=data)],
-        )
-        versions = produce_versions(transaction.version, by_name_only=topic_id is None)
-        return self._client.start(Question(leader, message, versions))
+    def _done(self, request: TransactionRequest[ResponseT]) -> ResponseT:
+        response = self._client.send(request)
+        _raise_rejection(request, response)
+        return response
 
     def _end(self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None) -> EndTxnResponse:
+        request = EndTransaction(transaction, commit)
+        call = self._client.begin([request])
         try:
-            return self._answered(EndTransaction(transaction, commit), timeout_ms)
+            (response,) = self._client.finish(call, timeout_ms).values()
         finally:
-            if transaction.transactional_id in self._coordinated.in_doubt:
+            if call.in_doubt:
                 self._may_come_late = {transaction.id_and_epoch}
+        _raise_rejection(request, response)
+        return response
 
 
 class OpenWrite:
@@ -166,20 +155,19 @@ class OpenWrite:
         self._transaction = transaction
         self._next_sequence = sequences.add(sequence, len(records))
         self._place = place
-        self._batch = _batch(Held(transaction.id_and_epoch, sequence), records, self._client.wall_ms())
-        self._asked = writer._start_at_leader(transaction, place, self._batch)
+        batch = _batch(Held(transaction.id_and_epoch, sequence), records, self._client.wall_ms())
+        self._request = AppendBatch(self._client.metadata, transaction, place, batch)
+        self._call = self._client.begin([self._request])
+
+    def abandon(self) -> None:
+        """Do not send the records again: the caller has failed, and ends the transaction in no way."""
+        self._client.abandon(self._call)
 
     def wait(self) -> None:
         """Return when the records are stored."""
-        what = f"transactional id {self._transaction.transactional_id}: the batch for {self._place}"
-        patience, asked = self._client.patience(what), self._asked
-        for failures in count():
-            failure = None if asked is None else self._failure(asked, what)
-            if asked is not None and failure is None:
-                return
-            self._client.metadata.request_update()
-            patience.wait(failure, pause_ms(failures))
-            asked = self._writer._start_at_leader(self._transaction, self._place, self._batch)
+        (response,) = self._client.finish(self._call).values()
+        lost = _LOST_BATCH[self._transaction.version]
+        _raise_rejection(self._request, response, lost)
 
     def commit(self, timeout_ms: float | None = None) -> Held:
         """Durable, and visible to all, when this returns. Returns what the next transaction is to be written with.
@@ -195,21 +183,58 @@ class OpenWrite:
     def abort(self) -> None:
         self._writer._end(self._transaction, commit=False, timeout_ms=None)
 
-    def _failure(self, asked: Asked, what: str) -> KafkaSinkError | None:
-        """None if the records are stored. Raises a refusal that is final."""
-        (answer,) = self._client.wait(ProduceResponse, [asked])
-        if isinstance(answer, NetworkError):
-            return answer
-        code = next(
-            (row.error_code for topic in answer.responses for row in topic.partition_responses),
-            codes.UNKNOWN_SERVER_ERROR,
+
+class AppendBatch(Request[ProduceResponse]):
+    """Append one batch to a partition, in a transaction. A leader that has the batch already says so by its sequence,
+    which is a success."""
+
+    api_key = ApiKey.PRODUCE
+    action = "append it"
+    verdicts: ClassVar[VerdictTable] = {
+        codes.NONE: Verdict.DONE,
+        codes.DUPLICATE_SEQUENCE_NUMBER: Verdict.DONE,
+        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,
+    }
+
+    def __init__(
+        self, metadata: Metadata, transaction: TransactionIdentity, place: TopicPartition, batch: bytes
+    ) -> None:
+        self._metadata = metadata
+        self._transaction = transaction
+        self._place = place
+        self._batch = batch
+
+    @property
+    def keys(self) -> Sequence[str]:
+        return (str(self._place),)
+
+    def route(self, key: str) -> Leader:
+        return Leader(*self._place)
+
+    @property
+    def versions(self) -> VersionRange:
+        return produce_versions(self._transaction.version, by_name_only=self._topic_id is None)
+
+    @property
+    def _topic_id(self) -> UUID | None:
+        return self._metadata.snapshot.topic_id(self._place.topic)
+
+    def message(self, version: int) -> ProduceRequest:
+        data = [PartitionProduceData(self._place.partition, [self._batch])]
+        topic = TopicProduceData(name=self._place.topic, topic_id=self._topic_id or NO_TOPIC_ID, partition_data=data)
+        return ProduceRequest(
+            transactional_id=self._transaction.transactional_id,
+            acks=_ALL_IN_SYNC,
+            timeout_ms=REPLICATION_MS_MAX,
+            topic_data=[topic],
         )
-        if code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
-            return None
-        refusal = _error(broker_error(code, what), _LOST_BATCH[self._transaction.version])
-        if not may_pass(code):
-            raise refusal
-        return refusal
+
+    def classify(self, response: ProduceResponse) -> Classification:
+        rows = (row for topic in response.responses for row in topic.partition_responses)
+        return next((self.classify_code(row.error_code) for row in rows), MISSING_IN_RESPONSE)
+
+    def subject(self, key: str) -> str:
+        return f"transactional id {self._transaction.transactional_id}: the batch for {self._place}"
 
 
 def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
@@ -229,6 +254,13 @@ def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
         record_count=len(records),
     )
     return header + bytes(body)
+
+
+def _raise_rejection(request: Request[ResponseT], response: ResponseT, lost: Collection[int] = _LOST) -> None:
+    """Raise the error of a final response that rejects the request: ProducerFencedError for the codes in `lost`."""
+    classification = request.classify(response)
+    if classification.verdict is not Verdict.DONE:
+        raise _error(request.rejection(request.keys[0], classification), lost)
 
 
 def _error(error: BrokerError, lost: Collection[int] = _LOST) -> BrokerError:

@@ -2,14 +2,18 @@
 
 All transactional ids of a query begin with its prefix:
 
-    <prefix>-driver                                  of the driver: the newest holder decides
+    <prefix>-driver, <prefix>-driver-2, ...          of the driver: the newest holder of the current one decides
     <prefix>-<generation>-<partition>-<attempt>      of a task
 
-Ids are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would fill its
-memory. The generation is another one with each new driver, so that a late task of an earlier driver has an id which is
-none of today's. It counts to GENERATIONS and begins again. Spark counts attempts from 0 again when it runs a stage
-again, and an attempt of the first run may still be at work, or have ended well: an attempt that finds its id in use
-takes another one, in which its own number in the application stands.
+A producer id has 32,766 epochs. When those of the driver's current id come to their end, the last record that is
+written under it names the next one (query_transactions.py). So a transactional id of a driver gets another producer id
+only if brokers have forgotten it.
+
+Ids of tasks are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would
+fill its memory. The generation is another one with each new driver, so that a late task of an earlier driver has an id
+which is none of today's. It counts to GENERATIONS and begins again. Spark counts attempts from 0 again when it runs a
+stage again, and an attempt of the first run may still be at work, or have ended well: an attempt that finds its id in
+use takes another one, in which its own number in the application stands.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ DECISION_LOG_TOPIC = "pykafka-decisions"
 PREFIX_CHARACTERS_MAX = 200
 _PREFIX = re.compile(r"[A-Za-z0-9._-]+")
 _TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
-TASK_NUMBER_MAX = 999_999_999
+TASK_NUMBER_MAX = DRIVER_NUMBER_MAX = 999_999_999
+FIRST_DRIVER = 1
+_CLAIM_KEY_END = b"/claim"
+"""No prefix has a slash."""
 _DIGEST_CHARACTERS = 16
 _LOCATION = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 """Scheme, authority and path; it matches whatever it is given."""
@@ -51,8 +58,26 @@ def second_attempt_name(attempt: int, task_attempt_id: int) -> int:
     return attempt + ATTEMPTS_MAX * (1 + task_attempt_id % _SECOND_NAMES)
 
 
-def driver_id(prefix: str) -> str:
-    return f"{prefix}-driver"
+def driver_id(prefix: str, number: int = FIRST_DRIVER) -> str:
+    return f"{prefix}-driver" if number == FIRST_DRIVER else f"{prefix}-driver-{number}"
+
+
+def driver_number(prefix: str, transactional_id: str) -> int | None:
+    """The number of one of the driver's transactional ids; None for any other id."""
+    digits = transactional_id.removeprefix(f"{prefix}-driver-")
+    number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER
+    return number if driver_id(prefix, number) == transactional_id else None
+
+
+def claim_key(prefix: str) -> bytes:
+    """Key of a prefix's claims in the decision log. Compaction must not let a claim replace a decision, whose key is
+    the prefix itself."""
+    return prefix.encode() + _CLAIM_KEY_END
+
+
+def split_key(key: bytes) -> tuple[bytes, bool]:
+    """The prefix that a record of the decision log is about, and whether the record is a claim."""
+    return key.removesuffix(_CLAIM_KEY_END), key.endswith(_CLAIM_KEY_END)
 
 
 def task_id(prefix: str, task: TaskName) -> str:

@@ -8,39 +8,42 @@ its next commit with an error that names the reason, and goes on when it is star
 
 from __future__ import annotations
 
+import functools
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
     ExactlyOnceError,
-    KafkaSinkError,
     ProducerFencedError,
 )
-from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.exactly_once.clients import lent
+from spark_kafka_sink.exactly_once import commit_errors, refusals
+from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import TIMEOUTS_MS
+from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.job_names import is_abandoned, is_job_prefix, whose
+from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import (
     DECISION_LOG_TOPIC,
+    FIRST_DRIVER,
     OWN_PREFIX,
     checked_prefix,
     driver_id,
     split_id,
 )
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, has_claimed
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING, TransactionDescription
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, list_transactional_ids, owners
+from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
 
 _log = logging.getLogger(__name__)
 
@@ -82,11 +85,12 @@ def survey(
 ) -> list[PrefixSurvey]:
     """All prefixes, or this one. `options`: of a producer, by their names."""
     config = ProducerConfig.parse(options).client_config()
-    with lent(config) as client:
-        log = DecisionLog(config, topic, client.blocking)
+    with lease_client(config) as client:
+        log = DecisionLog(config, topic, client)
         log_exists = log.exists()
         entries = _entries(client, log, prefix) if log_exists else {}
-        found = client.describe(client.ids(lambda name: _is_ours(name, entries, prefix), ONGOING)).values()
+        ids = [name for name in list_transactional_ids(client, ONGOING) if _is_ours(name, entries, prefix)]
+        found = describe_transactions(client, ids).values()
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
         for each in found:
             split = split_id(each.transactional_id)
@@ -117,26 +121,6 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
         return [each for each in _end_leftovers(query, driver, entry, claim) if each.is_open]
 
 
-def free_abandoned_jobs(options: Mapping[str, str], topic: str) -> None:
-    """Finish or abort what jobs without a name have left on this machine, whose driver's process has ended."""
-    with lent(ProducerConfig.parse(options).client_config()) as client:
-        names = (split_id(name) for name in client.ids(lambda name: True, ONGOING))
-    for prefix in sorted({split[0] for split in names if split is not None and is_abandoned(split[0])}):
-        _free(options, prefix, topic)
-
-
-def _free(options: Mapping[str, str], prefix: str, topic: str) -> None:
-    try:
-        finished = finish(options, prefix, topic)
-        if finished is not None and finished.lost:
-            raise refusals.not_committed(finished.entry, finished.lost)
-        if finished is None:
-            abort(options, prefix, topic)
-        _log.info("%s has ended and left transactions open (prefix %s): they are ended now", whose(prefix), prefix)
-    except KafkaSinkError as error:
-        _log.warning("what %s has left open (prefix %s) is not ended: %s", whose(prefix), prefix, error)
-
-
 @contextmanager
 def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
     with QueryTransactions(options, checked_prefix(prefix), topic) as query:
@@ -163,8 +147,7 @@ def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[P
     """
     hints: list[Entry] = []
 
-    def turn(seen: TransactionDescription | None) -> tuple[ProducerIdAndEpoch, int, Entry]:
-        hint = query.entry()
+    def turn(seen: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int, Entry]:
         if not hint.generation:
             raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
         hints.append(hint)
@@ -204,8 +187,8 @@ def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: b
         except _NothingDecidedError:
             return None
         refused = query.commit(entry, driver)
-        if not all(refusals.is_lost(error) for error in refused.values()):
-            raise refusals.not_yet_committed(entry, refused)
+        if not all(commit_errors.is_lost(error) for error in refused.values()):
+            raise commit_errors.not_yet_committed(entry, refused)
         if give_up or not refused:
             done = entry.given_up() if give_up else entry.done()
             claim = done.begun(_person(), "", granted_ms, driver)
@@ -231,35 +214,42 @@ def _person() -> str:
     return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
 
 
-def _entries(client: TransactionsClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
+def _entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
+    listed = functools.cache(lambda: owners(client))
     if prefix is None:
-        return log.entries(lambda prefixes: _drivers(client, prefixes), client.owners)
-    driver = client.describe([driver_id(prefix)]).get(driver_id(prefix))
-    producer_ids = () if driver is None else (driver.id_and_epoch.producer_id,)
-    is_claimed = driver is not None and has_claimed(driver)
-    entry = log.entry(prefix, producer_ids, client.owners, is_claimed=is_claimed)
+        return log.entries(lambda numbers: _driver_ids(client, numbers, listed))
+    ids = DriverIds(prefix, lambda names: describe_transactions(client, names), listed)
+    ids.describe_new([FIRST_DRIVER])
+    entry = log.entry(ids)
     return {} if entry is None else {prefix: entry}
 
 
-def _drivers(client: TransactionsClient, prefixes: Sequence[str]) -> dict[str, TransactionDescription | None]:
-    """Who holds the drivers' ids of these prefixes; None of one that brokers do not know.
+def _driver_ids(
+    client: BlockingClient, numbers: Mapping[str, Collection[int]], listed: Callable[[], Mapping[int, str]]
+) -> dict[str, DriverIds]:
+    """Describe the drivers' ids of these prefixes with these numbers.
 
     Others may use the same log. If this user may not see all of its drivers, a warning says so, and the answer has only
     the drivers that brokers list: it cannot be known whether brokers have forgotten the others.
     """
-    names = {driver_id(prefix): prefix for prefix in prefixes}
+    names = {driver_id(prefix, number): prefix for prefix in numbers for number in numbers[prefix]}
     try:
-        found = client.describe(names)
+        found = describe_transactions(client, names)
     except AuthorizationError as error:
-        visible = set(client.owners().values())
+        visible = set(listed().values())
         names = {name: prefix for name, prefix in names.items() if name in visible}
         _log.warning(
             "%d of %d prefixes are shown: of the others this user may not see the driver's transactional id, or the "
             "brokers have forgotten it: %s",
-            *(len(names), len(prefixes), error),
+            *(len(set(names.values())), len(numbers), error),
         )
-        found = client.describe(names)
-    return {prefix: found.get(name) for name, prefix in names.items()}
+        found = describe_transactions(client, names)
+    prefixes = dict.fromkeys(names.values())
+    known = {prefix: DriverIds(prefix, lambda more: describe_transactions(client, more), listed) for prefix in prefixes}
+    for prefix, ids in known.items():
+        for number in numbers[prefix]:
+            ids.note(number, found.get(driver_id(prefix, number)))
+    return known
 
 
 def _is_ours(transactional_id: str, prefixes: Iterable[str], wanted: str | None) -> bool:

@@ -1,10 +1,13 @@
 """QueryTransactions: the transactions under one prefix, the identity of its driver, and what the log says of them.
 
-A driver acts under an identity, the producer id and epoch that it holds of `<prefix>-driver`, and so does a person.
-Each step names the identity that it was taken under, and is refused if a newer one exists:
+A driver acts under an identity, the producer id and epoch that it holds of the driver's current id (`<prefix>-driver`,
+`<prefix>-driver-2`, ...), and so does a person. Each step names the identity that it was taken under, and is refused if
+a newer one exists:
 
     look         who holds the id now, and has no transaction that is just ending; a hint, no step relies on it
+    read         the newest entry, which names the current id: a hint as well
     fence        get the next epoch, unless it was given to another since the look
+    hand over    if that epoch is one of the last: write an entry that names the next id
     claim        write an entry in place of the one that was found, and read it back: it counts only if nothing was
                  written in between, and of several that hold one epoch one succeeds
     take over    list the open transactions of tasks, claim the prefix, end exactly what was listed
@@ -36,34 +39,48 @@ from types import TracebackType
 from typing import TypeVar
 
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.exactly_once.clients import lent
-from spark_kafka_sink.exactly_once.coordinator_questions import pause_ms
+from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.entries import Entry, EntryState
+from spark_kafka_sink.exactly_once.driver_ids import (
+    DriverIds,
+    has_claimed,
+    remember_number,
+    remembered_number,
+    unchanged_timeout_ms,
+)
+from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
-from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed, says_fenced
-from spark_kafka_sink.exactly_once.transactions_client import Listing, TransactionsClient, expected_of
+from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
+from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, OpenWrite
+from spark_kafka_sink.exactly_once.names import claim_key, driver_id, task_of
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.transaction_description import (
-    COMPLETE_COMMIT,
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import (
+    TransactionListing,
+    describe_transactions,
+    init_producer_id,
+    owners,
+    rejections,
+)
+from spark_kafka_sink.requests.transaction_description import (
     EMPTY,
     ONGOING,
     TransactionDescription,
 )
-from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.requests.transactions import EndTransaction
 
 _log = logging.getLogger(__name__)
 
-EPOCHS_END = 32_700
-"""Of 32,766 epochs of a producer id. From here on who gets the next epoch goes on under the next producer id. A batch,
-and starts that die, have what is left."""
+EPOCHS_END = 32_000
+"""The first epoch under which a driver hands over to its next id. A producer id has 32,766 epochs. The last ones are
+left for the batch that is being written, and for starts that die during the hand-over."""
 TURNS_MAX = 20
 """Two drivers that take over from each other may fence each other in several turns. After too few both give way."""
 
@@ -80,13 +97,16 @@ class QueryTransactions:
     def __init__(self, options: Mapping[str, str], prefix: str, topic: str, *, system: System | None = None) -> None:
         config: ClientConfig = ProducerConfig.parse(options).client_config()
         self.prefix = prefix
-        self.driver_id = driver_id(prefix)
-        self._is_claimed = False  # as the last look has shown: then the id has written into the log
-        self._known_ids: list[int] = []  # producer ids that the driver's id was seen to have, the newest first
-        self._listing: Listing | None = None  # asked for, and not taken yet
+        self._number_key = (config.bootstrap_servers, topic, prefix)
+        self.driver_number = remembered_number(self._number_key)
+        self._listing: TransactionListing | None = None  # requested, and not used yet
         with contextlib.ExitStack() as opened:
-            self.client: TransactionsClient = opened.enter_context(lent(config, system=system))
-            self.log = DecisionLog(config, topic, self.client.blocking)
+            self.client: BlockingClient = opened.enter_context(lease_client(config, system=system))
+            self.log = DecisionLog(config, topic, self.client)
+            self._writer = LogWriter(self.client)
+            self._ids = DriverIds(
+                prefix, lambda names: describe_transactions(self.client, names), lambda: owners(self.client)
+            )
             self._opened = opened.pop_all()
 
     def __enter__(self) -> QueryTransactions:
@@ -99,30 +119,24 @@ class QueryTransactions:
 
     # --- the identity, and the log
 
-    def look(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
+    @property
+    def driver_id(self) -> str:
+        """The transactional id under which the caller acts."""
+        return driver_id(self.prefix, self.driver_number)
+
+    def look(self, *, when_ended: bool = False) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
-        seen = self.client.describe([self.driver_id], meanwhile).get(self.driver_id)
-        self._is_claimed = seen is not None and has_claimed(seen)
-        if seen is not None:
-            self._note(seen.id_and_epoch.producer_id)
+        seen = describe_transactions(self.client, [self.driver_id], when_ended=when_ended).get(self.driver_id)
+        self._ids.note(self.driver_number, seen)
         return seen
 
-    def _note(self, producer_id: int) -> None:
-        if producer_id not in self._known_ids:
-            self._known_ids.insert(0, producer_id)
-
-    def look_when_ended(self, meanwhile: Callable[[], None] = lambda: None) -> TransactionDescription | None:
+    def look_when_ended(self) -> TransactionDescription | None:
         """`look`, as soon as no transaction of the id is ending.
 
         Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
         then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
         """
-        patience = self.client.blocking.patience(f"the end of a transaction of {self.driver_id}")
-        seen, looks = self.look(meanwhile), 0
-        while seen is not None and seen.is_ending:
-            patience.wait(None, pause_ms(looks))
-            seen, looks = self.look(), looks + 1
-        return seen
+        return self.look(when_ended=True)
 
     def look_again(self, seen: TransactionDescription | None) -> None:
         """Just before `fence`. ProducerFencedError if something has happened to the id since: another one works.
@@ -133,51 +147,66 @@ class QueryTransactions:
         if _identity(now) != _identity(seen):
             raise refusals.fenced(self.driver_id)
 
+    def read(self, seen: TransactionDescription | None) -> tuple[TransactionDescription | None, Entry]:
+        """The newest entry, which names the driver's current id, and a look at that id that is older than the entry:
+        `seen`, unless that is a look at another id."""
+        for _ in range(TURNS_MAX):
+            entry = self._newest()
+            if entry.driver_number == self.driver_number:
+                return seen, entry
+            self.driver_number = entry.driver_number
+            seen = self.look_when_ended()
+        raise refusals.fenced(self.driver_id)
+
     def in_turns(
-        self, turn: Callable[[TransactionDescription | None], ResultT], seen: TransactionDescription | None
+        self,
+        turn: Callable[[TransactionDescription | None, Entry], ResultT],
+        seen: TransactionDescription | None,
+        hint: Entry | None = None,
     ) -> ResultT:
-        """Call `turn` with a look at the id, and return its result. A turn that another driver has fenced is followed
-        by another turn; ProducerFencedError after TURNS_MAX of them."""
+        """Call `turn` with a look at the id and the entry that was read after it, and return its result.
+
+        A turn that another driver has fenced, or that has handed over to the next id, is followed by another turn;
+        ProducerFencedError after TURNS_MAX of them. `hint`: the entry for the first turn, if it was read already.
+        """
         turns_left = TURNS_MAX
         while True:
             turns_left -= 1
             try:
-                return turn(seen)
+                if hint is None:
+                    seen, hint = self.read(seen)
+                return turn(seen, hint)
             except ProducerFencedError as error:
                 if not turns_left:
                     raise
-                _log.info("prefix %s: another driver begins at the same time (%s)", self.prefix, error)
-                seen = self.look_when_ended()
+                _log.info("prefix %s: the driver begins again (%s)", self.prefix, error)
+                seen, hint = self.look_when_ended(), None
 
     def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         """The next epoch, and the first of these timeouts that brokers grant.
 
-        ProducerFencedError if another has got an epoch since the look. A timeout that is refused changes nothing.
+        ProducerFencedError if another has got an epoch since the look, or if the epoch was one of the last: then the
+        log names the next id of the driver. A timeout that is refused changes nothing.
         """
-        driver, granted_ms = self._granted(expected_of(seen), timeouts_ms)
+        driver, granted_ms = self._granted(expected_identity(seen), timeouts_ms)
         if seen is not None and has_claimed(seen) and not says_claimed(granted_ms):
             driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
         if driver.epoch >= EPOCHS_END:
-            driver = self._under_next_id(driver, granted_ms)
+            self._hand_over(driver, granted_ms)
         return driver, granted_ms
 
-    def _under_next_id(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        """Use up the last epochs of a producer id, and go on under the next one that brokers give.
-
-        Nothing in the log shows that the next one is the same driver's. So the newest entry is claimed under the old
-        one, and written again under the new one, before anything is done under that.
-        """
+    def _hand_over(self, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+        """Name the driver's next id in the log. ProducerFencedError after that; nothing is done for an id that has
+        written nothing."""
         found = self.entry()
         if not found.generation:
-            return driver  # it has written nothing
+            return
         # Brokers may grant less by now than they did when the entry was written.
         held_ms = min(found.timeout_ms or granted_ms, granted_ms)
-        claim = found.claimed_again(driver)
-        renewed = self.claim(driver, found, claim, held_ms)
-        while renewed.producer_id == driver.producer_id:
-            renewed = self.renew(renewed, held_ms)
-        held = self.write(Held(renewed), claim.claimed_again(renewed))
-        return self.renew(held.driver, held_ms)
+        renewed = self.claim(driver, found, found.claimed_again(driver), held_ms)
+        following = found.under_driver_id(self.driver_number + 1)
+        _committed(self._start_write(Held(renewed), [(self.prefix.encode(), encoded(following))]))
+        raise refusals.handed_over(self.driver_id, driver_id(self.prefix, following.driver_number))
 
     def _granted(self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
@@ -190,14 +219,24 @@ class QueryTransactions:
         return self._next_epoch(claimed_ms(granted_ms), driver)
 
     def _next_epoch(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        driver = self.client.init_producer_id(self.driver_id, timeout_ms, expected)
-        self._note(driver.producer_id)
+        driver = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
+        self._ids.note_granted(self.driver_number, driver)
         return driver
 
     def entry(self) -> Entry:
-        """The newest entry that counts; one that says nothing, if there is none. To be asked after a look."""
-        found = self.log.entry(self.prefix, self._known_ids, self.client.owners, is_claimed=self._is_claimed)
-        return Entry(self.prefix) if found is None else found
+        """The newest entry that counts; one that says nothing, if there is none. To be asked after a look.
+
+        ProducerFencedError if it names another id of the driver than the caller acts under.
+        """
+        entry = self._newest()
+        if entry.driver_number != self.driver_number:
+            raise refusals.handed_over(self.driver_id, driver_id(self.prefix, entry.driver_number))
+        return entry
+
+    def _newest(self) -> Entry:
+        entry = self.log.entry(self._ids) or Entry(self.prefix, driver_number=self._ids.newest)
+        remember_number(self._number_key, entry.driver_number)
+        return entry
 
     def claim(
         self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry, granted_ms: int | None = None
@@ -207,7 +246,7 @@ class QueryTransactions:
 
         ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
         """
-        held = _committed(self._start_write(Held(driver), (encoded(found), encoded(entry))))
+        held = _committed(self._start_write(Held(driver), claim_records(found, entry)))
         # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
         renewed = self.renew(held.driver, entry.timeout_ms if granted_ms is None else granted_ms)
         if self.entry() != entry:
@@ -250,17 +289,19 @@ class QueryTransactions:
 
         ProducerFencedError if the newest entry is none of the caller's `own` ones.
         """
-        regained = self.in_turns(lambda seen: self._claimed_again(seen, own), self.look_when_ended())
+        regained = self.in_turns(lambda seen, hint: self._claimed_again(seen, hint, own), self.look_when_ended())
         if regained is None:
             raise refusals.fenced(self.driver_id) from error
         return regained
 
-    def _claimed_again(self, seen: TransactionDescription | None, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
-        if seen is None or not _is_one_of(own, self.entry()):
+    def _claimed_again(
+        self, seen: TransactionDescription | None, hint: Entry, own: Sequence[Entry]
+    ) -> tuple[Held, Entry] | None:
+        if not any(map(hint.is_of_one_driver_with, own)):
             return None
-        driver, _ = self.fence(seen, (seen.timeout_ms,))
+        driver, _ = self.fence(seen, (unchanged_timeout_ms(seen, hint),))
         found = self.entry()
-        if not _is_one_of(own, found):
+        if not any(map(found.is_of_one_driver_with, own)):
             return None
         claim = found.claimed_again(driver)
         return Held(self.claim(driver, found, claim)), claim
@@ -271,17 +312,19 @@ class QueryTransactions:
 
     def start_write(self, held: Held, entry: Entry | None) -> OpenWrite:
         """The entry is on its way when this returns, and counts when the caller has committed it."""
-        return self._start_write(held, (None if entry is None else encoded(entry),))
+        key = self.prefix.encode()
+        if entry is None:
+            return self._start_write(held, [(claim_key(self.prefix), None), (key, None)])
+        return self._start_write(held, [(key, encoded(entry.under_driver_id(self.driver_number)))])
 
     def writes_in_version_1(self) -> bool:
         """Would a record that is written now be in a transaction of version 1?"""
         self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
         return self.client.transaction_version < 2
 
-    def _start_write(self, held: Held, values: Sequence[bytes | None]) -> OpenWrite:
-        records = [(self.prefix.encode(), value) for value in values]
+    def _start_write(self, held: Held, records: Sequence[KeyValue]) -> OpenWrite:
         place = TopicPartition(self.log.topic, self.log.partition(self.prefix))
-        return self.client.start_write(self.driver_id, held, place, records)
+        return self._writer.start(self.driver_id, held, place, records)
 
     def _init(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         try:
@@ -296,27 +339,27 @@ class QueryTransactions:
     def leftovers(self, but: Collection[str] = ()) -> list[TransactionDescription]:
         """What tasks have open, and the ids under which they have begun nothing yet, but still can.
 
-        `but`: leave these ids out, which were committed while `list_ahead` had asked for the list.
+        `but`: leave these ids out, which were committed while the list was requested (`commit`).
         """
-        ahead, self._listing = self._listing if but else None, None
-        ids = self.client.ids(
-            lambda name: task_of(self.prefix, name) is not None and name not in but, ONGOING, EMPTY, ahead=ahead
-        )
-        return [each for each in self.client.describe(ids).values() if can_write(each)]
+        listing, self._listing = self._listing if but else None, None
+        listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
+        names = {row.transactional_id for row in listing.rows()} - set(but)
+        ids = sorted(name for name in names if task_of(self.prefix, name) is not None)
+        return [each for each in describe_transactions(self.client, ids).values() if can_write(each)]
 
-    def list_ahead(self) -> None:
-        """Ask what tasks have open, and do not wait: `leftovers` with `but` takes the answers."""
-        self._listing = self.client.list_ahead(ONGOING, EMPTY)
-
-    def commit(
-        self, entry: Entry, driver: ProducerIdAndEpoch, meanwhile: Callable[[], None] = lambda: None
-    ) -> dict[str, BrokerError]:
+    def commit(self, entry: Entry, driver: ProducerIdAndEpoch, *, then_list: bool = False) -> dict[str, BrokerError]:
         """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody.
+
+        `then_list`: request a list of what tasks have open when the commits are sent: for `leftovers` with `but`.
 
         ProducerFencedError if something was refused and `driver` is not the newest: a newer one has finished the batch,
         and tasks of later ones may have had the ids since, so a refusal says nothing of what was decided.
         """
-        refused = self.client.end(entry.transactions, commit=True, meanwhile=meanwhile)
+        requests = [EndTransaction(each, commit=True) for each in entry.transactions]
+        call = self.client.begin(requests)
+        if then_list:
+            self._listing = TransactionListing(self.client, ONGOING, EMPTY)
+        refused = rejections(requests, self.client.finish(call))
         if refused and self._is_overtaken(driver):
             raise refusals.fenced(self.driver_id)
         return refused
@@ -337,7 +380,14 @@ class QueryTransactions:
         What a newer driver's tasks have begun since has another epoch, and is not hit.
         """
         if listed:
-            self.client.abort(listed, patience_ms)
+            abort_listed(self.client, listed, patience_ms)
+
+
+def claim_records(found: Entry, entry: Entry) -> list[KeyValue]:
+    """A claim as a batch of two records, so that its sequence numbers differ from a decision's. The first one is empty,
+    and compaction removes it."""
+    key = claim_key(entry.prefix)
+    return [(key, None), (key, encoded(entry, follows=found.offset))]
 
 
 def _committed(writing: OpenWrite) -> Held:
@@ -345,35 +395,5 @@ def _committed(writing: OpenWrite) -> Held:
     return writing.commit()
 
 
-def has_claimed(driver: TransactionDescription) -> bool:
-    return says_claimed(driver.timeout_ms)
-
-
-def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
-    """Has its writer done all that was decided when it wrote this entry, and has no other done anything since?
-
-    The id has the epoch then that its writer was given by the end of this transaction: the next one in version 2, the
-    same in version 1. An entry that is not the newest any more is of an older epoch.
-    """
-    epoch = entry.written_by.epoch + (1 if version >= 2 else 0)
-    return (
-        entry.state is EntryState.DONE
-        and entry.timeout_ms > 0
-        and seen.state == COMPLETE_COMMIT
-        and seen.id_and_epoch == entry.written_by._replace(epoch=epoch)
-    )
-
-
 def _identity(seen: TransactionDescription | None) -> object:
     return None if seen is None else (seen.id_and_epoch, seen.state)
-
-
-def can_write(description: TransactionDescription) -> bool:
-    """Is it open, or given to somebody who has begun nothing yet?"""
-    if description.state == EMPTY:
-        return not says_fenced(description.timeout_ms)
-    return description.is_open
-
-
-def _is_one_of(own: Sequence[Entry], newest: Entry) -> bool:
-    return any(newest.is_of_one_driver_with(each) for each in own)

@@ -1,16 +1,20 @@
-"""What the transaction timeout of an id says of it, beside the time.
+"""Marks in the last three digits of a transaction timeout: what has become of a transactional id.
 
-Brokers keep two things that a client says of an id, and show them to all: its epoch and its timeout. So the last three
-digits of the timeout say what has become of the id:
+Brokers store two things that a client sends about a transactional id, and show them to everybody: its epoch and its
+timeout. A mark changes in the same request as the epoch, and it is not lost with the decision log:
 
-    999   a driver's id that has claimed the prefix in the log: if there is no claim, the log has lost it
-    998   a task's id that a driver has fenced in version 1: it is not fenced again with each batch. In version 2 such
-          an id is ended, and not listed any more
+    999   a driver's id that has claimed its prefix. If the log has no claim, the log was deleted or emptied
+    998   a task's id that a driver has fenced. Transactions of version 1 only: in version 2 such an id is ended, and is
+          not listed any more
 
-Such a timeout is about as long as what may be open under it needs. It is never much shorter: a coordinator waits for as
-long as the timeout for the other brokers to have what it writes of the id into its own log. If that is too short it
-writes the same again, on a quiet cluster half a minute later, and meanwhile the id is CONCURRENT_TRANSACTIONS. With a
-millisecond that happened nearly each time, and lasted for minutes.
+Why not a field of the log's entry: a deleted log has no fields, and the next driver would write a decided batch again
+(test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice). The state of the id says less: it is
+EMPTY after a claim as well as after a start that died before its claim. Without 998 each micro-batch of a job with 300
+tasks would fence 300 ids again (test_without_the_mark_each_batch_fences_the_ids_of_version_1_again).
+
+A marked timeout is about as long as the transactions under the id need, and never much shorter. A coordinator waits up
+to the id's timeout until its replicas have stored the id's state. If that times out it retries, on an idle cluster
+half a minute later, and the id is CONCURRENT_TRANSACTIONS until then. A timeout of 1 ms blocked ids for minutes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 Identity = tuple[str, int, int]
 """(transactional id, producer id, epoch)"""

@@ -9,25 +9,31 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
-from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter, OpenWrite
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.records.decoder import DecodedBatch
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import list_transactional_ids, owners
+from spark_kafka_sink.requests.transaction_description import ONGOING
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
@@ -57,17 +63,19 @@ class Query:
     is_given: bool = True
     timeout_ms: int | None = None
     data: str = TOPIC
+    log: str = LOG
 
     @property
     def delivery(self) -> Delivery:
         return Delivery(
             options={"bootstrap.servers": self.broker.bootstrap_servers, "retry.backoff.ms": "10"},
             prefix=self.prefix,
-            topic=LOG,
+            topic=self.log,
             replication=-1,
             timeout_ms=self.timeout_ms,
             checkpoint=self.checkpoint,
             is_given=self.is_given,
+            writer=WriterKind.STREAM,
         )
 
     def batch(self, number: int) -> Batch:
@@ -104,6 +112,11 @@ class Query:
     ) -> None:
         with Driver(self.delivery) as driver:
             driver.commit(start, self.batch(number), transactions, content)
+
+    def commit_as(self, start: BatchStart, batch: Batch) -> None:
+        """Write the rows of both tasks and commit them as this batch."""
+        with Driver(self.delivery) as driver:
+            driver.commit(start, batch, self.write_both(start, 0), BOTH_TASKS)
 
     def abort(self, start: BatchStart, number: int) -> bool:
         with Driver(self.delivery) as driver:
@@ -151,10 +164,10 @@ def seen(broker: EmbeddedBroker, isolation: str = "read_committed") -> list[str]
 
 
 @contextmanager
-def client_of(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[TransactionsClient]:
+def client_of(broker: EmbeddedBroker, topic: str = TOPIC, **options: Any) -> Iterator[BlockingClient]:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
-    with TransactionsClient(config, **options) as client:
-        client.blocking.topic(topic)
+    with new_client(config, **options) as client:
+        client.topic(topic)
         yield client
 
 
@@ -173,15 +186,23 @@ def fence(held: QueryTransactions) -> Held:
     return Held(held.fence(held.look(), (60_000,))[0])
 
 
+_WRITERS: WeakKeyDictionary[BlockingClient, LogWriter] = WeakKeyDictionary()
+
+
+def writer_of(client: BlockingClient) -> LogWriter:
+    """Return the one LogWriter of a client: it remembers what it has written under each epoch."""
+    return _WRITERS.setdefault(client, LogWriter(client))
+
+
 def write_with(
-    client: TransactionsClient,
+    client: BlockingClient,
     transactional_id: str,
     held: Held,
     place: tuple[str, int],
     records: Sequence[tuple[bytes, bytes | None]],
 ) -> Held:
     """Write these records in a transaction of the client's, and commit it."""
-    writing = client.start_write(transactional_id, held, TopicPartition(*place), records)
+    writing = writer_of(client).start(transactional_id, held, TopicPartition(*place), records)
     writing.wait()
     return writing.commit()
 
@@ -198,13 +219,66 @@ def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: byt
 
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
-        return client.ids(lambda name: task_of(prefix, name) is not None, ONGOING)
+        return [name for name in list_transactional_ids(client, ONGOING) if task_of(prefix, name) is not None]
+
+
+@contextmanager
+def dying_after_its_claim() -> Iterator[None]:
+    """Let a driver die when its claim is committed, and before it reads the claim back."""
+    whole = query_transactions._committed
+
+    def commit(writing: OpenWrite) -> Held:
+        whole(writing)
+        raise Crash
+
+    with patch.object(query_transactions, "_committed", commit), pytest.raises(Crash):
+        yield
+
+
+@contextmanager
+def ends_at(old_end: int, times: int) -> Iterator[None]:
+    """So often the log seems to end there, to a process that knows nothing of it yet."""
+    whole, left = DecisionLog._end, [times]
+
+    def end(log: DecisionLog, partition: int) -> int:
+        left[0] -= 1
+        return old_end if left[0] >= 0 else whole(log, partition)
+
+    decision_log._progress.clear()
+    with patch.object(DecisionLog, "_end", end):
+        yield
+    decision_log._progress.clear()
 
 
 def known_without_an_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
     """As a coordinator knows an id whose first record it could not write."""
     coordinator = broker.cluster.coordinator
     coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.new_producer_id())
+
+
+@contextmanager
+def compacted_log(broker: EmbeddedBroker) -> Iterator[None]:
+    """Let the decision log be read by a new process as if Kafka had compacted all that is committed in it now."""
+    records = read_topic(broker.bootstrap_servers, LOG, isolation="read_committed").select(["key", "offset"])
+    newest = {key: max(offsets) for key, offsets in _offsets_by_key(records.to_pylist()).items()}
+    whole = decision_log._records
+
+    def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, decision_log.Record]]:
+        for row_key, record in whole(batch, key):
+            if record.offset >= newest.get(row_key, -1):
+                yield row_key, record
+
+    decision_log._progress.clear()
+    with patch.object(decision_log, "_records", read):
+        yield
+    decision_log._progress.clear()
+
+
+def _offsets_by_key(records: Sequence[dict[str, Any]]) -> dict[bytes, list[int]]:
+    offsets: dict[bytes, list[int]] = {}
+    for record in records:
+        offsets.setdefault(record["key"], []).append(record["offset"])
+    return offsets
 
 
 @contextmanager
@@ -258,7 +332,9 @@ def use_up_epochs(broker: EmbeddedBroker, name: str, left: int = 3) -> None:
 @pytest.fixture
 def its_own_ids_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `owners` shows with the rights of docs/security.md."""
-    owners = TransactionsClient.owners
-    monkeypatch.setattr(
-        TransactionsClient, "owners", lambda client: {key: name for key, name in owners(client).items() if "p-" in name}
-    )
+
+    def own_ids(client: BlockingClient) -> dict[int, str]:
+        return {key: name for key, name in owners(client).items() if "p-" in name}
+
+    for module in (operations, query_transactions):
+        monkeypatch.setattr(module, "owners", own_ids)

@@ -12,11 +12,12 @@ each request (interleaving.py): left to itself, one goes on until it waits. A `c
     another one goes on
     dies                the process that was about to ask
     loses the answer    the request is carried out, the connection ends, and the request is repeated
+    asks a stale leader the decision log ends n batches too soon, in the next m reads of a driver
     sends late by n     the connection ends, the request is repeated, and n points later it is carried out once more
     markers             brokers write those of the transactions whose end they have answered; else 100 ms later
     time passes         more than a transaction may last, or not much less
 
-When all have ended, a last start of the query writes what is left. Then these hold:
+When all have ended, the decision log is compacted, and a last start of the query writes what is left. Then these hold:
 
     a decided batch is seen once, and whole; one that is not decided is never seen
     no older driver changes anything after a newer one has begun
@@ -47,6 +48,9 @@ from tests.exactly_once.lives import LAST, TIMEOUT_MS, Operation, Replay, World,
 from tests.producer.explorer import RUNS_PER_LINE, command
 
 DIES, LOSES, LATE, MARKERS, TIME = "dies", "loses the answer", "sends late by", "markers", "time passes, ms:"
+STALE = "asks a stale leader,"
+STALE_READS = ("2 1", "2 2", "4 2", "4 3", "6 4")
+"""How many batches of the decision log are missing, and in how many reads."""
 LATE_BY = (1, 2, 4, 8, 16, 32, 64)
 """Of how many points it is tried that a request comes so much later, and again before that."""
 MARKERS_MS = 100.0
@@ -73,7 +77,7 @@ class Change:
 
     @property
     def is_fault(self) -> bool:
-        return self.what in (DIES, LOSES) or self.what.startswith(LATE)
+        return self.what in (DIES, LOSES) or self.what.startswith((LATE, STALE))
 
 
 Changes = tuple[Change, ...]
@@ -140,27 +144,35 @@ class Run:
             if what == DIES:
                 world.stage.kill(chosen)
                 return None
-            if what == LOSES:
-                chosen.loses_answer = True
-                return chosen
-            if what == MARKERS:
-                world.lateness.write_markers()
-                return chosen
-            if what.startswith(TIME):
-                world.let_time_pass(float(what.removeprefix(TIME)))
-                return chosen
-            if what.startswith(LATE):
-                world.lateness.sends_late(chosen, point.index + int(what.removeprefix(LATE)))
+            if self._disturb(what, chosen, point):
                 return chosen
             return next((actor for actor in others if actor.name == what), chosen)
 
         with one_process_at_a_time(world):
             world.stage.play(decide)
             world.lateness.arrive()
+            world.log_reads.compact()
             world.add_driver(LAST)
             world.stage.play(lambda point, chosen, others: chosen)
             world.lateness.write_markers()
         return self
+
+    def _disturb(self, what: str, chosen: Actor, point: Point) -> bool:
+        """Apply a change after which the same actor goes on. Return whether it is one."""
+        if what == LOSES:
+            chosen.loses_answer = True
+        elif what == MARKERS:
+            self.world.lateness.write_markers()
+        elif what.startswith(TIME):
+            self.world.let_time_pass(float(what.removeprefix(TIME)))
+        elif what.startswith(STALE):
+            batches, reads = map(int, what.removeprefix(STALE).split())
+            self.world.log_reads.ask_stale_leader(chosen.name, batches, reads)
+        elif what.startswith(LATE):
+            self.world.lateness.sends_late(chosen, point.index + int(what.removeprefix(LATE)))
+        else:
+            return False
+        return True
 
     def check(self) -> None:
         check(self.world)
@@ -233,8 +245,14 @@ def _next_changes(run: Run, changes_left: int, faults_left: int, kinds: Sequence
                 yield Change(point.index, MARKERS)
         for kind in faults_of(point.actor, point.what) if faults_left else ():
             if kind in kinds:
-                for words in [f"{kind} {by}" for by in LATE_BY] if kind == LATE else [kind]:
+                for words in _variants(kind):
                     yield Change(point.index, words)
+
+
+def _variants(kind: str) -> Sequence[str]:
+    if kind == STALE:
+        return [f"{kind} {reads}" for reads in STALE_READS]
+    return [f"{kind} {by}" for by in LATE_BY] if kind == LATE else [kind]
 
 
 def faults_of(actor: str, what: str) -> Sequence[str]:
@@ -245,6 +263,8 @@ def faults_of(actor: str, what: str) -> Sequence[str]:
     if what in ("begin", "waits for its tasks"):
         return ()
     changes_nothing = what in ("DESCRIBE_TRANSACTIONS", "LIST_TRANSACTIONS", "LIST_OFFSETS", "FETCH")
+    if what == "LIST_OFFSETS" and "attempt" not in actor and "task" not in actor:
+        return DIES, LOSES, STALE
     if changes_nothing or (what == "INIT_PRODUCER_ID" and "attempt" in actor):
         return DIES, LOSES
     return DIES, LOSES, LATE
@@ -344,7 +364,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="explore as many seeds, or versions, at a time")
     parser.add_argument("--every", type=int, help="the most changes of who goes on")
     parser.add_argument("--faults", type=int, default=1, help="the most faults beside them")
-    parser.add_argument("--kinds", nargs="+", default=[DIES], choices=[DIES, LOSES, LATE], help="of faults")
+    parser.add_argument("--kinds", nargs="+", default=[DIES], choices=[DIES, LOSES, LATE, STALE], help="of faults")
     parser.add_argument(
         "--part", default="0:1", metavar="M:N", help="of the first changes every N-th, from the M-th on"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.names import driver_id
-from spark_kafka_sink.producer.transactions.verdicts import NOT_THE_WRITERS
+from spark_kafka_sink.exactly_once.names import driver_number
+from spark_kafka_sink.requests.verdicts import NOT_THE_WRITERS
 from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
 from tests.history import History, Outcome, Write
 
@@ -118,7 +118,8 @@ def nothing_stays_open(world: World) -> None:
         log = world.cluster.log(TOPIC, partition)
         assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
     known = world.cluster.core.coordinator.transactions.values()
-    still = [each for each in known if each.state.value == "Ongoing" and each.transactional_id != driver_id(PREFIX)]
+    of_tasks = [each for each in known if driver_number(PREFIX, each.transactional_id) is None]
+    still = [each for each in of_tasks if each.state.value == "Ongoing"]
     assert not still, f"open: {still}"
     assert not world.system.open_sockets, "a socket is left"
 

@@ -53,8 +53,8 @@ class Lateness:
             self._cluster.take_late(sock, data)
         self.by = ""
 
-    def watch_epochs(self, name: str, who: Callable[[], object]) -> None:
-        """Count what two have got of the epochs of this id. `who`: whose request is answered."""
+    def watch_epochs(self, is_driver: Callable[[str], bool], who: Callable[[], object]) -> None:
+        """Count what two have got of the epochs of the driver's ids. `who`: whose request is answered."""
         coordinator = self._cluster.core.coordinator
         init_producer, had = coordinator.init_producer, who()
 
@@ -62,10 +62,10 @@ class Lateness:
             transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
         ) -> ProducerIdentity:
             nonlocal had
-            before = coordinator.transactions.get(name)
+            before = coordinator.transactions.get(transactional_id or "")
             had_epoch = -1 if before is None else before.epoch
             found = init_producer(transactional_id, timeout_ms, expected)
-            if transactional_id == name and not found.error:
+            if transactional_id is not None and is_driver(transactional_id) and not found.error:
                 self.shared_epochs += found.epoch == had_epoch and who() is not had
                 had = who()
             return found

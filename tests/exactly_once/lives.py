@@ -16,16 +16,16 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import clients, decision_log, operations
+from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decoded
-from spark_kafka_sink.exactly_once.names import driver_id
+from spark_kafka_sink.exactly_once.names import claim_key, driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.reader import blocking_client
+from spark_kafka_sink.requests import blocking as blocking_client
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, driver_name, start_name
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
@@ -33,6 +33,7 @@ from tests.exactly_once.attempts import End, Identity
 from tests.exactly_once.attempts import Replay as Replay
 from tests.exactly_once.interleaving import Actor, Stage
 from tests.exactly_once.lateness import Lateness, not_ended
+from tests.exactly_once.log_reads import LogReads
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import SimulatedProducer, sender_of
 from tests.simulated_cluster import SimulatedCluster
@@ -41,13 +42,14 @@ TOPIC, LOG, PREFIX, QUERY, CHECKPOINT = "t", "decisions", "p", "query-1", "/chec
 TASKS = 2
 TIMEOUT_MS = 900_000
 FIRST, LAST = "driver-1", "driver-9"
-_OF_A_PROCESS: tuple[tuple[Any, str], ...] = (
-    (clients, "_kept"),
-    (decision_log, "_progress"),
-    (decision_log, "_checked"),
-    (decision_log, "_warned"),
-)
-"""What modules remember: each process has its own."""
+_OF_A_PROCESS: dict[tuple[Any, str], Callable[[], object]] = {
+    (clients, "CLIENTS"): clients.new_leases,
+    (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
+    (decision_log, "_progress"): dict,
+    **{(decision_log, name): set for name in ("_checked", "_warned")},
+    (driver_ids, "_numbers"): dict,
+}
+"""What modules remember, and how it begins: each process has its own."""
 
 Operation = Callable[[Mapping[str, str], str, str], object]
 
@@ -100,6 +102,7 @@ class World:
         self.fails: Callable[[Attempt], bool] = lambda attempt: False
         """A task that fails when it has written."""
         self.lateness = Lateness(self.cluster, markers_ms)
+        self.log_reads = LogReads(self.cluster, self.stage, LOG)
         self.replay = replay
         self._process_of: dict[str, str] = {}
         self._processes: dict[str, dict[tuple[Any, str], Any]] = {}
@@ -280,9 +283,9 @@ class World:
         rows = self.cluster.table(LOG, 0, committed=True)
         found: list[Entry] = []
         for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
-            if key == PREFIX.encode() and value is not None:
+            if key in (PREFIX.encode(), claim_key(PREFIX)) and value is not None:
                 with contextlib.suppress(DecodeError):  # a stranger's
-                    found.append(decoded(key, value))
+                    found.append(decoded(PREFIX.encode(), value))
         return found
 
     def decided(self) -> dict[int, list[frozenset[Identity]]]:
@@ -304,7 +307,8 @@ class World:
             for name, each in sorted(coordinator.transactions.items())
         ]
         logs = [self._log_state(TOPIC, partition) for partition in range(TASKS)] + [self._log_state(LOG, 0)]
-        return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint, self.lateness.state()))
+        faults = self.lateness.state(), self.log_reads.state()
+        return hash((self.stage.state(), tuple(transactions), tuple(logs), self.checkpoint, faults))
 
     def _log_state(self, topic: str, partition: int) -> int:
         log = self.cluster.log(topic, partition)
@@ -333,7 +337,7 @@ class World:
     def _watch(self) -> None:
         """Note who ends transactions, who gets the driver's epochs, and in whose process one goes on."""
         self._watch_ends()
-        self.lateness.watch_epochs(driver_id(PREFIX), lambda: self.stage.current)
+        self.lateness.watch_epochs(lambda name: driver_number(PREFIX, name) is not None, lambda: self.stage.current)
         self.stage.before_going_on = self._enter_process
 
     def _watch_ends(self) -> None:
@@ -355,9 +359,8 @@ class World:
             return
         self._processes[self._now_in] = {place: getattr(*place) for place in _OF_A_PROCESS}
         mine = self._processes.get(process)
-        for module, name in _OF_A_PROCESS:
-            value = type(getattr(module, name))() if mine is None else mine[module, name]
-            setattr(module, name, value)
+        for (module, name), new in _OF_A_PROCESS.items():
+            setattr(module, name, new() if mine is None else mine[module, name])
         self._now_in = process
 
 
@@ -387,9 +390,9 @@ def one_process_at_a_time(world: World) -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with patch.object(blocking_client, "OperatingSystem", system):
-            for module, name in _OF_A_PROCESS:
-                setattr(module, name, type(getattr(module, name))())
+        with patch.object(blocking_client, "OperatingSystem", system), world.log_reads.applied():
+            for (module, name), new in _OF_A_PROCESS.items():
+                setattr(module, name, new())
             yield
     finally:
         logger.setLevel(level)

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import ProducerFencedError
-from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once import decision_log, driver_ids, leftovers, query_transactions, refusals
 from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
+from spark_kafka_sink.exactly_once.entry_json import encoded, followed_offset
+from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, OpenWrite
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions, claim_records
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
 
 TakenOut = Callable[[pytest.MonkeyPatch], None]
@@ -38,7 +39,7 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
 
 def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
     def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
-        writing = query._start_write(Held(driver), (encoded(found), encoded(entry)))
+        writing = query._start_write(Held(driver), claim_records(found, entry))
         writing.wait()
         held = writing.commit()
         return query.renew(held.driver, entry.timeout_ms)
@@ -52,7 +53,7 @@ def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch
 
     def anew(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite:
         if entry is not None and entry.state is EntryState.DECIDED:
-            held = Held(query.client.init_producer_id(query.driver_id, 60_000, NO_PRODUCER_ID))
+            held = Held(init_producer_id(query.client, query.driver_id, 60_000, NO_PRODUCER_ID))
         return start_write(query, held, entry)
 
     patch.setattr(QueryTransactions, "start_write", anew)
@@ -99,6 +100,14 @@ def what_is_aborted_was_listed_before_the_claim(patch: pytest.MonkeyPatch) -> No
     patch.setattr(QueryTransactions, "take_over", take_over)
 
 
+def an_id_shows_that_it_has_claimed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(driver_ids, "says_claimed", lambda timeout_ms: False)
+
+
+def an_id_shows_that_it_was_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leftovers, "says_fenced", lambda timeout_ms: False)
+
+
 def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
     """It trusts the epoch that it has seen, and ends what it lists."""
 
@@ -115,8 +124,22 @@ def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_abort_if", abort_if)
 
 
+def claims_have_a_key_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    """Claims have the key of the decisions, and two records with it."""
+
+    def records(found: Entry, entry: Entry) -> list[KeyValue]:
+        return [(entry.prefix.encode(), encoded(entry, follows=found.offset))] * 2
+
+    def counts(record: decision_log.Record, before: decision_log.Record) -> bool:
+        follows = None if record.value is None else followed_offset(record.value)
+        return follows is None or before.offset <= follows
+
+    patch.setattr(query_transactions, "claim_records", records)
+    patch.setattr(decision_log, "_counts", counts)
+
+
 def a_claim_counts_only_after_what_it_has_found(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decision_log, "_follows", lambda key, records, before: True)
+    patch.setattr(decision_log, "_counts", lambda record, before: True)
 
 
 def a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
@@ -129,13 +152,43 @@ def a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(patch: pytest.
 def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> None:
     """It believes what it has read, and decides."""
 
-    def claimed_again(query: QueryTransactions, seen: Any, own: Sequence[Entry]) -> tuple[Held, Entry] | None:
-        if query.entry() not in own:
+    def claimed_again(
+        query: QueryTransactions, seen: Any, hint: Entry, own: Sequence[Entry]
+    ) -> tuple[Held, Entry] | None:
+        if hint not in own:
             return None
         driver, _ = query.fence(seen, (seen.timeout_ms,))
         return Held(driver), own[0]
 
     patch.setattr(QueryTransactions, "_claimed_again", claimed_again)
+
+
+def ids_are_listed_where_the_log_has_no_record(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decision_log, "_may_have_numbered_ids", lambda newest, ids: bool(newest))
+
+
+def a_claim_stands_before_a_hand_over(patch: pytest.MonkeyPatch) -> None:
+    """Who got one of the last epochs names the next id under that epoch."""
+
+    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+        found = query.entry()
+        following = found.under_driver_id(query.driver_number + 1)
+        query_transactions._committed(query._start_write(Held(driver), [(query.prefix.encode(), encoded(following))]))
+        raise refusals.fenced(query.driver_id)
+
+    patch.setattr(QueryTransactions, "_hand_over", hand_over)
+
+
+def a_hand_over_has_the_key_of_decisions(patch: pytest.MonkeyPatch) -> None:
+    """It is a claim."""
+
+    def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+        found = query.entry()
+        following = found.under_driver_id(query.driver_number + 1)
+        query_transactions._committed(query._start_write(Held(driver), claim_records(found, following)))
+        raise refusals.fenced(query.driver_id)
+
+    patch.setattr(QueryTransactions, "_hand_over", hand_over)
 
 
 def each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(patch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 
 CONTENT, OTHER = Content.of({"t": 3}, 30), Content.of({"t": 4}, 40)
 
@@ -48,6 +48,15 @@ def test_other_rows_than_those_that_were_decided_are_an_error_or_a_warning_with_
     start.check_passed_over(Batch("q", 7), OTHER, tolerant=True)
     assert "3 rows of 30 bytes" in caplog.text
     assert "4 rows of 40 bytes" in caplog.text
+
+
+@pytest.mark.parametrize(("key", "warns"), [("7", True), ("q1-7", False), ("2026-11-22", False)])
+def test_warns_that_a_skipped_job_has_a_bare_number_as_its_key(
+    key: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = Batch(key=key, scope="t")
+    start_after(batch).check_passed_over(batch, CONTENT, tolerant=False)
+    assert (f"idempotencyKey '{key}' and the same number of rows is committed already" in caplog.text) == warns
 
 
 def test_a_batch_whose_rows_an_earlier_version_has_not_noted_is_passed_over_only_if_the_user_says_so(

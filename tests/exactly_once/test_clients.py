@@ -8,8 +8,8 @@ import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.exactly_once import clients
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query
 from tests.exactly_once.cases import broker as broker
@@ -18,7 +18,7 @@ from tests.fake_system import FakeSystem
 
 @pytest.fixture(autouse=True)
 def none_idle() -> None:
-    clients.close_idle()
+    clients.CLIENTS.close()
 
 
 def config(broker: EmbeddedBroker, **options: str) -> ClientConfig:
@@ -26,11 +26,11 @@ def config(broker: EmbeddedBroker, **options: str) -> ClientConfig:
 
 
 def test_a_client_goes_back_and_the_next_user_with_the_same_configuration_has_it(broker: EmbeddedBroker) -> None:
-    with clients.lent(config(broker)) as first, clients.lent(config(broker)) as second:
+    with clients.lease_client(config(broker)) as first, clients.lease_client(config(broker)) as second:
         assert second is not first, "one user at a time"
-    with clients.lent(config(broker)) as again:
+    with clients.lease_client(config(broker)) as again:
         assert again is first
-    with clients.lent(config(broker, **{"client.id": "other"})) as other:
+    with clients.lease_client(config(broker, **{"client.id": "other"})) as other:
         assert other not in (first, second)
 
 
@@ -38,41 +38,41 @@ def test_the_last_few_clients_are_kept_and_the_others_are_closed() -> None:
     def client_of(number: int) -> ClientConfig:
         return ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1", "client.id": str(number)}).client_config()
 
-    used, closed, close = list[TransactionsClient](), list[TransactionsClient](), TransactionsClient.close
+    used, closed, close = list[BlockingClient](), list[BlockingClient](), BlockingClient.close
 
-    def note(client: TransactionsClient) -> None:
+    def note(client: BlockingClient) -> None:
         closed.append(client)
         close(client)
 
-    with patch.object(TransactionsClient, "close", note):
+    with patch.object(BlockingClient, "close", note):
         for number in range(6):
-            with clients.lent(client_of(number)) as client:
+            with clients.lease_client(client_of(number)) as client:
                 used.append(client)
         assert closed == used[:2]
-        clients.close_idle()
+        clients.CLIENTS.close()
     assert set(closed) == set(used)
 
 
 def test_a_client_of_a_test_with_its_own_clock_is_closed_when_its_user_has_ended() -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
-    with clients.lent(config, system=FakeSystem()) as client:
+    with clients.lease_client(config, system=FakeSystem()) as client:
         close = client.close = Mock(wraps=client.close)  # type: ignore[method-assign]
         close.assert_not_called()
     close.assert_called_once()
-    with clients.lent(config) as other:
+    with clients.lease_client(config) as other:
         assert other is not client
 
 
 def test_a_client_whose_user_ended_with_an_error_is_closed(broker: EmbeddedBroker) -> None:
-    with pytest.raises(ValueError, match="of its user"), clients.lent(config(broker)) as first:
+    with pytest.raises(ValueError, match="of its user"), clients.lease_client(config(broker)) as first:
         raise ValueError("of its user")
-    with clients.lent(config(broker)) as again:
+    with clients.lease_client(config(broker)) as again:
         assert again is not first
 
 
 def test_the_batches_of_a_driver_are_asked_about_by_one_client(broker: EmbeddedBroker) -> None:
     query = Query(broker)
-    with patch.object(clients, "TransactionsClient", wraps=TransactionsClient) as made:
+    with patch.object(clients, "BlockingClient", wraps=BlockingClient) as made:
         for number in range(5):
             query.run(number)
     assert made.call_count == 1

@@ -1,4 +1,4 @@
-"""Whose word the log believes where ids change: epochs are used up, brokers forget an id and give another one."""
+"""Whose word the log believes where brokers have forgotten an id, and give it another producer id."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, operations
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
     BOTH_TASKS,
     LOG,
     PREFIX,
     Query,
-    fence,
     options,
     rows,
     seen,
     transactions,
-    use_up_epochs,
     write_as,
 )
 from tests.exactly_once.cases import broker as broker
@@ -29,7 +26,7 @@ from tests.exactly_once.cases import held as held
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
 
 
-def test_of_an_id_with_a_claim_only_a_record_by_an_id_that_is_used_up_is_believed_beside_its_own(
+def test_of_an_id_with_a_claim_no_record_of_another_producer_id_is_believed(
     broker: EmbeddedBroker, its_own_ids_alone: None
 ) -> None:
     query = Query(broker)
@@ -88,25 +85,6 @@ def test_what_a_forgotten_id_has_decided_is_said_to_be_so_where_it_stops_a_batch
         query.again(checkpoint="/elsewhere").begin()
 
 
-def test_a_record_of_a_producer_id_that_is_used_up_too_is_unproven(
-    broker: EmbeddedBroker, its_own_ids_alone: None
-) -> None:
-    query = Query(broker)
-    query.run(0)
-    use_up_epochs(broker, "p-driver")
-    write_as(broker, "evil", "p", None)
-    use_up_epochs(broker, "evil")
-    write_as(broker, "evil", "p", encoded(Entry(PREFIX, generation=9).decided(query.batch(1), BOTH_TASKS, ()).done()))
-    driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = (
-        broker.cluster.coordinator.new_producer_id()
-    )  # as if it had died before it wrote under this one
-    decision_log._progress.clear()
-    start = query.again().begin()
-    with pytest.raises(ExactlyOnceError, match="cannot be seen who has written that"):
-        start.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
-
-
 def forged(broker: EmbeddedBroker, entry: Entry) -> Query:
     """A query whose driver has not begun yet, and a stranger's entry under its prefix."""
     with transactions(broker) as held:
@@ -120,7 +98,7 @@ def test_where_a_decision_of_an_unknown_writer_cannot_be_committed_it_is_said_th
 ) -> None:
     """To give it up is to believe it."""
     nothing = TransactionIdentity(f"{PREFIX}-1-0-0", 4711, 3, 1)
-    decision = Entry(PREFIX, generation=1, timeout_ms=60_000).decided(Batch(key="k1"), BOTH_TASKS, (nothing,))
+    decision = Entry(PREFIX, generation=1, timeout_ms=60_000).decided(Batch("query-1", 0), BOTH_TASKS, (nothing,))
     query = forged(broker, decision)
     with pytest.raises(CommitLostError, match=r"(?s)give-up.*cannot be seen who has written that"):
         query.begin()
@@ -150,16 +128,6 @@ def test_what_drivers_pass_over_is_not_shown_to_people(broker: EmbeddedBroker) -
     write_as(broker, "evil", "q", encoded(Entry("q", generation=1, drivers=("x",))))
     assert [each.prefix for each in operations.survey(options(broker), LOG)] == [PREFIX]
     driver = broker.cluster.coordinator.transactions["p-driver"]
-    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # with a claim, and records of an early epoch
+    driver.producer_id = broker.cluster.coordinator.new_producer_id()  # with a claim
     for prefix in (None, PREFIX):
         assert [each.entry for each in operations.survey(options(broker), LOG, prefix) if each.entry is not None] == []
-
-
-def test_a_claim_of_an_earlier_version_counts_which_writes_no_mark_of_what_is_unproven(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
-    """Else two drivers would have one generation, and their tasks the same ids."""
-    without_mark = Entry(PREFIX, generation=1)
-    mine = held.write(fence(held), without_mark.as_unproven())
-    driver = held.renew(mine.driver, 60_000)
-    held.claim(driver, without_mark, without_mark.begun("older", "", 60_000, driver))

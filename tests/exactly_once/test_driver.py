@@ -17,14 +17,16 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, EntryState, beginning_of
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, KeyedJob, WriterKind, beginning_of
 from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
+    BOTH_TASKS,
     PREFIX,
     Query,
     client_of,
@@ -152,7 +154,7 @@ def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
 
     with patch.object(QueryTransactions, "fence", fence):
         again.begin()
-    assert caplog.text.count("prefix p: another driver begins at the same time") == spoiled
+    assert caplog.text.count("prefix p: the driver begins again") == spoiled
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
 
@@ -170,7 +172,7 @@ def time_out(query: Query, *transactions: str) -> None:
     """Abort the transaction under a fencing epoch, as brokers do when it has lasted too long."""
     with client_of(query.broker) as client:
         for transactional_id in transactions:
-            client.init_producer_id(transactional_id, 60_000)
+            init_producer_id(client, transactional_id, 60_000)
 
 
 def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: Query) -> None:
@@ -250,6 +252,61 @@ def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user
         query.again(checkpoint="/other").begin()
     query.commit(start, 1, written)
     assert seen(query.broker) == rows(0, 1)
+
+
+@pytest.mark.parametrize("has_decided", [False, True])
+def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
+    query: Query, *, has_decided: bool
+) -> None:
+    if has_decided:
+        query.run(0)
+    start = query.begin()
+    written = query.write_both(start, 1)
+    job = dataclasses.replace(query.delivery, checkpoint="", key="today", writer=WriterKind.JOB)
+    owner = r"belongs to a stream with the checkpoint /checkpoint \(newest driver: driver-1"
+    with (
+        no_new_epoch(query.broker),
+        Driver(job) as driver,
+        pytest.raises(ExactlyOnceError, match=rf"{owner}.*this is a batch job.*transactionalIdPrefix of its own"),
+    ):
+        driver.begin("job-1")
+    query.commit(start, 1, written)
+    assert seen(query.broker) == (rows(0, 1) if has_decided else rows(1))
+
+
+@pytest.mark.parametrize("has_decided", [False, True])
+def test_stream_is_rejected_under_a_prefix_of_jobs_that_go_on_undisturbed(query: Query, *, has_decided: bool) -> None:
+    batch = Batch(key="today", scope="t")
+    delivery = dataclasses.replace(query.delivery, checkpoint="", key="today", writer=WriterKind.JOB)
+    with Driver(delivery) as job:
+        start = job.begin("job-1")
+        written = query.write_both(start, 0)
+        if has_decided:
+            job.commit(start, batch, written, BOTH_TASKS)
+        with (
+            no_new_epoch(query.broker),
+            pytest.raises(ExactlyOnceError, match=r"belongs to batch jobs \(newest driver: job-1.*this is a stream"),
+        ):
+            query.begin()
+        if not has_decided:
+            job.commit(start, batch, written, BOTH_TASKS)
+    assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        (Entry("p").begun("d", "", 1), None),
+        (Entry("p").begun("d", "/checkpoint", 1), WriterKind.STREAM),
+        (Entry("p").decided(Batch("q", 0), BOTH_TASKS, ()), WriterKind.STREAM),
+        (Entry("p").decided(Batch(), BOTH_TASKS, ()), WriterKind.JOB),
+        (Entry("p", keys=(KeyedJob("k"),)), WriterKind.JOB),
+    ],
+)
+def test_owner_of_an_entry_of_an_earlier_version_is_known_by_what_it_holds(
+    entry: Entry, kind: WriterKind | None
+) -> None:
+    assert entry.owner_kind is kind
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,19 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.errors import NetworkError, ProducerFencedError
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import LOSERS_PATIENCE_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, dying, open_ids, rows, seen, transactions
 from tests.exactly_once.cases import broker as broker
@@ -230,6 +231,95 @@ def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_sa
     assert caplog.text.count("the job is committed (prefix p), but this could not be noted") == is_written
     assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
     assert "they hold readers back" not in caplog.text
+
+
+def fail_when_done(error: KafkaSinkError) -> Any:
+    """Let the record that a batch is done fail to be written."""
+    whole = QueryTransactions.write
+
+    def write(transactions: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+        if entry is not None and entry.state is EntryState.DONE:
+            raise error
+        return whole(transactions, held, entry)
+
+    return patch.object(QueryTransactions, "write", write)
+
+
+@pytest.mark.parametrize("batch", [Batch(), Batch(key="today", scope="t")], ids=["without a key", "with a key"])
+def test_job_succeeds_with_a_warning_when_its_done_record_cannot_be_written(
+    query: Query, batch: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with (
+        fail_when_done(broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
+        Driver(query.delivery) as driver,
+    ):
+        driver.commit(start, batch, written, BOTH_TASKS)
+    assert seen(query.broker) == rows(0)
+    assert f"{batch} is committed (prefix p), but this could not be noted" in caplog.text
+    again = query.again().begin()
+    assert (again.entry.state, again.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
+    assert seen(query.broker) == rows(0)
+
+
+def test_stream_says_that_all_rows_are_visible_when_its_done_record_cannot_be_written(query: Query) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    with (
+        fail_when_done(broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
+        pytest.raises(ExactlyOnceError, match=r"batch 0 .* is committed .*all of its rows are visible.*Start again"),
+    ):
+        query.commit(start, 0, written)
+    assert seen(query.broker) == rows(0)
+    assert query.again().begin().is_committed(query.batch(0))
+
+
+@pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS], ids=["commit", "look after a fence"])
+def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
+    query: Query, api: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole = OpenWrite.commit
+
+    def commit(writing: OpenWrite, timeout_ms: float | None = None) -> Held:
+        whole(writing, timeout_ms)
+        query.broker.control.when(api=api, times=None).fail(error_codes.UNSUPPORTED_VERSION)
+        if api is ApiKey.END_TXN:
+            raise NetworkError("no answer.")
+        raise ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
+
+    monkeypatch.setattr(OpenWrite, "commit", commit)
+    with (
+        Driver(query.delivery) as driver,
+        pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*do not run it again"),
+    ):
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+
+
+@pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
+def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query: Query, code: int) -> None:
+    start = query.begin()
+    written = query.write_both(start, 0)
+    whole = OpenWrite.commit
+
+    def commit(writing: OpenWrite, timeout_ms: float | None = None) -> Held:
+        held = whole(writing, timeout_ms)
+        query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
+        return held
+
+    with (
+        patch.object(OpenWrite, "commit", commit),
+        Driver(query.delivery) as driver,
+        pytest.raises(ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the job again.*finish") as error,
+    ):
+        driver.commit(start, Batch(), written, BOTH_TASKS)
+    assert "start again" not in str(error.value)
+    query.broker.control.clear()
+    assert operations.finish(query.delivery.options, "p", LOG) is not None
+    assert seen(query.broker) == rows(0)
 
 
 def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Query) -> None:

@@ -6,7 +6,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import DRIVERS_MAX, KEYS_MAX, Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decoded, encoded
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 CONTENT = Content.of({"t": 3, "u": 1}, 40)
 TRANSACTION = TransactionIdentity(task_id("p", TaskName(1, 2, 0)), 17, 3, 2)

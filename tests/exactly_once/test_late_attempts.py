@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -17,25 +18,30 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from spark_kafka_sink.exactly_once import operations
+from spark_kafka_sink.exactly_once import late_attempts, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
+from spark_kafka_sink.exactly_once.late_attempts import Describe, free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import task_id
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
+
+
+def described_by(client: BlockingClient) -> Describe:
+    return partial(describe_transactions, client)
 
 
 @contextmanager
 def refused_if_late(query: Query, start: BatchStart) -> Iterator[None]:
     """Around the request for the id, as in a task."""
     with client_of(query.broker) as client:
-        assert free_name(client.describe, start, start.task(1, 1), 17) == start.task(1, 1)
+        assert free_name(described_by(client), start, start.task(1, 1), 17) == start.task(1, 1)
         yield
-        refuse_if_late(client.describe, start)
+        refuse_if_late(described_by(client), start)
 
 
 def commit(query: Query, start: BatchStart) -> None:
@@ -112,7 +118,7 @@ def test_whether_an_attempt_came_late_is_asked_only_where_brokers_said_that_it_w
     refuse_if_fenced_late(too_large, config, start, timeout_ms=10_000)
     fenced = KafkaSinkError("of a task")
     fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
-    with patch.object(TransactionsClient, "describe", side_effect=NetworkError("no broker answers")):
+    with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
         refuse_if_fenced_late(fenced, config, start, timeout_ms=10_000)
     assert "prefix p: it is not known whether there is a newer driver: no broker answers" in caplog.text
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
@@ -153,7 +159,7 @@ def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(brok
     start = query.begin()
     reported = query.write_both(start, 0)
     with client_of(broker) as client:
-        name = free_name(client.describe, start, start.task(1, 0), task_attempt_id=17)
+        name = free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17)
     assert name.attempt != 0
     other = query.attempt(start, 1, attempt=name.attempt)
     other.begin_transaction()
@@ -169,7 +175,9 @@ def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(brok
     start = query.begin()
     first = query.attempt(start, 1, attempt=0)
     with client_of(broker) as client:
-        names = {free_name(client.describe, start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)}
+        names = {
+            free_name(described_by(client), start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)
+        }
     assert len({task_id(PREFIX, name) for name in names} | {start.task_id(1, 0)}) == 3
     first.close()
 
@@ -179,7 +187,7 @@ def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
     query.run(0)
     start = query.begin()
     with client_of(broker) as client:
-        assert free_name(client.describe, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        assert free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
 
 
 def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
@@ -189,10 +197,10 @@ def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: Embedded
     query.commit(start, 0, [query.write(start, 0, "0/0")])
     start = query.begin()
     with client_of(broker) as client:
-        fenced = client.describe([start.task_id(1, 0)])
-        assert free_name(client.describe, start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        fenced = describe_transactions(client, [start.task_id(1, 0)])
+        assert free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
-        assert client.describe([start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
+        assert describe_transactions(client, [start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
@@ -204,7 +212,7 @@ def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
     start = query.begin()
     end(query, start)
     with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        free_name(client.describe, start, start.task(1, 1), 17)
+        free_name(described_by(client), start, start.task(1, 1), 17)
 
 
 def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_it_is_written_again(
@@ -214,7 +222,7 @@ def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_
     start = query.begin()
     with client_of(broker) as client:
         for task_attempt_id in (5, 9):
-            assert free_name(client.describe, start, start.task(0, 0), task_attempt_id) == start.task(0, 0)
+            assert free_name(described_by(client), start, start.task(0, 0), task_attempt_id) == start.task(0, 0)
     written = query.write_both(start, 0)
     second = query.attempt(start, 0, attempt=0)
     with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, with epoch .*- Spark has run a stage again"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
-from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
@@ -25,7 +25,7 @@ from tests.exactly_once.cases import broker as broker
 def create_if_missing(broker: EmbeddedBroker) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with client_of(broker) as client:
-        DecisionLog(config, LOG, client.blocking).create_if_missing()
+        DecisionLog(config, LOG, client).create_if_missing()
 
 
 @pytest.mark.parametrize("settings", [{}, {"cleanup.policy": "delete"}, {"cleanup.policy": "compact,delete"}])
@@ -68,7 +68,7 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
 def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = HANDLERS[ApiKey.DESCRIBE_CONFIGS]
+    handle = handler_module(ApiKey.DESCRIBE_CONFIGS).handle
 
     def without(context: RequestContext, request: Any) -> Any:
         answer: Any = handle(context, request)
@@ -76,7 +76,7 @@ def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
             row.configs.clear()
         return answer
 
-    monkeypatch.setitem(HANDLERS, ApiKey.DESCRIBE_CONFIGS, without)
+    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_CONFIGS), "handle", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     assert "the broker does not say the cleanup.policy of topics" in caplog.text

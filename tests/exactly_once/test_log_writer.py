@@ -10,15 +10,17 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.records.decoder import decode_batches
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
+from spark_kafka_sink.requests.transaction_description import ONGOING
 from tests.exactly_once.cases import write_with
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
@@ -33,9 +35,9 @@ def cluster_of_version(version: int) -> SimulatedCluster:
     return cluster
 
 
-def client_of(cluster: SimulatedCluster, **options: object) -> TransactionsClient:
+def client_of(cluster: SimulatedCluster, **options: object) -> BlockingClient:
     config = ClientConfig(tuple(cluster.bootstrap_servers.split(",")), request_timeout_ms=10_000)
-    return TransactionsClient(config, system=cluster.system, **options)  # type: ignore[arg-type]
+    return new_client(config, system=cluster.system, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(params=[1, 2])
@@ -44,17 +46,17 @@ def cluster(request: pytest.FixtureRequest) -> SimulatedCluster:
 
 
 @pytest.fixture
-def client(cluster: SimulatedCluster) -> Iterator[TransactionsClient]:
+def client(cluster: SimulatedCluster) -> Iterator[BlockingClient]:
     with client_of(cluster) as client:
         yield client
 
 
 @pytest.fixture
-def begun(client: TransactionsClient) -> Held:
-    return Held(client.init_producer_id(DRIVER, 60_000), 0)
+def begun(client: BlockingClient) -> Held:
+    return Held(init_producer_id(client, DRIVER, 60_000), 0)
 
 
-def write(client: TransactionsClient, before: Held, *values: bytes | None) -> Held:
+def write(client: BlockingClient, before: Held, *values: bytes | None) -> Held:
     return write_with(client, DRIVER, before, (LOG, 0), [(b"key", value) for value in values])
 
 
@@ -67,7 +69,7 @@ def is_of_version_2(cluster: SimulatedCluster) -> bool:
 
 
 def test_records_are_committed_one_transaction_after_the_other(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     assert seen(cluster) == [b"a"]
@@ -83,7 +85,7 @@ def test_records_are_committed_one_transaction_after_the_other(
 
 
 def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     write(client, begun, b"a", b"b")
     log = cluster.log(LOG)
@@ -110,7 +112,7 @@ FAULTS: dict[str, Callable[[FaultFor], object]] = {
 @pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_costs_time_and_the_record_is_there_once(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, api: ApiKey, fault: str
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held, api: ApiKey, fault: str
 ) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
     written = write(client, begun, b"a")
@@ -123,7 +125,7 @@ def test_one_fault_costs_time_and_the_record_is_there_once(
 
 @pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
 def test_a_leader_that_cannot_say_is_asked_again(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, code: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
     write(client, begun, b"a")
@@ -131,7 +133,7 @@ def test_a_leader_that_cannot_say_is_asked_again(
 
 
 def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     for node in (0, 1):
@@ -143,7 +145,7 @@ def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
 
 
 def test_an_end_that_may_come_late_is_followed_by_another_epoch(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
     written = write(client, begun, b"a")
@@ -157,17 +159,17 @@ def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
     cluster = cluster_of_version(1)
     cluster.core.coordinator.timeout_ms_max = 20_000
     with client_of(cluster) as client:
-        begun = Held(client.init_producer_id(DRIVER, 19_999), 0)
+        begun = Held(init_producer_id(client, DRIVER, 19_999), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         after = write(client, write(client, begun, b"a"), b"b")
         assert after.driver != begun.driver
-        assert client.describe([DRIVER])[DRIVER].timeout_ms == 19_999
+        assert describe_transactions(client, [DRIVER])[DRIVER].timeout_ms == 19_999
 
 
 def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        before = Held(client.init_producer_id(DRIVER, 60_000), 0)
+        before = Held(init_producer_id(client, DRIVER, 60_000), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         before = write(client, before, b"a")
         del cluster.core.coordinator.transactions[DRIVER]
@@ -179,7 +181,7 @@ def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -
 def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(version: int) -> None:
     cluster = cluster_of_version(version)
     with client_of(cluster) as client:
-        before = Held(client.init_producer_id(DRIVER, 60_000), 0)
+        before = Held(init_producer_id(client, DRIVER, 60_000), 0)
     cluster.requests.clear()
     with client_of(cluster) as client:
         write(client, before, b"a")
@@ -190,7 +192,7 @@ def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(vers
 def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        begun = Held(client.init_producer_id(DRIVER, 60_000), 0)
+        begun = Held(init_producer_id(client, DRIVER, 60_000), 0)
         written = write(client, begun, b"a")
         assert written.driver == begun.driver
         cluster.core.coordinator.version = 2
@@ -202,11 +204,11 @@ def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: p
 
 @pytest.mark.parametrize("nth", [0, 1])
 def test_who_was_fenced_writes_nothing(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, nth: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held, nth: int
 ) -> None:
     for _ in range(nth):
         begun = write(client, begun, b"before")
-    newer = Held(client.init_producer_id(DRIVER, 60_000), 0)
+    newer = Held(init_producer_id(client, DRIVER, 60_000), 0)
     with pytest.raises(ProducerFencedError) as refused:
         write(client, begun, b"late")
     assert refused.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
@@ -225,7 +227,7 @@ def test_who_was_fenced_writes_nothing(
     ],
 )
 def test_a_refused_batch_says_why_and_ends_no_transaction(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, code: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     with pytest.raises(ProducerFencedError) as refused:
@@ -233,11 +235,11 @@ def test_a_refused_batch_says_why_and_ends_no_transaction(
     assert refused.value.code == code
     assert not [frame for _, _, frame in cluster.requests if frame[:2] == bytes([0, ApiKey.END_TXN])]
     if not is_of_version_2(cluster):
-        assert client.describe([DRIVER])[DRIVER].state == ONGOING
+        assert describe_transactions(client, [DRIVER])[DRIVER].state == ONGOING
 
 
 def test_a_sequence_that_is_not_the_next_is_refused(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     with pytest.raises(ProducerFencedError) as refused:
@@ -246,9 +248,7 @@ def test_a_sequence_that_is_not_the_next_is_refused(
     assert seen(cluster) == [b"a"]
 
 
-def test_an_end_that_is_refused_is_no_success(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
-) -> None:
+def test_an_end_that_is_refused_is_no_success(cluster: SimulatedCluster, client: BlockingClient, begun: Held) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was refused"):
         write(client, begun, b"a")
@@ -256,7 +256,7 @@ def test_an_end_that_is_refused_is_no_success(
 
 
 def test_a_record_that_no_log_takes_is_an_error_of_its_own(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as refused:
@@ -268,15 +268,16 @@ def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(cluster: S
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     with (
         client_of(cluster, timeout_ms=5_000) as client,
-        pytest.raises(KafkaSinkError, match=r"p-driver: the batch for log-0: nothing within 5000 ms.*NOT_ENOUGH"),
+        pytest.raises(
+            KafkaSinkError,
+            match=r"the batch for log-0: the attempt to append it: nothing within 5000 ms.*NOT_ENOUGH",
+        ),
     ):
         write(client, begun, b"a")
     assert rule.struck < 20, "the pauses grow"
 
 
-def test_a_log_that_was_deleted_is_named_soon(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
-) -> None:
+def test_a_log_that_was_deleted_is_named_soon(cluster: SimulatedCluster, client: BlockingClient, begun: Held) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     cluster.system.after(500, partial(cluster.control.delete_topic, LOG))
@@ -287,7 +288,7 @@ def test_a_log_that_was_deleted_is_named_soon(
 
 
 def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.move_leader(LOG, 0, 1)
@@ -298,16 +299,20 @@ def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
 
 
 def test_a_leader_that_is_not_elected_yet_is_waited_for(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held, monkeypatch: pytest.MonkeyPatch
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, missing = client.blocking.leader, [None, None]
-    monkeypatch.setattr(client.blocking, "leader", lambda *place: missing.pop() if missing else known(*place))
+    known, missing = ClusterSnapshot.leader, [None, None]
+
+    def leader(snapshot: ClusterSnapshot, topic: str, partition: int) -> Node | None:
+        return missing.pop() if missing else known(snapshot, topic, partition)
+
+    monkeypatch.setattr(ClusterSnapshot, "leader", leader)
     write(client, begun, b"a")
     assert seen(cluster) == [b"a"]
 
 
 def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     if is_of_version_2(cluster):
         return  # each transaction has an epoch of its own
@@ -317,7 +322,7 @@ def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
 
 
 def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transactions(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     """From version 12 on brokers add the partition to a transaction by themselves."""
     write(client, begun, b"a")
@@ -326,7 +331,7 @@ def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transac
 
 
 def test_a_leader_that_says_nothing_is_left_when_another_is_elected(
-    cluster: SimulatedCluster, client: TransactionsClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: Held
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)

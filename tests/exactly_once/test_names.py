@@ -9,6 +9,7 @@ from spark_kafka_sink.exactly_once.names import (
     checked_prefix,
     checkpoint_name,
     driver_id,
+    driver_number,
     prefix_of,
     task_id,
     task_of,
@@ -21,6 +22,18 @@ def test_an_id_is_that_of_its_task_and_of_no_other_prefix() -> None:
     assert task_of("a-1", name) == (3, 12, 1)
     assert [task_of(other, name) for other in ("a", "a-1-3", "b", "a-")] == [None] * 4
     assert task_of("a-1", driver_id("a-1")) is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 10, 999_999_999])
+def test_an_id_of_a_driver_has_its_number(number: int) -> None:
+    assert driver_number("p-1", driver_id("p-1", number)) == number
+    assert task_of("p-1", driver_id("p-1", number)) is None
+    assert driver_number("p", driver_id("p-1", number)) is None
+
+
+def test_another_id_has_no_number_of_a_driver() -> None:
+    others = ("p", "p-driver-", "p-driver-0", "p-driver-1", "p-driver-02", "p-driver-x", "p-driver-2-driver", "p-1-0-0")
+    assert [driver_number("p", name) for name in others] == [None] * len(others)
 
 
 def test_ids_come_again_after_some_generations() -> None:

@@ -22,14 +22,16 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.exactly_once.log_writer import OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.requests import FindCoordinator
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
+from spark_kafka_sink.requests import transaction_admin
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
     BOTH_TASKS,
@@ -98,6 +100,23 @@ def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
     assert operations.survey(options(query.broker), LOG, PREFIX) == [of_query]
 
 
+def test_survey_leaves_out_a_transaction_that_ended_after_it_was_listed(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = query.begin()
+    query.write(start, 0, "row")
+    whole = transaction_admin.list_transactional_ids
+
+    def list_and_end(client: BlockingClient, *states: str) -> list[str]:
+        listed = whole(client, *states)
+        init_producer_id(client, start.task_id(0, 0), 60_000)
+        return listed
+
+    monkeypatch.setattr(operations, "list_transactional_ids", list_and_end)
+    (survey,) = operations.survey(options(query.broker), LOG, PREFIX)
+    assert survey.open == ()
+
+
 def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,7 +125,7 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
     query.again(prefix="forgotten").run(2)
     del query.broker.cluster.coordinator.transactions["forgotten-driver"]
     # What brokers do for a user who has rights on `p` alone.
-    found, owners = FindCoordinator.found, TransactionsClient.owners
+    found, owners = FindCoordinator.coordinators, transaction_admin.owners
 
     def looked_up(request: FindCoordinator, answer: FindCoordinatorResponse) -> dict[str, Node]:
         for row in answer.coordinators:
@@ -114,13 +133,13 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
                 row.error_code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return found(request, answer)
 
-    def listed(client: TransactionsClient) -> dict[int, str]:
+    def listed(client: BlockingClient) -> dict[int, str]:
         return {number: name for number, name in owners(client).items() if not name.startswith("of-others")}
 
-    monkeypatch.setattr(FindCoordinator, "found", looked_up)
-    monkeypatch.setattr(TransactionsClient, "owners", listed)
+    monkeypatch.setattr(FindCoordinator, "coordinators", looked_up)
+    monkeypatch.setattr(operations, "owners", listed)
     for prefix in (PREFIX, None):
-        clients.close_idle()
+        clients.CLIENTS.close()
         (mine,) = operations.survey(options(query.broker), LOG, prefix)
         assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
     (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -133,16 +152,16 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
 def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_which_producer_id(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, asked = TransactionsClient.owners, list[TransactionsClient]()
+    whole, asked = transaction_admin.owners, list[BlockingClient]()
 
-    def owners(client: TransactionsClient) -> dict[int, str]:
+    def owners(client: BlockingClient) -> dict[int, str]:
         asked.append(client)
         return dict(whole(client))
 
     for prefix in ("a", "b", "c"):
         query.again(prefix=prefix, name=prefix).run(0)
         del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
-    monkeypatch.setattr(TransactionsClient, "owners", owners)
+    monkeypatch.setattr(operations, "owners", owners)
     found = operations.survey(options(query.broker), LOG)
     assert [each.prefix for each in found] == ["a", "b", "c"]
     assert len(asked) == 1
@@ -246,7 +265,7 @@ def test_abort_ends_what_is_not_decided_and_the_batch_cannot_be_committed_any_mo
 def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None:
     first, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
-        client.init_producer_id(second, 60_000)
+        init_producer_id(client, second, 60_000)
     finished = operations.finish(options(query.broker), PREFIX, LOG)
     assert finished is not None
     assert (finished.committed, list(finished.lost)) == ((first,), [second])

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import log_writer, query_transactions, refusals
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.driver_ids import has_claimed
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter
-from spark_kafka_sink.exactly_once.query_transactions import (
-    TURNS_MAX,
-    QueryTransactions,
-    has_claimed,
-)
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.query_transactions import TURNS_MAX, QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import Patience
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids
 from tests.exactly_once.cases import broker as broker
@@ -46,28 +42,11 @@ def claim_of(name: str) -> Entry:
     return Entry(PREFIX).begun(name, "", GRANTED_MS)
 
 
-def test_a_start_waits_while_a_transaction_of_its_id_is_ending_and_asks_less_and_less(
-    of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = of_two
-    one.fence(None, (GRANTED_MS,))
-    ended = one.look()
-    assert ended is not None
-    states = ["PrepareCommit", "PrepareAbort", "PrepareCommit", "CompleteCommit"]
-    looks = [dataclasses.replace(ended, state=state) for state in states]
-    pauses_ms = list[float]()
-    monkeypatch.setattr(one, "look", lambda *_: looks.pop(0))
-    monkeypatch.setattr(Patience, "wait", lambda patience, failure, pause_ms: pauses_ms.append(pause_ms))
-    seen = one.look_when_ended()
-    assert seen is not None
-    assert (seen.state, pauses_ms) == ("CompleteCommit", [20, 40, 80])
-
-
 def test_where_nothing_was_left_nothing_is_asked(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = of_two
-    monkeypatch.setattr(one.client, "abort", lambda *_: pytest.fail("it asks"))
+    monkeypatch.setattr(query_transactions, "abort_listed", lambda *_: pytest.fail("it asks"))
     one.end_listed([])
 
 
@@ -122,14 +101,14 @@ def test_of_two_that_hold_one_epoch_the_one_is_fenced_whose_transaction_the_othe
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
     driver = one.fence(one.look(), (GRANTED_MS,))[0]
-    whole = LogWriter._start_at_leader
+    whole = log_writer.OpenWrite
 
-    def start_at_leader(writer: LogWriter, *arguments: Any) -> Any:
+    def open_write(*arguments: Any) -> Any:
         monkeypatch.undo()  # the other one's partition is added
         one.write(Held(driver), claim_of("one"))
-        return whole(writer, *arguments)
+        return whole(*arguments)
 
-    monkeypatch.setattr(LogWriter, "_start_at_leader", start_at_leader)
+    monkeypatch.setattr(log_writer, "OpenWrite", open_write)
     with pytest.raises(ProducerFencedError):
         other.claim(driver, Entry(PREFIX), claim_of("other"))
 
@@ -256,5 +235,5 @@ def test_an_id_that_has_begun_nothing_is_fenced_and_not_listed_again(broker: Emb
         held.end_listed([found])
         assert held.leftovers() == []
     with client_of(broker) as client:
-        (after,) = client.describe([start.task_id(1, 0)]).values()
+        (after,) = describe_transactions(client, [start.task_id(1, 0)]).values()
     assert after.id_and_epoch != found.id_and_epoch

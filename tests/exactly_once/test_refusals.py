@@ -9,16 +9,16 @@ import pytest
 from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.errors import BrokerError, PreflightError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query
 
@@ -48,7 +48,7 @@ def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_ot
     names = [task_id("p", TaskName(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").decided(Batch("q", 1), Content.of({"t": many}, many), written)
-    error = refusals.not_committed(entry, {name: broker_error(code, name) for name in names})
+    error = commit_errors.not_committed(entry, {name: broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown
     assert lines[-1].startswith(f"- {last}")

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.exactly_once.query_transactions import can_write
+from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
+from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, fenced_ms, says_claimed, says_fenced, unmarked_ms
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of
+from tests.exactly_once import rules
+from tests.exactly_once.cases import PREFIX, Query, client_of, transactions
 from tests.exactly_once.cases import broker as broker
 
 GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
@@ -55,7 +58,7 @@ def test_ids_of_a_user_who_has_chosen_a_timeout_that_would_say_something_say_not
     start = query.begin()
     attempt = query.attempt(start, 0, 0)
     with client_of(broker) as client:
-        (described,) = client.describe([start.task_id(0, 0)]).values()
+        (described,) = describe_transactions(client, [start.task_id(0, 0)]).values()
     assert can_write(described)
     attempt.close(timeout=0)
 
@@ -63,10 +66,24 @@ def test_ids_of_a_user_who_has_chosen_a_timeout_that_would_say_something_say_not
 def test_an_id_that_was_fenced_in_version_1_has_time_for_what_brokers_write_of_it(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with client_of(broker) as client:
-        client.init_producer_id("attempt", 60_000)
-        client.abort([*client.describe(["attempt"]).values()])
-        (described,) = client.describe(["attempt"]).values()
+        init_producer_id(client, "attempt", 60_000)
+        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+        (described,) = describe_transactions(client, ["attempt"]).values()
     assert not can_write(described)
     assert described.timeout_ms == fenced_ms(60_000)
+
+
+def test_without_the_mark_each_batch_fences_the_ids_of_version_1_again(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job of 300 tasks each micro-batch would begin with 300 requests."""
+    monkeypatch.setattr(BlockingClient, "transaction_version", 1)
+    with client_of(broker) as client, transactions(broker) as next_start:
+        for partition in range(3):
+            init_producer_id(client, task_id(PREFIX, TaskName(1, partition, 0)), 60_000)
+        abort_listed(client, next_start.leftovers())
+        assert next_start.leftovers() == []
+        rules.an_id_shows_that_it_was_fenced(monkeypatch)
+        assert len(next_start.leftovers()) == 3

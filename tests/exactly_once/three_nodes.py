@@ -10,12 +10,13 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import AddPartitions
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import AddPartitions
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.simulated_cluster import SimulatedCluster
 
@@ -38,9 +39,9 @@ class Cluster(SimulatedCluster):
         for number, name in enumerate(IDS):
             self.control.move_coordinator(name, nodes[number % len(nodes)])
 
-    def client(self, **options: object) -> TransactionsClient:
+    def client(self, **options: object) -> BlockingClient:
         config = ClientConfig(tuple(self.bootstrap_servers.split(",")))
-        return TransactionsClient(config, system=self.system, **options)  # type: ignore[arg-type]
+        return new_client(config, system=self.system, **options)  # type: ignore[arg-type]
 
     def kill(self, node: int) -> None:
         """It refuses connections; after a while the other nodes coordinate what it did."""
@@ -79,25 +80,24 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[TransactionsClient]:
+def client(cluster: Cluster) -> Iterator[BlockingClient]:
     with cluster.client() as client:
         yield client
 
 
 @pytest.fixture
-def prepared(cluster: Cluster, client: TransactionsClient) -> list[TransactionIdentity]:
+def prepared(cluster: Cluster, client: BlockingClient) -> list[TransactionIdentity]:
     """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
     begun = begin_all(client)
     cluster.requests.clear()
     return begun
 
 
-def begin_all(client: TransactionsClient, version: int = 1) -> list[TransactionIdentity]:
+def begin_all(client: BlockingClient, version: int = 1) -> list[TransactionIdentity]:
     """An open transaction under each id."""
-    made = {name: client.init_producer_id(name, 900_000) for name in IDS}
+    made = {name: init_producer_id(client, name, 900_000) for name in IDS}
     begun = [TransactionIdentity(name, *made[name], version) for name in IDS]
-    questions = CoordinatorQuestions(client.blocking)
-    questions.answers(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
+    client.send_all(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)
     return begun
 
 

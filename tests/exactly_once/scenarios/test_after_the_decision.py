@@ -10,15 +10,15 @@ import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import Patience
+from spark_kafka_sink.requests.pending import PendingRequests
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import BOTH_TASKS, PREFIX, Query, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -37,10 +37,10 @@ def fails(
     """Strike when it is decided; the error of the commit. The driver gives up after 1.5 s."""
     commit_all = Driver._commit_all
 
-    def struck(driver: Driver, *arguments: Any) -> None:
-        driver._client.blocking._timeout_ms = 1_500
+    def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
+        driver._client._timeout_ms = 1_500
         strike()
-        commit_all(driver, *arguments)
+        commit_all(driver, *arguments, **named)
 
     with patch.object(Driver, "_commit_all", struck), pytest.raises(ExactlyOnceError) as failed:
         query.commit(start, 0, written)
@@ -81,11 +81,11 @@ def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> 
         "p-1-0-0": broker_error(error_codes.PRODUCER_FENCED, "lost"),
         "p-1-1-0": broker_error(REVOKED, "revoked"),
     }
-    lost = refusals.not_committed(entry, refused)
+    lost = commit_errors.not_committed(entry, refused)
     assert isinstance(lost, CommitLostError)
     assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
     assert "these could not be committed now, and are open still:\n- p-1-1-0" in str(lost)
-    waiting = str(refusals.not_yet_committed(entry, refused))
+    waiting = str(commit_errors.not_yet_committed(entry, refused))
     assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
@@ -113,12 +113,12 @@ def test_an_abort_waits_until_it_is_seen_how_the_decision_has_ended(query: Query
         query.commit(start, 0, written)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
-    wait = Patience.wait
+    whole = PendingRequests.pause_ms
 
-    def markers_are_written(*arguments: Any) -> None:
+    def markers_are_written(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
-        wait(*arguments)
+        return whole(*arguments)
 
-    with patch.object(Patience, "wait", markers_are_written):
+    with patch.object(PendingRequests, "pause_ms", markers_are_written):
         assert query.abort(start, 0)
     assert open_ids(query.broker) == []

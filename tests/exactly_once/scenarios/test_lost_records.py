@@ -14,6 +14,7 @@ from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once import rules
 from tests.exactly_once.cases import LOG, PREFIX, Query, fence, rows, seen, transactions
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import held as held
@@ -31,6 +32,17 @@ def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_res
             (query if runs else query.again()).begin()
     query.again(prefix="another").run(1)
     assert seen(broker) == rows(0, 1)
+
+
+def test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    broker.control.delete_topic(LOG)
+    rules.an_id_shows_that_it_has_claimed(monkeypatch)
+    query.again().run(0)
+    assert seen(broker) == rows(0, 0)
 
 
 def delete_all(broker: EmbeddedBroker) -> None:

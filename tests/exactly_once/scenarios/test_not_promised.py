@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
-from spark_kafka_sink.exactly_once.transactions_client import TIMEOUT_MS, TransactionsClient
+from spark_kafka_sink.exactly_once import leftovers, query_transactions
+from spark_kafka_sink.exactly_once.clients import TIMEOUT_MS, new_client
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import AddPartitions
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions
+from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import TOPIC, Crash, Query, client_of, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -32,13 +36,12 @@ def query(broker: EmbeddedBroker) -> Query:
 def test_the_rows_of_one_task_may_be_seen_before_those_of_another(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = TransactionsClient.end
 
-    def end_one(client: TransactionsClient, prepared: Sequence[TransactionIdentity], **named: Any) -> None:
-        whole(client, prepared[:1], **named)
+    def commit_one(query: QueryTransactions, entry: Entry, *given: Any, **named: Any) -> None:
+        end_transactions(query.client, entry.transactions[:1], commit=True)
         raise Crash
 
-    with patch.object(TransactionsClient, "end", end_one), pytest.raises(Crash):
+    with patch.object(QueryTransactions, "commit", commit_one), pytest.raises(Crash):
         query.commit(start, 0, written)
     assert seen(query.broker) == ["0/0"]
     query.again().begin()
@@ -83,7 +86,7 @@ def test_a_request_to_add_partitions_that_comes_late_opens_a_transaction_that_th
     query.commit(start, 0, written)
     with client_of(query.broker) as client:
         late = AddPartitions(written[0], frozenset([TopicPartition(TOPIC, 0)]))
-        CoordinatorQuestions(client.blocking).answer(late)
+        client.send(late)
     assert open_ids(query.broker) == [written[0].transactional_id]
     query.again().begin()
     assert (seen(query.broker), open_ids(query.broker)) == (rows(0), [])
@@ -96,20 +99,26 @@ def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again
     """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
-    whole = TransactionsClient.describe
+    whole = describe_transactions
     looks = list[object]()
 
-    def describe(client: TransactionsClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
+    def describe(client: BlockingClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
         found = whole(client, ids, *arguments, **named)
         if start.task_id(1, 0) in found:
             looks.append(found)
         if len(looks) == 3:  # for the list, before the end, before the fence
             looks.append(found)
-            with patch.object(TransactionsClient, "describe", whole):
+            with (
+                patch.object(leftovers, "describe_transactions", whole),
+                patch.object(query_transactions, "describe_transactions", whole),
+            ):
                 query.decide_under_ids_of(start)
         return found
 
-    with patch.object(TransactionsClient, "describe", describe):
+    with (
+        patch.object(leftovers, "describe_transactions", describe),
+        patch.object(query_transactions, "describe_transactions", describe),
+    ):
         query.abort(start, 0)
     with pytest.raises(CommitLostError):
         query.again(name="last").begin()
@@ -120,7 +129,16 @@ def test_a_machine_that_slept_for_more_than_two_minutes_counts_that_as_waiting_f
     system = FakeSystem(latency_ms=1.0)
     cluster = SimulatedCluster(system, topics={TOPIC: 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
-    with TransactionsClient(config, system=system) as client:
-        assert client.describe(["p-driver"], lambda: system.advance(TIMEOUT_MS / 2)) == {}
-        with pytest.raises(MetadataTimeoutError):
-            client.describe(["p-driver"], lambda: system.advance(TIMEOUT_MS))
+    with new_client(config, system=system) as client:
+        request = DescribeTransactions(["p-driver"])
+        for suspended_ms, in_time in ((TIMEOUT_MS / 2, True), (TIMEOUT_MS, False)):
+            whole = client.step
+
+            def step(until_ms: float, suspended_ms: float = suspended_ms) -> None:
+                client.step = whole  # type: ignore[method-assign]  # noqa: B023 - called in this turn of the loop
+                system.advance(suspended_ms)
+                client.step(until_ms)
+
+            with nullcontext() if in_time else pytest.raises(MetadataTimeoutError):
+                client.step = step  # type: ignore[method-assign]
+                client.send(request)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, operations
-from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.requests.transaction_admin import end_transactions
 from tests.exactly_once import rules
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
+from tests.exactly_once.cases import (
+    LOG,
+    PREFIX,
+    Query,
+    client_of,
+    compacted_log,
+    dying,
+    dying_after_its_claim,
+    ends_at,
+    open_ids,
+    rows,
+    seen,
+)
 from tests.exactly_once.cases import broker as broker
 
 TIMES = pytest.mark.parametrize("times", [1, 2, 3, 4])
@@ -31,21 +43,6 @@ def end_of(query: Query) -> int:
     return query.broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).next_offset
 
 
-@contextmanager
-def ends_at(old_end: int, times: int) -> Iterator[None]:
-    """So often the log seems to end there, to a process that knows nothing of it yet."""
-    whole, left = DecisionLog._end, [times]
-
-    def end(log: DecisionLog, partition: int) -> int:
-        left[0] -= 1
-        return old_end if left[0] >= 0 else whole(log, partition)
-
-    decision_log._progress.clear()
-    with patch.object(DecisionLog, "_end", end):
-        yield
-    decision_log._progress.clear()
-
-
 def decide_and_die(query: Query) -> None:
     """One of two transactions is committed, when the driver dies."""
     start = query.begin()
@@ -53,7 +50,7 @@ def decide_and_die(query: Query) -> None:
     with dying("commit"):
         query.commit(start, 1, written)
     with client_of(query.broker) as client:
-        client.end(written[:1], commit=True)
+        end_transactions(client, written[:1], commit=True)
 
 
 @TIMES
@@ -77,6 +74,73 @@ def test_a_claim_that_was_made_of_too_little_misleads_no_other_though_its_driver
     last = query.again(name="driver-3")
     assert last.begin().is_committed(last.batch(1))
     assert seen(query.broker) == rows(0, 1)
+
+
+def test_compaction_keeps_a_decision_that_an_invalid_claim_stands_behind(query: Query) -> None:
+    """The claim does not count, since its writer had read too little; it is the newest record all the same."""
+    old_end = end_of(query)
+    decide_and_die(query)
+    with ends_at(old_end, 2), dying_after_its_claim():
+        query.again().begin()
+    last = query.again(name="driver-3")
+    with compacted_log(query.broker):
+        assert last.begin().is_committed(last.batch(1))
+        last.run(2)
+    assert seen(query.broker) == rows(0, 1, 2)
+
+
+def test_compaction_keeps_the_key_of_a_job_that_an_invalid_claim_stands_behind(query: Query) -> None:
+    job = Batch(key="today", scope="t")
+    old_end = end_of(query)
+    start = query.begin()
+    query.commit_as(start, job)
+    with ends_at(old_end, 2), dying_after_its_claim():
+        query.again().begin()
+    with compacted_log(query.broker):
+        assert query.again(name="driver-3").begin().is_committed(job)
+
+
+def test_compaction_keeps_a_claim_that_counts_and_the_decision_before_it(query: Query) -> None:
+    decide_and_die(query)
+    newer = query.again()
+    start = newer.begin()
+    written = newer.write_both(start, 2)
+    with compacted_log(query.broker):
+        with pytest.raises(ExactlyOnceError, match="A newer driver has taken over"):
+            query.begin()
+        newer.commit(start, 2, written)
+        with compacted_log(query.broker):
+            assert newer.again(name="driver-3").begin().is_committed(newer.batch(2))
+    assert seen(query.broker) == rows(0, 1, 2)
+
+
+def test_next_claim_counts_whether_or_not_compaction_has_removed_the_claim_before_an_invalid_one(query: Query) -> None:
+    """A process that has read the removed claim and one that reads the compacted log agree from then on."""
+    old_end = end_of(query)
+    driver = query.again()
+    driver.begin()
+    of_driver = dict(decision_log._progress)
+    with ends_at(old_end, 2), dying_after_its_claim():
+        query.again(name="driver-3").begin()
+    with compacted_log(query.broker):
+        decision_log._progress.update(of_driver)
+        begun = driver.begin()
+        assert newest_entry(query) == begun.entry
+        decision_log._progress.clear()
+        assert newest_entry(query) == begun.entry
+
+
+def test_compaction_of_a_first_claim_leaves_it_known(query: Query) -> None:
+    other = query.again(prefix="other", name="other")
+    other.begin()
+    with compacted_log(query.broker):
+        assert other.begin().entry.generation == 2
+
+
+def newest_entry(query: Query) -> Entry:
+    with QueryTransactions(query.delivery.options, PREFIX, LOG) as transactions:
+        transactions.look()
+        return transactions.entry()
 
 
 @TIMES

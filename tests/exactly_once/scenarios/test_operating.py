@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from spark_kafka_sink.exactly_once.entries import beginning_of
 from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -49,7 +51,7 @@ def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written
         query.commit(start, 0, written)
     else:
         with client_of(query.broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-            refuse_if_late(client.describe, start)
+            refuse_if_late(partial(describe_transactions, client), start)
         query.again(name="driver-3").run(0)
     assert seen(query.broker) == rows(0)
 
@@ -73,7 +75,7 @@ def add_partitions(broker: EmbeddedBroker) -> None:
     """The prefix is hashed to another one then; and a client that knows of it."""
     assert partition_of(PREFIX, MORE) != partition_of(PREFIX, PARTITIONS)
     broker.control.add_partitions(LOG, MORE)
-    clients.close_idle()
+    clients.CLIENTS.close()
 
 
 def test_partitions_that_are_added_to_the_log_stop_its_queries_with_the_reason(query: Query) -> None:
@@ -88,7 +90,7 @@ def test_partitions_that_are_added_to_the_log_stop_its_queries_with_the_reason(q
 
 def is_read_elsewhere(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
     broker.control.add_partitions(LOG, MORE)
-    transactions.client.blocking.topic(LOG, fresh=True)
+    transactions.client.topic(LOG, fresh=True)
 
 
 def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from tests.fake_system import FakeSystem
@@ -36,15 +38,15 @@ class Kept:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
         self.delivery = Delivery({"bootstrap.servers": self.cluster.bootstrap_servers}, "p", "decisions", -1, 60_000)
-        made: list[TransactionsClient] = []
+        made: list[BlockingClient] = []
 
-        def kept(config: object, system: object) -> TransactionsClient:
+        def kept(config: ClientConfig, system: object) -> BlockingClient:
             if not made:
-                made.append(TransactionsClient(config, system=self.system))  # type: ignore[arg-type]
+                made.append(new_client(config, system=self.system))
             return made[0]
 
-        monkeypatch.setattr(clients, "TransactionsClient", kept)
-        monkeypatch.setattr(TransactionsClient, "close", lambda client: None)
+        monkeypatch.setattr(clients, "new_client", kept)
+        monkeypatch.setattr(BlockingClient, "close", lambda client: None)
         self.producer: KafkaProducer = simulated_producer(self.cluster, transactional_id="x")
 
     def begin(self) -> BatchStart:

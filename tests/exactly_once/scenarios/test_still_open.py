@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.entries import EntryState
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once import rules
 from tests.exactly_once.cases import Query, client_of, seen
@@ -27,7 +28,7 @@ def is_forgotten(broker: EmbeddedBroker, start: BatchStart) -> None:
 
 def has_another_epoch(broker: EmbeddedBroker, start: BatchStart) -> None:
     with client_of(broker) as client:
-        client.init_producer_id(start.task_id(1, 0), 60_000)
+        init_producer_id(client, start.task_id(1, 0), 60_000)
 
 
 WORDS: dict[Happens, str] = {

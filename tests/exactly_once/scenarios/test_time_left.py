@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -43,6 +43,26 @@ def test_a_batch_is_not_decided_when_too_little_of_its_timeout_is_left(query: Qu
     query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 30_000
     query.commit(start, 0, written)
     assert seen(query.broker) == rows(0)
+
+
+@pytest.mark.parametrize("offset_ms", [50_000, -50_000], ids=["ahead", "behind"])
+def test_driver_whose_clock_is_ahead_does_not_decide_and_one_that_is_behind_decides_too_late(
+    query: Query, offset_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the 60 s of the transaction are 60 s left for the first, and 5 s for the second."""
+    query.timeout_ms = 60_000
+    start = query.begin()
+    written = query.write_both(start, 0)
+    wall_ms = BlockingClient.wall_ms
+    monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + offset_ms)
+    if offset_ms > 0:
+        with pytest.raises(ExactlyOnceError, match="clocks of this machine and of the brokers"):
+            query.commit(start, 0, written)
+        assert seen(query.broker) == []
+    else:
+        query.broker.cluster.coordinator.transactions[start.task_id(1, 0)].start_wall_ms -= 55_000
+        query.commit(start, 0, written)
+        assert seen(query.broker) == rows(0)
 
 
 def test_of_a_short_timeout_a_quarter_must_be_left(query: Query) -> None:

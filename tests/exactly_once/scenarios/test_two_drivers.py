@@ -18,8 +18,8 @@ from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
     LOG,
@@ -75,21 +75,21 @@ def others_take(query: Query, *transactional_ids: str) -> None:
     """As tasks of later drivers do: ids are used again after some generations."""
     with client_of(query.broker) as client:
         for each in transactional_ids:
-            client.init_producer_id(each, 60_000)
+            init_producer_id(client, each, 60_000)
 
 
 @contextmanager
 def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
     """Let others act when the next driver has read or made its decision, and goes on to commit."""
-    whole, acted = TransactionsClient.end, list[object]()
+    whole, acted = QueryTransactions.commit, list[object]()
 
-    def end(client: TransactionsClient, *given: Any, **named: Any) -> dict[str, BrokerError]:
+    def commit(query: QueryTransactions, *given: Any, **named: Any) -> dict[str, BrokerError]:
         if not acted:
             acted.append(None)
             act()
-        return whole(client, *given, **named)
+        return whole(query, *given, **named)
 
-    with patch.object(TransactionsClient, "end", end):
+    with patch.object(QueryTransactions, "commit", commit):
         yield
 
 
@@ -227,8 +227,8 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     newer, of_newer = query.again(), list[BatchStart]()
     whole = QueryTransactions.look
 
-    def look(held: QueryTransactions, *meanwhile: Callable[[], None]) -> TransactionDescription | None:
-        found = whole(held, *meanwhile)
+    def look(held: QueryTransactions, **named: bool) -> TransactionDescription | None:
+        found = whole(held, **named)
         if not of_newer:
             with patch.object(QueryTransactions, "look", whole):
                 of_newer.append(newer.begin())
@@ -236,7 +236,7 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
 
     with (
         patch.object(QueryTransactions, "look", look),
-        pytest.raises(ExactlyOnceError, match="driver-2 began while this one, driver-1, was starting, and works"),
+        pytest.raises(ExactlyOnceError, match=r"driver-2, after this one, driver-1, had looked.*may have ended"),
     ):
         query.begin()
     newer.commit(of_newer[0], 1, newer.write_both(of_newer[0], 1))
@@ -246,7 +246,7 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
 @pytest.mark.parametrize(
     ("goes_on", "words"),
     [
-        (Query.begin, "driver-2 began while this one, driver-1, was starting, and works"),
+        (Query.begin, "driver-2, after this one, driver-1, had looked.*may have ended"),
         (lambda query: operations.abort(query.delivery.options, PREFIX, LOG), "A newer driver has taken over"),
     ],
     ids=["a driver", "a person who aborts"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.producer.transactions.transaction_description import COMPLETE_COMMIT, TransactionDescription
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
+from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import TOPIC, Query, client_of, open_ids, rows, seen
 
@@ -29,7 +31,7 @@ def set_version(broker: EmbeddedBroker, version: int) -> None:
 
 def reconnect() -> None:
     """What the driver has of the process before."""
-    clients.close_idle()
+    clients.CLIENTS.close()
 
 
 @pytest.mark.parametrize("versions", [(1, 1, 2, 2), (2, 2, 1, 1), (1, 2, 1, 2)])
@@ -55,7 +57,7 @@ def test_an_attempt_that_is_late_for_the_first_batch_after_a_change_is_refused(v
         start = query.begin()
         query.commit(start, 2, query.write_both(start, 2))
         with client_of(broker) as client, pytest.raises(ExactlyOnceError):
-            refuse_if_late(client.describe, start)
+            refuse_if_late(partial(describe_transactions, client), start)
 
 
 def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
@@ -82,7 +84,7 @@ def test_a_downgrade_in_the_middle_of_a_batch_fails_it_before_the_decision_and_n
             query.commit(start, 2, written or query.write_both(start, 2))
         assert query.abort(start, 2)
         with client_of(broker) as client, pytest.raises(ExactlyOnceError):
-            refuse_if_late(client.describe, start)
+            refuse_if_late(partial(describe_transactions, client), start)
         assert open_ids(broker) == []
         query.run(2)
         query.again().run(3)
@@ -128,9 +130,9 @@ def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decide
                 assert query.abort(start, 2)
             return lowered(of_commit)
 
-        def go_on(driver: Driver, *of_commit: Any) -> None:
+        def go_on(driver: Driver, *of_commit: Any, **named: Any) -> None:
             end_listed(driver._query, standing_still.pop())
-            commit_all(driver, *of_commit)
+            commit_all(driver, *of_commit, **named)
 
         monkeypatch.setattr(QueryTransactions, "writes_in_version_1", after_the_abort)
         monkeypatch.setattr(Driver, "_commit_all", go_on)

@@ -1,28 +1,31 @@
-"""A driver's id gets another producer id when its epochs are used up: in a start, and in no other step."""
+"""A driver goes on under its next transactional id when the epochs of one come to their end, and in no other step."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from spark_kafka_sink.broker import transactions as transactions_of_broker
-from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
-from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, ProducerFencedError
+from spark_kafka_sink.exactly_once import decision_log, driver_ids, operations, query_transactions
 from spark_kafka_sink.exactly_once import driver as driver_module
-from spark_kafka_sink.exactly_once.coordinator_questions import CoordinatorQuestions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
+from spark_kafka_sink.exactly_once.leftovers import expected_identity
+from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
-from spark_kafka_sink.exactly_once.transactions_client import expected_of
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.requests import EndTransaction, InitProducerId
-from spark_kafka_sink.producer.transactions.transaction_request import AnswerT, TransactionRequest
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
+from spark_kafka_sink.requests.transactions import EndTransaction
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import (
     BOTH_TASKS,
@@ -32,6 +35,7 @@ from tests.exactly_once.cases import (
     Query,
     client_of,
     dying,
+    ends_at,
     open_ids,
     options,
     rows,
@@ -43,15 +47,15 @@ from tests.exactly_once.cases import (
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
 from tests.exactly_once.explorer import explore
-from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of, ends_at
+from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
 
 AT_THE_END = 32_767 - EPOCHS_END
-LEFT = (4, *range(AT_THE_END - 1, AT_THE_END + 8))
+LEFT = (16, *range(AT_THE_END - 1, AT_THE_END + 8))
 """Epochs that are left: so that the end is reached at each step of a batch and of a start."""
 SEEDS_OF_A_TEST = 20
 SEEDS = 2_000 if os.environ.get("SOAK") else 60
-REQUESTS_OF_A_START = AT_THE_END + 13
-"""Of the driver's id, where that gets another producer id."""
+REQUESTS_OF_A_START = 8
+"""At least so many change the driver's ids, in a start that hands over."""
 
 
 @pytest.fixture(params=LEFT)
@@ -63,24 +67,30 @@ def query(broker: EmbeddedBroker, its_own_ids_alone: None, request: pytest.Fixtu
     return query
 
 
-def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_producer_id(
+def number_in_use(broker: EmbeddedBroker) -> int:
+    """The number of the driver's id that a new process finds."""
+    decision_log._progress.clear()
+    driver_ids._numbers.clear()
+    with transactions(broker) as held:
+        return held.read(held.look())[1].driver_number
+
+
+def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_id(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
     query = Query(broker)
     query.run(0)
-    driver = broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
-    driver.epoch = EPOCHS_END - 5
-    producer_id = driver.producer_id
     for number in range(1, 9):
+        if number in (2, 5):
+            use_up_epochs(broker, driver_id(PREFIX, number_in_use(broker)), AT_THE_END + 2)
         query.run(number)
-    assert driver.producer_id != producer_id, "in a start, long before the last epoch"
-    assert "another driver begins at the same time" not in caplog.text
+    assert number_in_use(broker) == 3
     assert seen(broker) == rows(*range(9))
     assert query.again().begin().is_committed(query.batch(8))
+    assert "passed over" not in caplog.text
 
 
-def test_of_an_id_that_has_written_nothing_nothing_is_written_under_the_next_one(broker: EmbeddedBroker) -> None:
+def test_an_id_that_has_written_nothing_names_no_next_id(broker: EmbeddedBroker) -> None:
     with transactions(broker) as held:
         held.log.create_if_missing()
         held.fence(held.look(), (60_000,))
@@ -105,7 +115,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_h
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.again(name=name).begin()
         with client_of(broker) as client:
-            assert start.awaits_tasks(client.describe(["p-driver"])["p-driver"])
+            assert start.awaits_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
 
 
 def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBroker, query: Query) -> None:
@@ -149,8 +159,10 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
     producer_id = driver.producer_id
     use_up_epochs(broker, "p-driver", left)
     query.run(1)
-    assert (driver.producer_id != producer_id) or left > LEFT[1]
-    assert (driver.producer_id == producer_id) or left < LEFT[-1], "not each step of a batch is tried"
+    assert driver.producer_id == producer_id
+    has_next_id = "p-driver-2" in broker.cluster.coordinator.transactions
+    assert has_next_id or left >= AT_THE_END, "not each step of a batch is tried"
+    assert not has_next_id or left < LEFT[-1], "not each step of a batch is tried"
     write_as(broker, "evil", "p", None)
     use_up_epochs(broker, "evil")
     write_as(broker, "evil", "p", encoded(old))
@@ -168,7 +180,7 @@ def test_wherever_its_epochs_are_used_up_a_batch_that_is_refused_can_be_aborted(
     start = query.begin()
     written = query.write_both(start, 1)
     with client_of(broker) as client:
-        client.init_producer_id(written[0].transactional_id, 60_000)
+        init_producer_id(client, written[0].transactional_id, 60_000)
     with pytest.raises(ExactlyOnceError, match="are not open any more"):
         query.commit(start, 1, written)
     assert query.abort(start, 1)
@@ -195,9 +207,10 @@ def test_wherever_its_epochs_are_used_up_a_driver_that_another_fenced_and_did_no
     written = query.write_both(start, 1)
     whole = Driver._commit_all
 
-    def commit_all(driver: Driver, *arguments: object) -> None:
-        whole(driver, *arguments)  # type: ignore[arg-type]
-        with transactions(broker) as other:  # another start gets its epoch, and dies
+    def commit_all(driver: Driver, *arguments: Any, **named: Any) -> None:
+        whole(driver, *arguments, **named)
+        # Another start gets its epoch, and dies.
+        with transactions(broker) as other, suppress(ProducerFencedError):
             other.fence(other.look(), (60_000,))
 
     with patch.object(Driver, "_commit_all", commit_all):
@@ -226,19 +239,18 @@ def test_wherever_its_epochs_are_used_up_who_reads_too_little_overwrites_nothing
 @contextmanager
 def dying_after(requests: int) -> Iterator[None]:
     """Let the driver die when brokers have carried out that many requests for an epoch of its id, or its end."""
-    whole, left = CoordinatorQuestions.answer, [requests]
+    whole, left = BlockingClient.finish, [requests]
 
-    def answer(
-        self: CoordinatorQuestions, request: TransactionRequest[AnswerT], timeout_ms: float | None = None
-    ) -> AnswerT:
-        answered = whole(self, request, timeout_ms)
-        if isinstance(request, InitProducerId | EndTransaction) and request.coordinator.key == f"{PREFIX}-driver":
+    def finish(client: BlockingClient, call: Call[Any], timeout_ms: float | None = None) -> Any:
+        responses = whole(client, call, timeout_ms)
+        request = next(iter(call._requests.values()), None)
+        if isinstance(request, InitProducerId | EndTransaction) and f"{PREFIX}-driver" in request.coordinator.key:
             left[0] -= 1
             if not left[0]:
                 raise Crash
-        return answered
+        return responses
 
-    with patch.object(CoordinatorQuestions, "answer", answer):
+    with patch.object(BlockingClient, "finish", finish):
         yield
 
 
@@ -252,39 +264,26 @@ def died_in_a_start(query: Query, after: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("after", [*range(1, 5), *range(AT_THE_END - 4, REQUESTS_OF_A_START)])
-def test_a_driver_may_die_at_each_request_in_which_its_id_gets_another_producer_id(
+@pytest.mark.parametrize("after", range(1, REQUESTS_OF_A_START + 3))
+def test_a_driver_may_die_at_each_request_in_which_it_hands_over_and_the_next_start_goes_on(
     broker: EmbeddedBroker, after: int
 ) -> None:
-    """Who has decided the batch is unknown only from the first epoch under the next producer id to the record under
-    it."""
     query = Query(broker)
     query.run(0)
     decide_and_die(query)
     use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    driver = broker.cluster.coordinator.transactions["p-driver"]
-    producer_id = driver.producer_id
     has_died = died_in_a_start(query.again(), after)
-    is_unknown = driver.producer_id != producer_id and not of_the_driver(broker)
     decision_log._progress.clear()
+    driver_ids._numbers.clear()
     last = query.again(name="driver-3")
     start = last.begin()
     assert start.is_committed(query.batch(1))
-    with pytest.raises(ExactlyOnceError, match="cannot be seen who has written") if is_unknown else nullcontext():
-        start.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+    start.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
     last.run(2)
     assert seen(broker) == rows(0, 1, 2)
     assert not open_ids(broker)
-    assert has_died or after > REQUESTS_OF_A_START - 3
-    assert is_unknown == (after == AT_THE_END + (8 if broker.cluster.coordinator.version == 1 else 7))
-
-
-def of_the_driver(broker: EmbeddedBroker) -> bool:
-    """Has the log an entry by the producer id that the driver has now?"""
-    with transactions(broker) as held:
-        held.look()
-        decision_log._progress.clear()
-        return not held.entry().unproven
+    assert number_in_use(broker) == 2
+    assert has_died or after > REQUESTS_OF_A_START
 
 
 def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broker: EmbeddedBroker) -> None:
@@ -295,14 +294,12 @@ def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broke
     with dying("commit"):
         query.commit(start, 1, written)
     with client_of(broker) as client:
-        client.init_producer_id(written[0].transactional_id, 60_000)
-    driver = broker.cluster.coordinator.transactions["p-driver"]
+        init_producer_id(client, written[0].transactional_id, 60_000)
     use_up_epochs(broker, "p-driver", AT_THE_END + 5)
-    producer_id = driver.producer_id
     for number in range(10):
         with pytest.raises(CommitLostError):
             query.again(name=f"again-{number}").begin()
-    assert driver.producer_id != producer_id
+    assert number_in_use(broker) == 2
     finished = operations.give_up(options(broker), PREFIX, LOG)
     assert finished is not None
     assert list(finished.lost) == [written[0].transactional_id]
@@ -325,7 +322,7 @@ def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_a
             fenced.append(True)
             with transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
-                    other._granted(expected_of(other.look()), (60_000,))
+                    other._granted(expected_identity(other.look()), (60_000,))
         return whole(held, driver, granted_ms)
 
     with patch.object(QueryTransactions, "renew", renew):
@@ -334,7 +331,7 @@ def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_a
     assert not open_ids(broker)
 
 
-def test_where_brokers_grant_less_than_before_the_next_producer_id_is_asked_for_with_what_they_grant(
+def test_where_brokers_grant_less_than_before_the_next_id_is_asked_for_with_what_they_grant(
     broker: EmbeddedBroker,
 ) -> None:
     query = Query(broker)
@@ -348,21 +345,20 @@ def test_where_brokers_grant_less_than_before_the_next_producer_id_is_asked_for_
 
 
 @contextmanager
-def few_epochs(end: int, more: int) -> Iterator[list[str]]:
-    """Of a producer id: who gets this one or one of those after it goes on under the next producer id. What is yielded
+def few_epochs(end: int, more: int) -> Iterator[set[str]]:
+    """Of a producer id: who gets this one or one of those after it goes on under the driver's next id. What is yielded
     has the prefixes of those that did."""
-    whole, moved = QueryTransactions._under_next_id, list[str]()
+    whole, moved = QueryTransactions._hand_over, set[str]()
 
-    def under_next_id(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        moved.append(held.prefix)
-        return whole(held, driver, granted_ms)
+    def hand_over(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
+        moved.add(held.prefix)
+        whole(held, driver, granted_ms)
 
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):
             patches.enter_context(patch.object(module, "EPOCHS_END", end))
-        patches.enter_context(patch.object(decision_log, "_LATE_EPOCH", end - 1))
         patches.enter_context(patch.object(transactions_of_broker, "EPOCH_MAX", end + more))
-        patches.enter_context(patch.object(QueryTransactions, "_under_next_id", under_next_id))
+        patches.enter_context(patch.object(QueryTransactions, "_hand_over", hand_over))
         yield moved
 
 
@@ -371,7 +367,7 @@ def test_where_epochs_are_used_up_again_and_again_each_row_is_seen_once(first: i
     """The runs of the explorer, with two drivers and what may happen to them."""
     moved = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):
-        with few_epochs(2 + seed % 8, 10 + seed % 14) as prefixes:
+        with few_epochs(2 + seed % 8, 500) as prefixes:
             explore(seed)
         moved += bool(prefixes)
     assert moved, "no run comes to the end of its epochs"

@@ -7,20 +7,23 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionCoordinator
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
+from spark_kafka_sink.exactly_once import leftovers
+from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import can_write
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions, init_producer_id
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import broker as broker
-from tests.exactly_once.cases import client_of, known_without_an_epoch, seen
+from tests.exactly_once.cases import client_of, known_without_an_epoch, seen, writer_of
 from tests.exactly_once.open_pair import ids
 from tests.exactly_once.open_pair import written as written
 from tests.fake_system import FakeSystem
@@ -37,11 +40,15 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        client.abort([*client.describe(["alive", *(each.transactional_id for each in written)]).values()])
+        abort_listed(
+            client, [*describe_transactions(client, ["alive", *(each.transactional_id for each in written)]).values()]
+        )
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=1)).result(PATIENCE_SECONDS)
-        assert [each.is_open for each in client.describe(["alive", *ids(written)]).values()] == [False] * 3
-        assert client.end(written, commit=True).keys() == set(ids(written))
+        assert [each.is_open for each in describe_transactions(client, ["alive", *ids(written)]).values()] == [
+            False
+        ] * 3
+        assert end_transactions(client, written, commit=True).keys() == set(ids(written))
     alive.close(timeout=0)
     assert seen(broker) == []
 
@@ -56,10 +63,10 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        client.abort([*client.describe(["alive"]).values()])
+        abort_listed(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
-        assert not client.describe(["alive"])["alive"].is_open
+        assert not describe_transactions(client, ["alive"])["alive"].is_open
     alive.close(timeout=0)
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as other:
         other.send(ProducerRecord("t", b"3", partition=0)).result(PATIENCE_SECONDS)
@@ -81,19 +88,19 @@ def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_i
     alive.begin_transaction()
     send(0)
     with client_of(broker) as client:
-        listed = [*client.describe(["alive"]).values()]
+        listed = [*describe_transactions(client, ["alive"]).values()]
         if step == "before the end":
             send(1)
-        looks, describe = iter([False, step == "between end and fence", False]), client.describe
+        looks = iter([False, step == "between end and fence", False])
 
         def look(*arguments: Any, **options: Any) -> Any:
-            found = describe(*arguments, **options)
+            found = describe_transactions(*arguments, **options)
             if next(looks):
                 send(1)
             return found
 
-        monkeypatch.setattr(client, "describe", look)
-        client.abort(listed)
+        monkeypatch.setattr(leftovers, "describe_transactions", look)
+        abort_listed(client, listed)
         with pytest.raises(KafkaSinkError):
             send(1 if step == "before the end" else 0)
     alive.close(timeout=0)
@@ -117,10 +124,10 @@ def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_
         alive.init_transactions()
         alive.begin_transaction()
         alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
-        listed = [*client.describe(["alive"]).values()]
-        client.end([TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
+        listed = [*describe_transactions(client, ["alive"]).values()]
+        end_transactions(client, [TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
         alive.send(ProducerRecord("t", b"late", partition=1)).result(PATIENCE_SECONDS)
-        client.abort(listed)
+        abort_listed(client, listed)
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
         alive.close(timeout=0)
@@ -137,19 +144,19 @@ def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_wh
 ) -> None:
     """One that is silent holds up no other."""
     with client_of(broker) as client:
-        listed, describe = [*client.describe(ids(written)).values()], client.describe
+        listed = [*describe_transactions(client, ids(written)).values()]
         looks = iter([True])
 
         def look(*arguments: Any, **options: Any) -> Any:
             if next(looks, False):
                 raise NetworkError("a coordinator says nothing")
-            return describe(*arguments, **options)
+            return describe_transactions(*arguments, **options)
 
-        monkeypatch.setattr(client, "describe", look)
-        client.abort(listed)
-        assert not [each for each in describe(ids(written)).values() if each.is_open]
+        monkeypatch.setattr(leftovers, "describe_transactions", look)
+        abort_listed(client, listed)
+        assert not [each for each in describe_transactions(client, ids(written)).values() if each.is_open]
         looks_once_more = client.transaction_version < 2
-    assert ("could not be looked at once more: a coordinator says nothing" in caplog.text) == looks_once_more
+    assert ("could not be described again: a coordinator says nothing" in caplog.text) == looks_once_more
 
 
 def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
@@ -159,13 +166,13 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
     with client_of(broker) as client:
-        listed = [*client.describe(["alive"]).values()]
+        listed = [*describe_transactions(client, ["alive"]).values()]
         for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID):
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         alive.begin_transaction()
         alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
-        client.abort(listed)
-        assert not client.describe(["alive"])["alive"].is_open
+        abort_listed(client, listed)
+        assert not describe_transactions(client, ["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
 
@@ -183,7 +190,7 @@ def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_i
         alive.send(ProducerRecord(topic, b"1", partition=0)).result(PATIENCE_SECONDS)
     broker.control.delete_topic("gone")
     with client_of(broker, timeout_ms=5_000) as client:
-        client.abort([*client.describe(["alive"]).values()])
+        abort_listed(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
     alive.close(timeout=0)
@@ -194,12 +201,12 @@ def test_a_fence_that_brokers_refuse_is_a_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The transaction has ended by then; what is left is that its attempt may begin another one."""
-    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with client_of(broker) as client:
-        client.init_producer_id("attempt", 60_000)
+        init_producer_id(client, "attempt", 60_000)
         broker.cluster.coordinator.timeout_ms_max = 500
-        client.abort([*client.describe(["attempt"]).values()])
-    assert "an attempt that may come late could not be fenced" in caplog.text
+        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+    assert "an attempt that may still write could not be fenced" in caplog.text
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
 
 
@@ -207,10 +214,10 @@ def test_an_abort_that_brokers_refuse_is_a_warning(
     broker: EmbeddedBroker, written: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
 ) -> None:
     with client_of(broker) as client:
-        listed = [*client.describe(ids(written)).values()]
+        listed = [*describe_transactions(client, ids(written)).values()]
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        client.abort(listed)
-        again = client.describe(ids(written)).values()
+        abort_listed(client, listed)
+        again = describe_transactions(client, ids(written)).values()
     assert sum(each.is_open for each in again) == 1
     assert "a transaction could not be aborted" in caplog.text
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
@@ -219,17 +226,17 @@ def test_an_abort_that_brokers_refuse_is_a_warning(
 def test_an_id_whose_first_record_was_never_written_is_fenced(broker: EmbeddedBroker) -> None:
     known_without_an_epoch(broker, "attempt")
     with client_of(broker) as client:
-        client.abort([*client.describe(["attempt"]).values()])
-        assert client.describe(["attempt"])["attempt"].id_and_epoch.epoch >= 0
+        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+        assert describe_transactions(client, ["attempt"])["attempt"].id_and_epoch.epoch >= 0
 
 
 def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:
     with client_of(broker) as client:
-        attempt = client.init_producer_id("attempt", 60_000)
-        client.abort([*client.describe(["attempt"]).values()])
-        assert not [each for each in client.describe(["attempt"]).values() if can_write(each)]
+        attempt = init_producer_id(client, "attempt", 60_000)
+        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+        assert not [each for each in describe_transactions(client, ["attempt"]).values() if can_write(each)]
         with pytest.raises(ProducerFencedError):
-            client.start_write("attempt", Held(attempt), TopicPartition("t", 0), [(b"k", b"late")]).wait()
+            writer_of(client).start("attempt", Held(attempt), TopicPartition("t", 0), [(b"k", b"late")]).wait()
 
 
 def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_left_alone(
@@ -237,12 +244,12 @@ def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_
 ) -> None:
     """Ids are used again. Kafka would abort what is open now for the one who asks under the old epoch for the next."""
     with client_of(broker) as client:
-        client.init_producer_id("again", 60_000)
-        listed = [*client.describe(["again"]).values()]
-        newer = client.init_producer_id("again", 60_000)
-        writing = client.start_write("again", Held(newer), TopicPartition("t", 0), [(b"k", b"newer")])
+        init_producer_id(client, "again", 60_000)
+        listed = [*describe_transactions(client, ["again"]).values()]
+        newer = init_producer_id(client, "again", 60_000)
+        writing = writer_of(client).start("again", Held(newer), TopicPartition("t", 0), [(b"k", b"newer")])
         writing.wait()
-        client.abort(listed)
+        abort_listed(client, listed)
         writing.commit()
     assert seen(broker) == ["newer"]
 
@@ -259,10 +266,10 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
 
     cluster.core.coordinator.completes_later = later
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
-    with TransactionsClient(config, system=system) as client:
-        client.blocking.topic("t")
-        held = client.init_producer_id("x", 60_000)
+    with new_client(config, system=system) as client:
+        client.topic("t")
+        held = init_producer_id(client, "x", 60_000)
         coordinator, identity = cluster.core.coordinator, ProducerIdentity(*held)
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
-        client.abort([*client.describe(["x"]).values()])
+        abort_listed(client, [*describe_transactions(client, ["x"]).values()])
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED

@@ -1,0 +1,62 @@
+"""Faults of what the explorer's actors read from the decision log: a stale leader, and compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from spark_kafka_sink.exactly_once import decision_log
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog, Record
+from spark_kafka_sink.records.decoder import DecodedBatch
+from tests.exactly_once.interleaving import Stage
+from tests.simulated_cluster import SimulatedCluster
+
+_records, _end = decision_log._records, DecisionLog._end
+
+
+class LogReads:
+    """The reads of a topic of one partition; other topics have no faults."""
+
+    def __init__(self, cluster: SimulatedCluster, stage: Stage, topic: str) -> None:
+        self._cluster = cluster
+        self._stage = stage
+        self._topic = topic
+        self._first_stored: dict[bytes, int] = {}
+        """By key: the offset of the first record that compaction has left."""
+        self._stale: dict[str, tuple[int, int]] = {}
+        """By actor: the number of batches that are missing at the end, and of reads in which they are."""
+
+    def state(self) -> int:
+        return hash((tuple(sorted(self._first_stored.items())), tuple(sorted(self._stale.items()))))
+
+    def compact(self) -> None:
+        """Remove what Kafka's log cleaner removes, if it cleans all that is committed."""
+        rows = self._cluster.table(self._topic, 0, committed=True)
+        self._first_stored = dict(zip(rows.column("key").to_pylist(), rows.column("offset").to_pylist(), strict=True))
+
+    def ask_stale_leader(self, actor: str, batches: int, reads: int) -> None:
+        """Let the log end this number of batches too soon, in the actor's next reads."""
+        self._stale[actor] = batches, reads
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(decision_log, "_records", self._read))
+            patches.enter_context(patch.object(DecisionLog, "_end", lambda log, partition: self._end(log, partition)))
+            yield
+
+    def _read(self, batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
+        for row_key, record in _records(batch, key):
+            if record.offset >= self._first_stored.get(row_key, -1):
+                yield row_key, record
+
+    def _end(self, log: DecisionLog, partition: int) -> int:
+        end = _end(log, partition)
+        actor = "" if self._stage.current is None else self._stage.current.name
+        batches, reads = self._stale.get(actor, (0, 0))
+        if not reads:
+            return end
+        self._stale[actor] = batches, reads - 1
+        starts = [each.base_offset for each in self._cluster.log(self._topic, partition)._batches]
+        return starts[-batches] if batches <= len(starts) else 0

@@ -1,0 +1,357 @@
+"""Drivers and persons that meet at a hand-over to the driver's next id, and what is read after one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.errors import DecodeError, ExactlyOnceError, ProducerFencedError
+from spark_kafka_sink.exactly_once import decision_log, driver_ids, operations
+from spark_kafka_sink.exactly_once.entries import Entry
+from spark_kafka_sink.exactly_once.entry_json import encoded
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.exactly_once import rules
+from tests.exactly_once.cases import (
+    BOTH_TASKS,
+    LOG,
+    PREFIX,
+    Crash,
+    Query,
+    compacted_log,
+    dying,
+    dying_after_its_claim,
+    ends_at,
+    open_ids,
+    options,
+    rows,
+    seen,
+    transactions,
+    use_up_epochs,
+    write_as,
+)
+from tests.exactly_once.cases import broker as broker
+from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
+from tests.exactly_once.lives import World
+from tests.exactly_once.scenarios.test_drivers_that_meet import (
+    all_have_ended,
+    is_decided,
+    restart_and_check,
+    world_after_one_batch,
+)
+from tests.exactly_once.scenarios.test_lost_records import delete_all
+from tests.exactly_once.scenarios.test_next_driver_ids import AT_THE_END, number_in_use
+from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
+from tests.exactly_once.script import Script
+
+# --- two drivers at a hand-over, each of which stands still at each of its requests
+
+
+BOTH = pytest.mark.parametrize("version", [1, 2])
+REQUESTS = range(1, 21)
+"""Of a start that hands over, and of the batch after it."""
+
+
+def world_before_a_hand_over(version: int) -> World:
+    """driver-1 has written batch 0, and is gone. The next start gets one of the last epochs."""
+    world = world_after_one_batch(version)
+    driver = world.cluster.core.coordinator.transactions["p-driver"]
+    driver.epoch, driver.last_epoch = EPOCHS_END, EPOCHS_END - 1
+    return world
+
+
+def has_handed_over(world: World) -> bool:
+    return any(entry.driver_number == 2 for entry in world.decisions())
+
+
+@BOTH
+@pytest.mark.parametrize("place", REQUESTS)
+def test_a_driver_that_stood_still_while_it_handed_over_doubles_nothing_of_the_one_that_overtook_it(
+    version: int, place: int
+) -> None:
+    world = world_before_a_hand_over(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-2", place, lambda: script.ended("driver-3"))
+    script.play()
+    assert "driver-3" not in world.failed
+    assert has_handed_over(world)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", REQUESTS)
+def test_a_driver_may_die_at_each_request_of_a_hand_over(version: int, place: int) -> None:
+    world = world_before_a_hand_over(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    script.kills("driver-2", since=lambda: True, number=place)
+    script.play()
+    restart_and_check(world)
+    assert has_handed_over(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", REQUESTS)
+def test_a_driver_that_works_under_the_former_id_decides_nothing_after_the_hand_over(version: int, place: int) -> None:
+    """driver-2 has written a batch when another start hands over; it stands still at each request of its commit."""
+    world = world_after_one_batch(version)
+    driver = world.cluster.core.coordinator.transactions["p-driver"]
+    driver.epoch, driver.last_epoch = EPOCHS_END - 6, EPOCHS_END - 7
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3", latent=True)
+    script.holds("driver-2", place, lambda: script.ended("driver-3"), since=lambda: all_have_ended(world, "driver-2"))
+    script.play()
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize("place", REQUESTS)
+def test_a_person_who_stood_still_while_he_handed_over_aborts_nothing_that_is_decided(version: int, place: int) -> None:
+    world = world_before_a_hand_over(version)
+    script = Script(world)
+    world.add_operator("person", latent=False)
+    world.add_driver("driver-3")
+    script.holds("person", place, lambda: script.ended("driver-3"))
+    script.kills("driver-3", since=lambda: is_decided(world, 1))
+    script.play()
+    assert is_decided(world, 1)
+    restart_and_check(world)
+
+
+@BOTH
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2)])
+def test_of_two_drivers_that_follow_a_hand_over_in_step_one_works(version: int, first: int, second: int) -> None:
+    world = world_before_a_hand_over(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    script.kills("driver-2", since=lambda: has_handed_over(world))
+    script.play()
+    script = Script(world)
+    world.add_driver("driver-3")
+    world.add_driver("driver-4")
+    script.in_step("driver-3", "driver-4", first, second)
+    script.play()
+    assert len({"driver-3", "driver-4"} & world.failed.keys()) == 1
+    restart_and_check(world)
+
+
+# --- what is read after a hand-over
+
+
+def handed_over(broker: EmbeddedBroker) -> Query:
+    """A query that has handed over, and written batches 0 to 2: the last one under its second id."""
+    query = Query(broker)
+    query.run(0)
+    query.run(1)
+    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    query.run(2)
+    assert number_in_use(broker) == 2
+    return query
+
+
+def forget(broker: EmbeddedBroker, *names: str) -> None:
+    """As brokers do with an id that was not used for a week, and as a new process begins."""
+    for name in names:
+        del broker.cluster.coordinator.transactions[name]
+    decision_log._progress.clear()
+    driver_ids._numbers.clear()
+
+
+def test_a_driver_goes_on_under_its_second_id_when_brokers_have_forgotten_the_first_one(broker: EmbeddedBroker) -> None:
+    query = handed_over(broker)
+    forget(broker, "p-driver")
+    start = query.again().begin()
+    start.check_passed_over(query.batch(2), BOTH_TASKS, tolerant=False)
+    assert start.driver_id == "p-driver-2"
+    assert "p-driver" not in broker.cluster.coordinator.transactions
+
+
+def test_a_driver_begins_under_its_first_id_when_brokers_have_forgotten_all(broker: EmbeddedBroker) -> None:
+    query = handed_over(broker)
+    forget(broker, "p-driver", "p-driver-2")
+    start = query.again().begin()
+    assert start.driver_id == "p-driver"
+    assert start.is_committed(query.batch(2))
+    with pytest.raises(ExactlyOnceError, match="it cannot be seen who has written that"):
+        start.check_passed_over(query.batch(2), BOTH_TASKS, tolerant=False)
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_log_that_is_deleted_after_a_hand_over_is_noticed_by_the_next_start(
+    broker: EmbeddedBroker, *, forgets: bool
+) -> None:
+    query = handed_over(broker)
+    forget(broker, *(["p-driver"] if forgets else []))
+    delete_all(broker)
+    with pytest.raises(ExactlyOnceError, match="the topic was deleted or emptied"):
+        query.again().begin()
+
+
+@pytest.mark.parametrize("number", [2, 3, 7])
+def test_a_stranger_who_names_an_id_of_the_driver_is_not_believed(
+    broker: EmbeddedBroker, number: int, its_own_ids_alone: None
+) -> None:
+    query = handed_over(broker)
+    forged = Entry(PREFIX, generation=9, driver_number=number).decided(query.batch(8), BOTH_TASKS, ()).done()
+    write_as(broker, "evil", PREFIX, encoded(forged))
+    decision_log._progress.clear()
+    driver_ids._numbers.clear()
+    start = query.again().begin()
+    assert start.driver_id == "p-driver-2"
+    assert start.is_committed(query.batch(2))
+
+
+def test_a_record_of_a_newer_version_under_a_next_id_is_an_error_though_it_cannot_be_read_which(
+    broker: EmbeddedBroker,
+) -> None:
+    query = handed_over(broker)
+    write_as(broker, "p-driver-2", PREFIX, b'{"format":99,"newer":true}')
+    forget(broker, "p-driver")
+    with pytest.raises(DecodeError, match="its format is 99"):
+        query.again().begin()
+
+
+@TIMES
+def test_who_reads_a_log_that_ends_before_the_hand_over_changes_nothing(broker: EmbeddedBroker, times: int) -> None:
+    """Also when brokers compact the log after that: its claim under the former id is the newest claim then."""
+    query = Query(broker)
+    query.run(0)
+    old_end = end_of(query)
+    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    with dying_after_its_claim_under("p-driver-2"):
+        query.again().begin()
+    with ends_at(old_end, times), dying("renew"):
+        query.again(name="driver-3").begin()
+    with compacted_log(broker):
+        assert number_in_use(broker) == 2
+        query.again(name="driver-4").run(1)
+    assert seen(broker) == rows(0, 1)
+
+
+@contextmanager
+def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
+    whole = QueryTransactions.claim
+
+    def claim(held: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
+        renewed = whole(held, *arguments)
+        if held.driver_id == transactional_id:
+            raise Crash
+        return renewed
+
+    with patch.object(QueryTransactions, "claim", claim), pytest.raises(Crash):
+        yield
+
+
+@pytest.mark.parametrize("act", [operations.abort, operations.finish, operations.give_up])
+@pytest.mark.parametrize("is_used_up", [True, False])
+def test_a_person_acts_under_the_id_that_is_in_use(broker: EmbeddedBroker, act: Any, *, is_used_up: bool) -> None:
+    query = handed_over(broker)
+    start = query.begin()
+    written = query.write_both(start, 3)
+    if act is not operations.abort:
+        with dying("commit"):
+            query.commit(start, 3, written)
+    if is_used_up:
+        use_up_epochs(broker, "p-driver-2", AT_THE_END + 1)
+    forget(broker, "p-driver")
+    (found,) = operations.survey(options(broker), LOG)
+    assert found.entry is not None
+    assert found.entry.driver_number == 2
+    assert act(options(broker), PREFIX, LOG)
+    assert not open_ids(broker)
+    assert number_in_use(broker) == (3 if is_used_up else 2)
+    last = query.again(name="driver-9")
+    last.run(3 if act is operations.abort else 4)
+    assert seen(broker) == rows(0, 1, 2, 3, *(() if act is operations.abort else (4,)))
+
+
+# --- without a rule, something is lost or doubled
+
+
+def test_without_the_list_of_ids_a_log_that_was_deleted_is_not_noticed(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = handed_over(broker)
+    forget(broker, "p-driver")
+    delete_all(broker)
+    rules.ids_are_listed_where_the_log_has_no_record(monkeypatch)
+    assert not query.again().begin().is_committed(query.batch(2)), "it would be written twice"
+
+
+def test_without_a_claim_before_it_a_hand_over_that_was_made_of_too_little_replaces_a_decision(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(broker)
+    query.run(0)
+    old_end = end_of(query)
+    decide_and_die(query)
+    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    rules.a_claim_stands_before_a_hand_over(monkeypatch)
+    with ends_at(old_end, 3):
+        start = query.again().begin()
+    assert start.driver_id == "p-driver-2"
+    assert not start.is_committed(query.batch(1)), "it would be written twice"
+
+
+def test_without_the_key_of_decisions_a_hand_over_is_forgotten_when_the_log_is_compacted(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules.a_hand_over_has_the_key_of_decisions(monkeypatch)
+    query = Query(broker)
+    query.run(0)
+    old_end = end_of(query)
+    decide_and_die(query)
+    use_up_epochs(broker, "p-driver", AT_THE_END + 1)
+    with dying_after_its_claim_under("p-driver-2"):
+        query.again().begin()
+    driver_ids._numbers.clear()
+    with ends_at(old_end, 2), dying_after_its_claim():
+        query.again(name="driver-3").begin()
+    with compacted_log(broker):
+        assert number_in_use(broker) == 1, "a driver under each of the two ids would decide"
+
+
+def is_stopped_by_a_hand_over(version: int, place: int, other: int) -> bool:
+    """driver-2 begins while driver-3 is about to hand over, and stands still until driver-3 has done that and died."""
+    world = world_before_a_hand_over(version)
+    script = Script(world)
+    world.add_driver("driver-2")
+    world.add_driver("driver-3")
+    script.holds("driver-3", other, lambda: script.passed("driver-2") >= place)
+    script.holds("driver-2", 0, lambda: script.passed("driver-3") >= other)
+    script.holds("driver-2", place, lambda: script.ended("driver-3"))
+    script.kills("driver-3", since=lambda: has_handed_over(world))
+    script.play()
+    is_stopped = "driver-2" in world.failed
+    restart_and_check(world)
+    return is_stopped
+
+
+OTHER_PLACES = range(8, 20, 3)
+"""Points of driver-3, from before its claim until after its hand-over."""
+
+
+@BOTH
+@pytest.mark.parametrize("place", range(2, 10, 2))
+def test_a_start_goes_on_under_the_next_id_where_another_has_handed_over_and_died(version: int, place: int) -> None:
+    assert not any(is_stopped_by_a_hand_over(version, place, other) for other in OTHER_PLACES)
+
+
+def test_who_gets_an_epoch_of_the_former_id_after_the_hand_over_reads_that_another_id_is_in_use(
+    broker: EmbeddedBroker,
+) -> None:
+    query = handed_over(broker)
+    with transactions(broker) as late:
+        late.driver_number, end = 1, end_of(query)
+        with pytest.raises(ProducerFencedError, match="p-driver is used up, and p-driver-2 follows it"):
+            late.fence(late.look(), (60_000,))
+    assert end_of(query) == end, "nothing is written under the former id"
+    query.again().begin().check_passed_over(query.batch(2), BOTH_TASKS, tolerant=False)
