@@ -33,6 +33,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.io_counts import IoCounts
@@ -56,7 +57,7 @@ class _Life(Enum):
 
 
 class NetworkClient:
-    """Sender thread only, except wakeup, initiate_close, active and finalized_features."""
+    """Sender thread only, except `wakeup`, `initiate_close` and `finalized_features`."""
 
     def __init__(
         self,
@@ -262,6 +263,12 @@ class NetworkClient:
                 reason = f"{self._connections.describe(node_id)} sent something unintelligible: {error}"
                 self._abandon(responses, node_id, Loss(reason), now)
                 continue
+            except FATAL_ERRORS:
+                raise
+            except Exception as error:
+                reason = str(log_unexpected(self._connections.describe(node_id), error))
+                self._abandon(responses, node_id, Loss(reason), now)
+                continue
             if in_flight.internal and isinstance(message, MetadataResponse):
                 self._fetch.answered(node_id, _query_of(in_flight), message, in_flight.version, now)
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
@@ -393,12 +400,19 @@ def _query_of(in_flight: InFlightRequest) -> MetadataQuery:
 
 
 def new_network_client(
-    config: ClientConfig, metadata: Metadata, *, system: System, random: Random | None = None
+    config: ClientConfig,
+    metadata: Metadata,
+    *,
+    system: System,
+    random: Random | None = None,
+    counts_nodes: bool = False,
 ) -> NetworkClient:
-    """With a Selector of its own."""
+    """Create a client with a Selector of its own. `counts_nodes`: for a caller that reads the sizes of each node's
+    requests, which would pile up otherwise."""
     selector = Selector(
         system,
         channels=client_channels(config.security, config.client_id),
         deadlines=Deadlines(idle_ms=config.connections_max_idle_ms),
+        counts_channels=counts_nodes,
     )
     return NetworkClient(selector, metadata, config, system=system, random=random)

@@ -120,17 +120,22 @@ def whole(lowest: int, highest: int) -> Parser:
     return parse
 
 
-def one_of(*choices: str) -> Parser:
-    """One of these words, in upper or lower case; as it stands here."""
+@dataclass(frozen=True)
+class OneOf:
+    """A parser of fixed words in any case. It returns the word as `choices` spells it."""
 
-    def parse(value: object) -> str:
+    choices: tuple[str, ...]
+
+    def __call__(self, value: object) -> str:
         word = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-        for choice in choices:
+        for choice in self.choices:
             if choice.lower() == word:
                 return choice
-        raise ValueError(f"must be one of {', '.join(choices)}")
+        raise ValueError(f"must be one of {', '.join(self.choices)}")
 
-    return parse
+
+def one_of(*choices: str) -> OneOf:
+    return OneOf(choices)
 
 
 def names(value: object) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ are in network/security. The defaults are those of ClientConfig.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from spark_kafka_sink.client.bootstrap import RESOLVE_CANONICAL, USE_ALL_DNS_IPS, parse_bootstrap_servers
@@ -27,7 +26,7 @@ from spark_kafka_sink.client.option_parsing import (
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.option import Option, option_table
 
 CONNECTION_OPTIONS = (
     Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them"),
@@ -132,7 +131,7 @@ _REQUEST_OPTIONS = (
     ),
 )
 
-CLIENT_OPTIONS: dict[str, Option] = {option.name: option for option in (*CONNECTION_OPTIONS, *_REQUEST_OPTIONS)}
+CLIENT_OPTIONS = option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 
 
 def client_config(options: Mapping[str, object]) -> ClientConfig:
@@ -142,8 +141,9 @@ def client_config(options: Mapping[str, object]) -> ClientConfig:
     if reading.faults or faults:
         raise ConfigurationError([*reading.faults, *faults])
     values = reading.values | connections
-    known: dict[str, Any] = {one.name: values[one.name] for one in fields(ClientConfig)}
-    return ClientConfig(**known)
+    # An option without a field is a TypeError here: it would have no effect.
+    honoured = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.is_honoured}
+    return ClientConfig(**honoured, security=values["security"])
 
 
 def settled_connections(reading: Reading) -> tuple[dict[str, Any], list[str]]:

@@ -22,7 +22,7 @@ from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
 from spark_kafka_sink.network.authenticator import AUTHENTICATION_FRAME_BYTES_MAX, Authenticator
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
-from spark_kafka_sink.network.io_counts import IoCounts
+from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, Transport, connect_result
 
@@ -81,9 +81,11 @@ class KafkaChannel:
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
         self._frame_bytes_max = frame_bytes_max
         self._started = False
+        self._has_authenticated = False
         self._reader = FrameReader()
         self._memory: FrameMemory[KafkaChannel] | None = None
         self._counts = IoCounts()
+        self._traffic: tuple[TrafficCounts, ...] = ()
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
@@ -138,7 +140,8 @@ class KafkaChannel:
 
     def count_in(self, counts: IoCounts) -> None:
         """Count what this channel does in `counts` from now on."""
-        self._counts = counts
+        self._counts, own = counts, counts.channel(self.id)
+        self._traffic = (counts,) if own is None else (counts, own)
         counts.connections_opened += not self.connecting
 
     def finish_connect(self) -> None:
@@ -155,7 +158,16 @@ class KafkaChannel:
         if self.transport.ready and not self._started:
             self._started = True
             self._send_login(self.authenticator.start(now))
-        self._note_whether_ready()
+        self._note_login_progress()
+
+    def fail_authentication(self, error: KafkaSinkError) -> None:
+        """Note why the channel must end. After a TLS handshake of version 1.3 it may be the server that refuses the
+        client's certificate; the client has counted the handshake as successful by then."""
+        self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
+        if self._has_authenticated and not self.authenticator.complete:
+            self._counts.failed_reauthentications += 1
+        else:
+            self._counts.failed_authentications += 1
 
     def set_send(self, send: NetworkSend) -> None:
         if self._send is not None:
@@ -171,7 +183,8 @@ class KafkaChannel:
         self.frame_since_ms = None
         reserved = 0 if self._memory is None else self._memory.pass_on(self)
         if not self.authenticator.claims(frame, now):
-            self._counts.receives += 1
+            for counts in self._traffic:
+                counts.completed_receive()
             return NetworkReceive(self.id, frame, reserved)
         if self._memory is not None:
             self._memory.give(reserved)
@@ -188,8 +201,9 @@ class KafkaChannel:
         else:
             written = self.transport.write(writer.window(SEGMENTS_PER_WRITE))
             writer.advance(written)
-            if writer is self._send_writer:
-                self._counts.sent(written)
+            if written and writer is self._send_writer:
+                for counts in self._traffic:
+                    counts.sent(written)
         if writer is None or not writer.done or self.transport.has_output:
             return None
         return self._complete(writer)
@@ -210,6 +224,18 @@ class KafkaChannel:
             self._send_login(self.authenticator.start(now))
         return self._authentication_writer or (send if self.authenticator.complete else None)
 
+    def _note_login_progress(self) -> None:
+        """Count the authentication if this step of the TLS handshake or of the conversation has completed it."""
+        was_ready = self.ready
+        self._note_whether_ready()
+        if not self.ready or was_ready:
+            return
+        if self._has_authenticated:
+            self._counts.successful_reauthentications += 1
+        else:
+            self._counts.successful_authentications += 1
+        self._has_authenticated = True
+
     def _note_whether_ready(self) -> None:
         """After each step of the connection's making, and of a conversation with the authenticator."""
         self.ready = (
@@ -224,17 +250,18 @@ class KafkaChannel:
     def _send_login(self, segments: Sequence[Buffer] | None) -> None:
         if segments is not None:
             self._authentication_writer = FrameWriter(segments)
-        self._note_whether_ready()
+        self._note_login_progress()
 
     def _complete(self, writer: FrameWriter) -> NetworkSend | None:
         if writer is self._authentication_writer:
             self._authentication_writer = None
             if self.authenticator.failure is not None:
                 raise self.authenticator.failure
-            self._note_whether_ready()
+            self._note_login_progress()
             return None
         send, self._send, self._send_writer = self._send, None, None
-        self._counts.completed_send(writer.size)
+        for counts in self._traffic:
+            counts.completed_send(writer.size)
         return send
 
     def _read_frame(self) -> memoryview | None:
@@ -248,7 +275,8 @@ class KafkaChannel:
             budget -= received
             self.bytes_received += received
             if self.ready:
-                self._counts.received(received)
+                for counts in self._traffic:
+                    counts.received(received)
             frame = reader.take(bytes_max)
         return frame
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
+import logging
+
+from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, KafkaSinkError
 from spark_kafka_sink.network.system import SocketAddress
+
+_log = logging.getLogger(__name__)
+
+FATAL_ERRORS = (IllegalStateError, AssertionError)
+"""Faults of this library's own accounting. They concern all connections, so they are raised out of the poll."""
 
 
 def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
@@ -15,6 +22,12 @@ def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSin
     named.__cause__ = error
     _drop_frames(error)
     return named
+
+
+def log_unexpected(address: str, error: Exception) -> DisconnectedError:
+    """Log an error that no connection should raise, with its traceback; return the reason to close that connection."""
+    _log.error("%s: the connection is closed after an unexpected error.", address, exc_info=error)
+    return DisconnectedError(f"{address}: closed after an unexpected error: {type(error).__name__}: {error}")
 
 
 def _drop_frames(error: BaseException | None) -> None:

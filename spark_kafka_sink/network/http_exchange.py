@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
+import io
 import json
 import socket
 import ssl
@@ -16,7 +17,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_kafka_sink.words import cleaned, host_fault
 
@@ -34,6 +35,21 @@ class Answer(NamedTuple):
 
 class AnswerTooLong(OSError):
     """The answer exceeds what was allowed."""
+
+
+class _Reader(io.BufferedReader):
+    """Rejects a negative size: http.client passes on that of a chunk, and would read until the connection ends."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            raise http.client.HTTPException("a chunk has a negative size")
+        return super().read(size)
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = _Reader(self.fp.detach())
 
 
 def url_fault(url: str) -> str | None:
@@ -94,6 +110,7 @@ def asked(  # noqa: PLR0913 - what is asked, and what bounds the answer
     bytes_max: int,
 ) -> Answer:
     """The answer, whole and in time; OSError or HTTPException if there is none. The connection is closed."""
+    connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     # Each read waits anew, so a server that drips its bytes would never be too late: a clock of our own ends it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.option import Option, option_table
 
 
 def security_text(value: object) -> str:
@@ -229,6 +229,8 @@ _IGNORED = (
     "sasl.login.refresh.buffer.seconds",
     "sasl.login.refresh.min.period.seconds",
     "sasl.login.refresh.window.jitter",
+    "sasl.oauthbearer.allow.unverified.audience",
+    "sasl.oauthbearer.allow.unverified.issuer",
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.expected.audience",
     "sasl.oauthbearer.expected.issuer",
@@ -244,9 +246,8 @@ _IGNORED = (
     "ssl.trustmanager.algorithm",
 )
 
-SECURITY_OPTIONS: dict[str, Option] = {
-    option.name: option
-    for option in (
+SECURITY_OPTIONS = option_table(
+    (
         *_USED,
         *(
             Option(name, None, security_text, "Cannot be set.", refused=_LOADS_A_CLASS + instead)
@@ -254,7 +255,7 @@ SECURITY_OPTIONS: dict[str, Option] = {
         ),
         *(Option(name, None, security_text, _FOR_JVM, ignored=True) for name in _IGNORED),
     )
-}
+)
 
 
 def default_of(name: str) -> str:

@@ -27,7 +27,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
 from spark_kafka_sink.network.channels import plaintext_channels
-from spark_kafka_sink.network.connection_errors import located
+from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, located, log_unexpected
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
@@ -56,13 +56,14 @@ class Selector:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
         memory: FrameMemory[KafkaChannel] | None = None,
+        counts_channels: bool = False,
     ) -> None:
         """`memory` bounds what the frames of all channels take together; who takes a receive gives its part back."""
         self.connected: list[str] = []
         self.disconnected: dict[str, ChannelState] = {}
         self.completed_sends: list[NetworkSend] = []
         self.completed_receives: list[NetworkReceive] = []
-        self.counts = IoCounts()
+        self.counts = IoCounts(counts_channels=counts_channels)
         self._system = system
         self._build_channel = channels
         self._frame_bytes_max = frame_bytes_max if memory is None else min(frame_bytes_max, memory.bytes_max)
@@ -230,11 +231,20 @@ class Selector:
         try:
             self._advance(channel, events, now)
         except AuthenticationError as error:
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, located(channel.address, error))
+            channel.fail_authentication(located(channel.address, error))
             self._end(channel, now)
         except (OSError, NetworkError, DecodeError) as error:
             channel.state = ChannelState(channel.state.kind, located(channel.address, error))
             self._end(channel, now)
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:
+            # The channel may be in the middle of a frame, so it is not read again, unlike after an OSError.
+            channel.state = ChannelState(channel.state.kind, log_unexpected(str(channel.address), error))
+            if channel.id in self.connected:
+                self.connected.remove(channel.id)
+            self._forget(channel)
+            self._finish(channel)
         else:
             self._wait_for(channel, channel.events())
             if channel.has_buffered_input:
@@ -303,9 +313,14 @@ class Selector:
             receive = channel.read(now)
         except AuthenticationError as error:
             # The alert by which a TLS 1.3 server refuses a client's certificate comes after the handshake.
-            channel.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, located(channel.address, error))
+            channel.fail_authentication(located(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
+            return False
+        except FATAL_ERRORS:
+            raise
+        except Exception as error:
+            log_unexpected(str(channel.address), error)
             return False
         if receive is not None:
             self.completed_receives.append(receive)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
@@ -32,6 +31,10 @@ _OF_IDEMPOTENCE = {"enable_idempotence", "acks", "retries", "max_in_flight_reque
 class ProducerConfig:
     """One field per option of PRODUCER_OPTIONS that is honoured; times in ms, sizes in bytes. Can be pickled."""
 
+    compression_level: int | None
+    """of compression.type; None is the codec's own default"""
+    security: SecurityConfig
+    # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:
     bootstrap_servers: tuple[str, ...]
     client_id: str
     client_dns_lookup: str
@@ -56,20 +59,22 @@ class ProducerConfig:
     max_in_flight_requests_per_connection: int
     enable_idempotence: bool
     transaction_timeout_ms: int
-    transactional_id: str | None = None
+    transactional_id: str | None
     batch_size: int
     linger_ms: int
     buffer_memory: int
     max_request_size: int
     compression_type: str
-    compression_level: int | None
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
     partitioner_class: str
     partitioner_ignore_keys: bool
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int
     metrics_sample_window_ms: int
     metrics_num_samples: int
-    security: SecurityConfig
+    # End of what is generated.
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
@@ -85,24 +90,26 @@ class ProducerConfig:
         faults = [*reading.faults, *of_connections, *_faults_of_codec(reading), *of_timeout, *of_idempotence]
         if faults:
             raise ConfigurationError(faults)
+        if reading.values["acks"] == 0:
+            _log.warning(
+                "acks=0: brokers acknowledge nothing. Records can be lost without an error, and results and reports "
+                "count records that were sent. Set acks to all to learn what was stored."
+            )
         values = {
             **reading.values,
             **connections,
-            "compression_level": _compression_level(reading),
             "delivery_timeout_ms": timeout_ms,
             "enable_idempotence": is_idempotent,
         }
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        known: dict[str, Any] = {one.name: values[one.name] for one in fields(cls)}
-        return cls(**known)
+        # An option without a field is a TypeError here: it would have no effect.
+        honoured = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.is_honoured}
+        return cls(**honoured, compression_level=_compression_level(reading), security=values["security"])
 
     def client_config(self) -> ClientConfig:
         """The part that is about connections, requests and metadata."""
-        known: dict[str, Any] = {
-            one.name: getattr(self, one.name) for one in fields(ClientConfig) if hasattr(self, one.name)
-        }
-        return ClientConfig(**known)
+        return ClientConfig(**{each.name: getattr(self, each.name) for each in fields(ClientConfig)})
 
     @property
     def codec(self) -> Codec:
@@ -181,9 +188,10 @@ def _idempotence(reading: Reading) -> tuple[bool, list[str]]:
         return True, [f"{why}: {conflict}." for conflict in conflicts]
     if not conflicts:
         return True, []
-    _log.warning("Idempotence is off, because %s for it: a retry may double records.", " and ".join(conflicts))
-    words = f"{_TOO_MANY_IN_FLIGHT}, or enable.idempotence must be set to false."
-    return False, [words] if _TOO_MANY_IN_FLIGHT in conflicts else []
+    if _TOO_MANY_IN_FLIGHT in conflicts:
+        return False, [f"{_TOO_MANY_IN_FLIGHT}, or enable.idempotence must be set to false."]
+    _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", " and ".join(conflicts))
+    return False, []
 
 
 def conflicts_with_idempotence(reading: Reading) -> list[str]:

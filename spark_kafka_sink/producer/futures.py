@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError, fresh
 from spark_kafka_sink.producer.calls import Shares
+from spark_kafka_sink.producer.method_suggestions import FUTURE_METHODS, suggests
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata, RowFailures
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ Callback = Callable[[RecordMetadata, "Exception | None"], None]
 """(metadata, error). With an error, the metadata has the topic, the partition if it is known, and -1 for the rest."""
 
 
+@suggests(FUTURE_METHODS)
 class _ProducerFuture(Future[T]):
     """A future that the sender resolves, one of many that it resolves in a row.
 

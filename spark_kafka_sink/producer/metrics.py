@@ -3,7 +3,7 @@
 Averages, maxima and rates look back on the last windows (metrics.num.samples x metrics.sample.window.ms, 30 s each by
 default), totals on the whole life. A batch costs a handful of additions, a record nothing: what is sent is added up,
 and taken over into the windows ten times a second, or when they are read. Names that end in `{topic=...}` are those of
-one topic.
+one topic, and names that end in `{node-id=...}` those of the connections to one node.
 
 Several threads record, so one lock guards everything but the times of waits (`waited`): a signal handler may call
 flush() while its thread holds the lock. Time is an argument.
@@ -17,6 +17,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from spark_kafka_sink.client.metadata import Metadata
@@ -25,7 +26,9 @@ from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.network_metrics import NetworkMetrics
-from spark_kafka_sink.producer.windows import Gauge, Latencies, Meter, Windowed
+from spark_kafka_sink.producer.pool_metrics import PoolMetrics
+from spark_kafka_sink.producer.totals import Totals
+from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 WAITS = (
@@ -39,59 +42,13 @@ WAITS = (
 )
 _COUNT_EVERY_MS = 100.0
 _WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
-_TOPIC_PART = re.compile(r"\{topic=(.*)\}$")
+_TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
-class Totals(NamedTuple):
-    """Sums over a producer's life, or between two moments of it (`since`)."""
+class _Counts(SimpleNamespace):
+    """The counters of Totals while they are counted: an attribute for each field of it, and no other."""
 
-    records: int
-    """acknowledged"""
-    bytes: int
-    """of their batches with headers, as brokers have stored them"""
-    uncompressed_bytes: int
-    """of the same batches before compression"""
-    latencies: Latencies
-    """from a batch's first record, when it was given to the producer, to the acknowledgement, retries included"""
-    retries: int
-    """records that were sent again"""
-    errors: int
-    """records that failed"""
-    blocked_ms: float
-    """how long calls waited for memory"""
-    batches: int
-    """record batches that brokers have acknowledged"""
-    requests: int
-    """produce requests that were answered"""
-    throttle_ms: float
-    """how long brokers held the producer back in these answers"""
-
-    def since(self, earlier: Totals) -> Totals:
-        return Totals(
-            self.records - earlier.records,
-            self.bytes - earlier.bytes,
-            self.uncompressed_bytes - earlier.uncompressed_bytes,
-            self.latencies.since(earlier.latencies),
-            self.retries - earlier.retries,
-            self.errors - earlier.errors,
-            self.blocked_ms - earlier.blocked_ms,
-            self.batches - earlier.batches,
-            self.requests - earlier.requests,
-            self.throttle_ms - earlier.throttle_ms,
-        )
-
-
-class _Stored:
-    """Sums of what brokers have acknowledged, and of their answers."""
-
-    __slots__ = ("batches", "bytes", "latencies", "records", "requests", "throttle_ms", "uncompressed_bytes")
-
-    def __init__(self) -> None:
-        self.records = self.bytes = self.uncompressed_bytes = self.batches = self.requests = 0
-        self.throttle_ms = 0.0
-        self.latencies = Latencies()
-
-    def add(self, batches: Collection[ProducerBatch], now: float) -> None:
+    def add_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
         headers = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + headers
@@ -135,17 +92,19 @@ class _TopicMetrics:
         self.sent, self.bytes, self.errors, self.retries = (Meter(Windowed(window_ms, samples_max)) for _ in range(4))
         self.compression = Windowed(window_ms, samples_max)
 
-    def gauges(self, topic: str) -> dict[str, Gauge]:
+    def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {"compression-rate": self.compression.average}
         gauges |= self.sent.gauges("record-send") | self.bytes.gauges("byte")
         gauges |= self.errors.gauges("record-error") | self.retries.gauges("record-retry")
-        return {f"{name}{{topic={topic}}}": gauge for name, gauge in gauges.items()}
+        return gauges
 
 
 class ProducerMetrics:
     """What the sender and the callers of send report, and one dict of all of it."""
 
-    def __init__(self, window_ms: float, samples_max: int, io: IoCounts, gauges: Mapping[str, Gauge]) -> None:
+    def __init__(
+        self, window_ms: float, samples_max: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
+    ) -> None:
         """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
         self._window = (window_ms, samples_max)
         self._lock = threading.Lock()
@@ -168,12 +127,19 @@ class ProducerMetrics:
         }
         self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAITS}
         self._network = NetworkMetrics(io, window_ms, samples_max)
+        self._pool = pool
+        self._pool_metrics = PoolMetrics(pool, window_ms, samples_max)
         self._topics: dict[str, _TopicMetrics] = {}
         self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
         self._sent_since_ms = 0.0
         self._requests_sent = 0
-        self._stored = _Stored()
-        self._gauges: dict[str, Gauge] = {**gauges, **self._network.gauges(), **self._own_gauges()}
+        self._counts = _Counts(**vars(Totals()))
+        self._gauges: dict[str, Gauge] = {
+            **gauges,
+            **self._network.gauges(),
+            **self._pool_metrics.gauges(),
+            **self._own_gauges(),
+        }
 
     def _own_gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {}
@@ -198,38 +164,41 @@ class ProducerMetrics:
         """Rows failed before they were staged: as in Java they count as errors, but of no topic. A topic that does not
         exist would else have metrics for ever."""
         with self._lock:
+            self._counts.errors += rows
             self._meters["record-error"].mark(rows, now)
 
     def request_sent(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
         """Count a produce request that is sent, with a batch for each of these partitions."""
         with self._lock:
             if now - self._sent_since_ms >= _COUNT_EVERY_MS:
-                self._count_sent()
-                self._network.count(now)
+                self._count_all(now)
                 self._sent_since_ms = now
             self._requests_sent += 1
             for topic, batches in by_topic.items():
                 self._sent[topic].add(batches.values())
 
-    def request_answered(self, latency_ms: float, throttle_ms: float, now: float) -> None:
+    def request_answered(self, node_id: int, latency_ms: float, throttle_ms: float, now: float) -> None:
         with self._lock:
+            self._network.record_latency(node_id, latency_ms, now)
             self._averages["request-latency"].record(latency_ms, now)
             self._averages["produce-throttle-time"].record(throttle_ms, now)
-            self._stored.requests += 1
-            self._stored.throttle_ms += throttle_ms
+            self._counts.requests += 1
+            self._counts.throttle_ms += throttle_ms
 
     def batches_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
         """Count batches that a broker has acknowledged. Called before their futures complete: callers see the count."""
         with self._lock:
-            self._stored.add(batches, now)
+            self._counts.add_stored(batches, now)
 
-    def records_retried(self, topic: str, records: int, now: float) -> None:
+    def count_retries(self, topic: str, records: int, now: float) -> None:
         with self._lock:
+            self._counts.retries += records
             self._meters["record-retry"].mark(records, now)
             self._topic(topic).retries.mark(records, now)
 
     def records_failed(self, topic: str, records: int, now: float) -> None:
         with self._lock:
+            self._counts.errors += records
             self._meters["record-error"].mark(records, now)
             self._topic(topic).errors.mark(records, now)
 
@@ -241,6 +210,12 @@ class ProducerMetrics:
         """Count the time that a caller spent in one of WAITS. Without the lock: a signal handler may flush while its
         thread holds it."""
         self._waited.append((name, milliseconds))
+
+    def _count_all(self, now: float) -> None:
+        """Take over into the windows what was added up since the last call."""
+        self._count_sent()
+        self._network.count(now)
+        self._pool_metrics.count(now)
 
     def _count_sent(self) -> None:
         """Take what has gone out over into the windows, as of the time when the first of it went."""
@@ -274,22 +249,26 @@ class ProducerMetrics:
     def all(self, now: float) -> dict[str, float]:
         """All metrics by name. An average or maximum of nothing is nan, as in Java."""
         with self._lock:
-            self._count_sent()
-            self._network.count(now)
-            gauges = dict(self._gauges)
+            self._count_all(now)
+            values = {name: gauge(now) for name, gauge in self._gauges.items()}
             for topic, metrics in self._topics.items():
-                gauges.update(metrics.gauges(topic))
-            return {name: gauge(now) for name, gauge in gauges.items()}
+                values |= {f"{stem}{{topic={topic}}}": gauge(now) for stem, gauge in metrics.gauges().items()}
+            for node, gauges in self._network.node_gauges().items():
+                values |= {f"{stem}{{node-id={node}}}": gauge(now) for stem, gauge in gauges.items()}
+            return values
 
     def one(self, name: str, now: float) -> float:
         """One value, without the cost of all the others; KeyError if there is none of this name."""
         with self._lock:
-            self._count_sent()
-            self._network.count(now)
-            gauge = self._gauges.get(name)
-            topic = _TOPIC_PART.search(name) if gauge is None else None
-            if topic is not None and topic[1] in self._topics:
-                gauge = self._topics[topic[1]].gauges(topic[1]).get(name)
+            self._count_all(now)
+            stem, tag, value = split_name(name)
+            if tag is None:
+                gauges = self._gauges
+            elif tag == "topic":
+                gauges = self._topics[value].gauges() if value in self._topics else {}
+            else:
+                gauges = self._network.node_gauges().get(value, {})
+            gauge = gauges.get(stem)
             if gauge is None:
                 near = difflib.get_close_matches(name, self._gauges, n=1)
                 raise KeyError(f"{name} is not a metric of the producer." + (f" Is {near[0]} meant?" if near else ""))
@@ -298,38 +277,31 @@ class ProducerMetrics:
     def totals(self, now: float) -> Totals:
         """The sums, without the windows, so that it costs little: the Spark sink asks before and after each task."""
         with self._lock:
-            stored = self._stored
-            return Totals(
-                stored.records,
-                stored.bytes,
-                stored.uncompressed_bytes,
-                stored.latencies.copy(),
-                int(self._meters["record-retry"].total),
-                int(self._meters["record-error"].total),
-                self._gauges["bufferpool-wait-time-ns-total"](now) / 1_000_000,
-                stored.batches,
-                stored.requests,
-                stored.throttle_ms,
-            )
+            self._counts.blocked_ms = self._pool.wait_ms_total
+            counts = vars(self._counts)
+            return Totals(**{**counts, "latencies": self._counts.latencies.copy()})
 
     def _read_nanoseconds(self, name: str, now: float) -> float:
         return self._nanoseconds[name]
 
 
-def split_name(name: str) -> tuple[str, str | None]:
-    """`record-send-total{topic=t}` as (record-send-total, t); other names have no topic."""
-    of_topic = _TOPIC_PART.search(name)
-    return (name, None) if of_topic is None else (name[: of_topic.start()], of_topic[1])
+class MetricName(NamedTuple):
+    """The parts of `record-send-total{topic=t}`; most metrics have no tag."""
+
+    stem: str
+    tag: str | None = None
+    """`topic` or `node-id`"""
+    value: str = ""
 
 
-def kept_elsewhere(pool: BufferPool, client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
+def split_name(name: str) -> MetricName:
+    tag = _TAG_PATTERN.search(name)
+    return MetricName(name) if tag is None else MetricName(name[: tag.start()], tag[1], tag[2])
+
+
+def kept_elsewhere(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
     """Values that their owners keep. They are read by any thread, and each of them is one number."""
     return {
         "requests-in-flight": lambda now: float(client.in_flight_request_count()),
         "metadata-age": lambda now: metadata.age_ms(now) / 1000,
-        "buffer-total-bytes": lambda now: float(pool.bytes_max),
-        "buffer-available-bytes": lambda now: float(pool.free_bytes),
-        "waiting-threads": lambda now: float(pool.waiters),
-        "bufferpool-wait-time-ns-total": lambda now: pool.wait_ms_total * 1_000_000,
-        "buffer-exhausted-total": lambda now: float(pool.exhausted_total),
     }

@@ -1,8 +1,8 @@
 """The table of the Java producer's options: every name that it knows, with its default of today and its bounds.
 
-Each row has a parser; some have a reason why the option cannot mean anything here (`refused`). Nothing is accepted
-and then passed over. The rows that are about connections, requests and metadata come from client/options.py, those
-of TLS and SASL are in network/security.
+Each row has a parser; some have a reason why the option is rejected (`refused`): it cannot mean anything here or is
+not supported yet. Nothing is accepted and then ignored. The rows that are about connections, requests and metadata come
+from client/options.py, those of TLS and SASL are in network/security.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from spark_kafka_sink.client.option_parsing import (
     whole,
 )
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.option import Option, option_table
 
 KAFKA_CLASSES = "org.apache.kafka.clients.producer."
 
 
+ACKS = one_of("all", "-1", "0", "1")
+
+
 def _acks(value: object) -> int:
-    chosen = one_of("all", "-1", "0", "1")(value)
-    return -1 if chosen == "all" else int(str(chosen))
+    chosen = ACKS(value)
+    return -1 if chosen == "all" else int(chosen)
 
 
 def _gzip_level(value: object) -> int:
@@ -52,7 +55,7 @@ def _partitioner(value: object) -> str:
 _NO_SERIALIZER = "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
 
 _DELIVERY = (
-    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: not even answered"),
+    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: no answer, rows may be lost"),
     Option(
         "retries",
         INT_MAX,
@@ -145,6 +148,45 @@ _BATCHING = (
     ),
 )
 
+_NOT_SUPPORTED_YET = (
+    Option(
+        "partitioner.rack.aware",
+        False,
+        boolean,
+        "rows without a key prefer partitions whose leader is in the rack of the client (KIP-1123)",
+        refused="not supported yet: partitions are chosen without regard to racks (KIP-1123). Leave it out",
+    ),
+    Option(
+        "client.rack",
+        "",
+        text,
+        "the rack of the client, for partitioner.rack.aware (KIP-1123)",
+        refused="not supported yet: only partitioner.rack.aware would read it (KIP-1123). Leave it out",
+    ),
+    Option(
+        "bootstrap.resolve.timeout.ms",
+        0,
+        natural_long,
+        "how long the names of bootstrap.servers are looked up again after the producer was created; 0: not at all",
+        refused="not supported yet: bootstrap.servers is resolved once, when the producer is created. Leave it out",
+    ),
+    Option(
+        "metadata.cluster.check.enable",
+        False,
+        boolean,
+        "brokers check that a connection was meant for them (KIP-1242)",
+        refused="not supported yet: connections do not name the cluster and node that they are for (KIP-1242). "
+        "Leave it out",
+    ),
+    Option(
+        "buffer.memory.allocation.strategy",
+        "full",
+        one_of("full", "incremental"),
+        "how batches take their memory from buffer.memory (KIP-1332)",
+        refused="not supported yet: the strategy of allocation cannot be chosen (KIP-1332). Leave it out",
+    ),
+)
+
 _OBSERVATION = (
     Option("metrics.sample.window.ms", 30_000, natural_long, "the length of one window of the rates and averages"),
     Option("metrics.num.samples", 2, whole(1, INT_MAX), "how many windows rates and averages look back on"),
@@ -181,6 +223,6 @@ _JAVA_ONLY = tuple(
     )
 )
 
-PRODUCER_OPTIONS: dict[str, Option] = {
-    option.name: option for option in (*CONNECTION_OPTIONS, *_DELIVERY, *_BATCHING, *_OBSERVATION, *_JAVA_ONLY)
-}
+PRODUCER_OPTIONS = option_table(
+    (*CONNECTION_OPTIONS, *_DELIVERY, *_BATCHING, *_OBSERVATION, *_NOT_SUPPORTED_YET, *_JAVA_ONLY)
+)

@@ -10,16 +10,18 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from operator import index
 from random import Random
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
+from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
@@ -36,7 +38,8 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-from spark_kafka_sink.producer.metrics import ProducerMetrics, Totals, kept_elsewhere
+from spark_kafka_sink.producer.method_suggestions import PRODUCER_METHODS, suggests, unexpected_argument
+from spark_kafka_sink.producer.metrics import ProducerMetrics, kept_elsewhere
 from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
 from spark_kafka_sink.producer.record import (
     NO_FIELDS,
@@ -61,16 +64,23 @@ from spark_kafka_sink.producer.rows import (
     wrong_in_themselves,
 )
 from spark_kafka_sink.producer.sender_loop import SenderLoop
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
 from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.table_calls import TableCalls
 from spark_kafka_sink.producer.topics import Topics
+from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.words import placed
+
+if TYPE_CHECKING:  # types alone: Spark's workers need neither
+    from typing_extensions import Never, Unpack
+
+    from spark_kafka_sink.producer.typed_options import ProducerOptions
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -79,10 +89,22 @@ _END_MS = 2_000.0
 signal inside of a call, and holds a lock that the sender needs."""
 
 
+@suggests(PRODUCER_METHODS)
 class KafkaProducer(TransactionalProducer, TableCalls):
-    """Thread-safe. The options are the Java producer's: a dictionary of `linger.ms`, or keywords: `linger_ms`."""
+    """A client that writes records to Kafka. It is safe for use by many threads.
 
-    def __init__(  # noqa: PLR0913 - what users can put in, and what tests can, each by its name
+    The options are those of the Java producer, as a dictionary of `linger.ms` or as keywords: `linger_ms`.
+
+    Example:
+
+        with KafkaProducer(bootstrap_servers="localhost:9092", compression_type="zstd") as producer:
+            producer.send("orders", b"12.50", key=b"o-1")
+
+        async with KafkaProducer(bootstrap_servers="localhost:9092") as producer:
+            await producer.send("orders", b"8.00", key=b"o-2")
+    """
+
+    def __init__(
         self,
         config: Mapping[str, object] | None = None,
         *,
@@ -91,21 +113,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         interceptors: Sequence[Interceptor[ProducerRecord, RecordMetadata]] = (),
         partitioner: RecordPartitioner | None = None,
         flush_at_exit: float = 10.0,
-        system: System | None = None,
-        loop: SenderLoop | None = None,
-        random: Random | None = None,
-        **options: object,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        """`flush_at_exit`: without close(), how many seconds the end of the program waits for the last records.
+        """Check the options and start the sender's thread. ConfigurationError has all errors of the options.
 
-        `system`, `loop` and `random` are for tests: another network and clock, no thread, repeatable chance.
+        `flush_at_exit`: without close(), how many seconds the end of the program waits for the last records.
         """
         parsed = ProducerConfig.parse(with_keywords(config, options))
         reuse_freed_memory()
         self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
-        self._system = system if system is not None else OperatingSystem()
-        self._loop = loop if loop is not None else SenderThread(self._system, flush_at_exit)
-        random = random if random is not None else Random()
+        self._system, self._loop, random = self._new_environment(flush_at_exit)
         self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
         if interceptors:
@@ -114,13 +131,16 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._partitioner = Partitioner(self.config, random)
         client_config = self.config.client_config()
         self._metadata = new_metadata(client_config, system=self._system, random=random)
-        self._client = client = new_network_client(client_config, self._metadata, system=self._system, random=random)
+        self._client = client = new_network_client(
+            client_config, self._metadata, system=self._system, random=random, counts_nodes=True
+        )
         self._pool = BufferPool(self.config.buffer_memory, self._system.now)
         self._metrics = ProducerMetrics(
             self.config.metrics_sample_window_ms,
             self.config.metrics_num_samples,
             client.io_counts,
-            kept_elsewhere(self._pool, client, self._metadata),
+            self._pool,
+            kept_elsewhere(client, self._metadata),
         )
         self._accumulator = RecordAccumulator(
             self.config,
@@ -132,16 +152,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             partitioner=self._partitioner,
             rows_given=self._metrics.rows_given,
         )
+        backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
+        self._requests = ClusterRequests(self._client, self._metadata, backoff)
         if self.config.transactional_id is not None:
-            self._transactions = self._new_transactions(random)
+            self._transactions = self._new_transactions()
         self._sender = Sender(
             self.config,
             self._client,
             self._metadata,
             self._accumulator,
             self._metrics,
+            self._requests,
             system=self._system,
-            random=random,
             transactions=None if self._transactions is None else self._transactions.manager,
         )
         self._topics = Topics(
@@ -158,15 +180,37 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._finalizer.atexit = False
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
+    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+        """Create the clock and network, the sender's thread and the random numbers. Tests override this method."""
+        system = OperatingSystem()
+        return system, SenderThread(system, flush_at_exit), Random()
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
         return f"KafkaProducer({self.config.client_id}, {','.join(self.config.bootstrap_servers)}, {state})"
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a producer is not pickled into Spark's tasks or other processes."""
+        raise TypeError(
+            "A KafkaProducer cannot be pickled: its thread and its connections belong to one process. In a Spark job, "
+            "create one in each partition: in the function of foreachPartition, not around it. In a pool of "
+            "processes, create one in each process."
+        )
 
     def __enter__(self) -> KafkaProducer:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> KafkaProducer:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        """Close the producer in a thread, so that the event loop goes on. A task that is cancelled does not stop it."""
+        from asyncio import to_thread
+
+        await to_thread(self.close)
 
     # --- sending
 
@@ -179,18 +223,36 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         partition: int | None = None,
         timestamp_ms: int | None = None,
         callback: Callback | None = None,
+        **unexpected: Never,
     ) -> SendFuture:
-        """Send one record: send("topic", b"value", key=b"key"), or send(ProducerRecord(...), callback). It waits for
-        the topic's partitions, and for memory. Errors are in the future, but for wrong types and use."""
+        """Send one record, given by its fields or as a ProducerRecord, and return its future.
+
+        The call waits for the topic's partitions and for memory, for at most max.block.ms. The future has the errors;
+        only wrong types and wrong use raise at the call.
+
+        Example:
+
+            future = producer.send("orders", b"12.50", key=b"o-1", headers={"trace": "8f3a"})
+            print(future.result(timeout=60).offset)
+        """
+        if unexpected:
+            raise unexpected_argument(unexpected)
         still = self._ensure_can_send()
         fields = (value, key, headers, partition, timestamp_ms)
         if fields != NO_FIELDS or not isinstance(topic, ProducerRecord):
             topic, callback = record_of(topic, fields, callback)
         record = check_record(topic)
-        callbacks = () if callback is None else (callback,)
-        if self._interceptors is not None:
-            record = check_record(self._interceptors.on_send(record))
-            callbacks = (*self._interceptors.acknowledgements, *callbacks)
+        callbacks = () if self._interceptors is None else self._interceptors.acknowledgements
+        try:
+            if self._interceptors is not None:
+                record = check_record(self._interceptors.on_send(record))
+            self._serializers.check_types(record)
+        except InvalidRecordError as error:
+            self._not_taken(1, error, still)
+            RecordFutures(record.topic).refused(record.partition, error, callbacks)
+            raise
+        if callback is not None:
+            callbacks = (*callbacks, callback)
         try:
             return self._send(record, callbacks, still)
         except KafkaSinkError as error:
@@ -199,10 +261,30 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._not_taken(1, error, still)
             return RecordFutures(record.topic).refused(record.partition, error, callbacks)
 
+    def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
+        """Request metadata of the topics whose partitions are not known, and return these topics, without waiting.
+
+        Call it before the first rows of many topics: one request covers all of them.
+
+        Example:
+
+            unknown = producer.prefetch_topics(["orders", "payments"])
+        """
+        return self._topics.prefetch(topics, self._system.now())
+
     def send_columns(
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
     ) -> ColumnsFuture:
-        """Send all rows of the columns. Rows that cannot be written are in the result; the others go on."""
+        """Send all rows of the columns and return one future. Its result has the rows that were not written.
+
+        `partition`: one for all rows, or an array with one for each row; without it keys decide.
+
+        Example:
+
+            columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
+            result = producer.send_columns("orders", columns).result(timeout=60)
+            result.raise_for_failures()
+        """
         still = self._ensure_can_send()
         check_topic(topic)
         check_columns(columns)
@@ -321,15 +403,26 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     # --- waiting
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The topic's partitions and their leaders; waits for at most max.block.ms."""
+        """Return the topic's partitions and their leaders. Waits for at most max.block.ms.
+
+        Example:
+
+            print(len(producer.partitions_for("orders")), "partitions")
+        """
         self._ensure_usable()
         return list(self._await_topic(check_topic(topic), self._system.now()).topics[topic].partitions)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything that was given so far at once, and wait until all of it is acknowledged or has failed.
+        """Send all records of earlier calls without linger, and wait until each is acknowledged or has failed.
 
-        `timeout` is in seconds; TimeoutError when it is over. A flush that returns does not say that all was stored:
+        Raises TimeoutError after `timeout` seconds. A flush that returns does not say that all records were stored:
         the futures have the results.
+
+        Example:
+
+            futures = [producer.send("orders", str(number)) for number in range(100)]
+            producer.flush(timeout=60)
+            print(sum(future.exception() is None for future in futures), "records were stored")
         """
         self._ensure_usable()
         if self._loop.is_current():
@@ -344,14 +437,27 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
 
     def without_linger(self) -> AbstractContextManager[None]:
-        """For a caller that waits for answers and sends nothing meanwhile: what it gave leaves at once."""
+        """Return a block in which records are sent without linger, for a caller that waits and sends nothing more.
+
+        Example:
+
+            future = producer.send("orders", b"12.50")
+            with producer.without_linger():
+                print(future.result(timeout=60).offset)
+        """
         return self._accumulator.without_linger()
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait at most `timeout` seconds for all results; then fail the rest, and end the thread.
+        """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
         A transaction that is open is aborted, unless the timeout is 0. In a signal handler give a timeout: the sender
         may need the call that the handler has interrupted. What is left then fails when that call has ended.
+
+        Example:
+
+            producer = KafkaProducer(bootstrap_servers="localhost:9092")
+            producer.send("orders", b"12.50")
+            producer.close(timeout=60)
         """
         self._closed = True
         if os.getpid() != self._pid:
@@ -372,15 +478,32 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._loop.join(_END_MS)
 
     def metrics(self) -> dict[str, float]:
-        """Everything that is counted, under the Java producer's names."""
+        """Return the values of all metrics, under the Java producer's names.
+
+        Example:
+
+            for name, value in producer.metrics().items():
+                print(name, value)
+        """
         return self._metrics.all(self._system.now())
 
     def metric(self, name: str) -> float:
-        """One value of `metrics()` alone: computing all of them costs as much as a small task. KeyError if unknown."""
+        """Return the value of one metric. Computing all of them costs as much as a small task. KeyError if unknown.
+
+        Example:
+
+            print(producer.metric("buffer-available-bytes"))
+        """
         return self._metrics.one(name, self._system.now())
 
     def totals(self) -> Totals:
-        """What was acknowledged, sent again and refused so far, with the latencies; docs/metrics.md explains it."""
+        """Return the sums of acknowledged, retried and failed records with latencies; docs/metrics.md explains them.
+
+        Example:
+
+            totals = producer.totals()
+            print(totals.records, "acknowledged", totals.errors, "failed")
+        """
         return self._metrics.totals(self._system.now())
 
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:

@@ -19,7 +19,13 @@ _NO_OFFSET = np.iinfo(np.int64).max
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 if the broker did not send it: acks=0, or a duplicate of a lost answer."""
+    """The place of a stored record. `offset` is -1 if the broker did not send it (acks=0, a retry of a stored batch).
+
+    Example:
+
+        metadata = producer.send("orders", b"12.50").result(timeout=60)
+        print(metadata.topic, metadata.partition, metadata.offset)
+    """
 
     topic: str
     partition: int
@@ -68,7 +74,15 @@ class RowFailures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsResult:
-    """What became of the rows of one send_columns()."""
+    """The rows of one send_columns() that were written, by partition, and those that failed.
+
+    Example:
+
+        columns = RecordColumns(value=pa.array(["12.50", "8.00"]))
+        result = producer.send_columns("orders", columns).result(timeout=60)
+        for failure in result.failures:
+            print(failure.rows, failure.error)
+    """
 
     topic: str
     failures: tuple[RowFailures, ...]

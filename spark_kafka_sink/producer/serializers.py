@@ -32,6 +32,8 @@ from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
 from spark_kafka_sink.producer.record import Headers, ProducerRecord, checked_headers
 from spark_kafka_sink.words import placed
 
+_PLAIN_TYPES = (bytes, str, bytearray, memoryview)
+"""Types that need no serializer."""
 _FLOAT, _DOUBLE = Struct(">f"), Struct(">d")
 
 Serializer = Callable[[str, object], "bytes | None"]
@@ -53,7 +55,11 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise InvalidRecordError(
+    raise _needs_serializer(topic, value)
+
+
+def _needs_serializer(topic: str, value: object) -> InvalidRecordError:
+    return InvalidRecordError(
         f"{placed(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to KafkaProducer."
     )
 
@@ -136,6 +142,16 @@ class Serializers:
         self._value = _checked("value", value)
         self._need_headers = not (callable(self._key) and callable(self._value))
         self._are_plain = self._key is self._value is serialize_plain
+
+    def check_types(self, record: ProducerRecord) -> None:
+        """Raise InvalidRecordError for a key or a value that needs a serializer and has none."""
+        _, value, key, _, _, _ = record
+        if type(value) is bytes and (key is None or type(key) is bytes):
+            return  # the usual case, in a fraction of the time
+        if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):
+            raise _needs_serializer(record.topic, value)
+        if self._key is serialize_plain and not (key is None or isinstance(key, _PLAIN_TYPES)):
+            raise _needs_serializer(record.topic, key)
 
     def apply(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
         """Key, value and headers, as they are written. InvalidRecordError if that is not possible."""

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
+    from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
+    from typing_extensions import Unpack
 
     from spark_kafka_sink.producer.futures import ColumnsFuture
     from spark_kafka_sink.producer.tables import TableResult
+    from spark_kafka_sink.producer.typed_options import TableOptions
     from spark_kafka_sink.records.columns import RecordColumns
 
 FAILED_ROWS_MAX = 10_000
@@ -25,6 +28,8 @@ class TableCalls:
         def send_columns(
             self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
         ) -> ColumnsFuture: ...
+
+        def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
 
         def without_linger(self) -> AbstractContextManager[None]: ...
 
@@ -40,18 +45,26 @@ class TableCalls:
         timestamp: str | None = None,
         failed_rows_max: int = FAILED_ROWS_MAX,
         progress: bool = True,
-        **formats: Any,
+        **formats: Unpack[TableOptions],
     ) -> TableResult:
-        """Send all rows of a table or a stream, and wait until each was acknowledged or has failed.
+        """Send all rows of a table or a stream, and wait until each is acknowledged or has failed.
 
-        `table` is whatever exports Arrow columns: of pyarrow, polars, DuckDB, pandas, Daft. `key`, `value`, `headers`,
-        `partition` and `timestamp` name columns, or the columns of these names are taken; `partition` may be a number.
+        `table` is an object that exports Arrow columns: of pyarrow, polars, DuckDB, pandas, Daft. `key`, `value`,
+        `headers`, `partition` and `timestamp` name columns, or the columns of these names are taken; `partition` may
+        be a number.
         With `topic` None, the column `topic` says where each row goes.
 
         `value_format`, `key_format` and what belongs to them (`value_schema`, `schema_registry_url`, ...) are those of
         the Spark sink, written with underscores; a value then has the columns that `value` names, or all others.
 
-        Reading stops when more than `failed_rows_max` rows have failed. `progress`: draw a bar, on a terminal.
+        Reading stops when more than `failed_rows_max` rows have failed. An exception, also one of the stream, has the
+        result of the rows before it as its attribute `table_result`. `progress`: draw a bar, on a terminal.
+
+        Example:
+
+            orders = pa.table({"id": ["o-1", "o-2"], "amount": [12.5, 8.0]})
+            result = producer.send_table("orders", orders, key="id", value_format="json")
+            result.raise_for_failures()
         """
         from spark_kafka_sink.producer.progress import Progress
         from spark_kafka_sink.producer.table_plan import Mapped, plan_table
@@ -76,11 +89,16 @@ class TableCalls:
         partition: int | str | None = None,
         timestamp: str | None = None,
         failed_rows_max: int = FAILED_ROWS_MAX,
-        **formats: Any,
+        **formats: Unpack[TableOptions],
     ) -> TableResult:
-        """As send_table(), without blocking the event loop: a thread reads the table and hands its rows over.
+        """Call send_table() without blocking the event loop: a thread reads the table and hands its rows over.
 
         A task that is cancelled reads no further; rows that were handed over go on.
+
+        Example:
+
+            orders = pa.table({"id": ["o-1", "o-2"], "amount": [12.5, 8.0]})
+            result = await producer.send_table_async("orders", orders, key="id", value_format="json")
         """
         from asyncio import to_thread
 

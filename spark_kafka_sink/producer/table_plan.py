@@ -4,36 +4,37 @@
     send_table("orders", table, key="id", value="text")          columns of other names
     send_table("orders", table, key="id", value_format="json")   the value is made out of all other columns
 
-Polars, DuckDB and pandas have Arrow types that Spark does not have: text in views or with wide offsets, dictionaries,
-unsigned numbers. Formats get them as the type of Spark that holds the same values.
+Columns of Arrow types that Spark does not have are converted first: `table_types`.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_kafka_sink.client.option_parsing import read_options
 from spark_kafka_sink.column_names import no_such_column
-from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, SchemaError
+from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.formats.chosen_columns import plan_encoders, with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, formats_of
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, registry_of
+from spark_kafka_sink.option import option_table
 from spark_kafka_sink.producer.partitioner import named_partitions
 from spark_kafka_sink.producer.record import check_topic
+from spark_kafka_sink.producer.table_types import convert_column, decoded_type, known_type
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
 from spark_kafka_sink.words import cleaned
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_OPTIONS = {option.name: option for option in (*FORMAT_OPTIONS, *REGISTRY_OPTIONS)}
+_OPTIONS = option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
 
 
 def _argument(option: str) -> str:
@@ -41,12 +42,14 @@ def _argument(option: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", lambda match: "_" + match[1].lower(), option).replace(".", "_")
 
 
-_ARGUMENTS = {_argument(name): name for name in _OPTIONS if not name.endswith("Columns")}
+TABLE_ARGUMENTS = {_argument(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
+"""The options of formats and of schema registries by the names that they have as arguments."""
 _AS_ARGUMENTS = {
-    **{name: argument for argument, name in _ARGUMENTS.items()},
+    **{option.name: argument for argument, option in TABLE_ARGUMENTS.items()},
     "valueColumns": "value",
     "keyColumns": "key",
 }
+_ARGUMENTS_IN_LOWER_CASE = {option.lower(): argument for option, argument in _AS_ARGUMENTS.items()}
 _NAMES_OF_OPTIONS = re.compile("|".join(re.escape(name) for name in sorted(_AS_ARGUMENTS, key=len, reverse=True)))
 
 
@@ -75,14 +78,23 @@ class TablePlan:
     types: Mapping[int, pa.DataType]
     """What columns are turned into first, by their positions."""
 
+    @property
+    def fixed_topic(self) -> str | None:
+        return self.topic if isinstance(self.topic, str) else None
+
     def rows(self, batch: pa.RecordBatch) -> Iterator[TopicRows]:
         """The rows of a batch, topic by topic."""
+        timestamp = (
+            None
+            if self.timestamp is None
+            else _timestamps(batch.column(self.timestamp), batch.schema.field(self.timestamp).name)
+        )
         batch = self._in_known_types(batch)
         columns = RecordColumns(
             _bytes(batch, self.value),
             None if self.key is None else _bytes(batch, self.key),
             _column(batch, self.headers),
-            _column(batch, self.timestamp),
+            timestamp,
         )
         partition = _column(batch, self.partition)
         if isinstance(self.topic, str):
@@ -95,7 +107,7 @@ class TablePlan:
             return batch
         columns = list(batch.columns)
         for position, kind in self.types.items():
-            columns[position] = _cast(columns[position], kind, batch.schema.field(position).name)
+            columns[position] = convert_column(columns[position], kind, batch.schema.field(position).name)
         return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
@@ -122,15 +134,19 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     """ConfigurationError with all faults of the arguments and the columns. A schema registry is asked at the end."""
     if topic is not None:
         check_topic(topic)
+    formats = {name: value for name, value in formats.items() if value is not None}
+    if isinstance(mapped.partition, SupportsIndex) and not isinstance(mapped.partition, bool):
+        mapped = replace(mapped, partition=operator.index(mapped.partition))  # numpy's integers are no int
+    _raise_if_any(_faults_of_arguments(mapped))
     sides, registry, of_formats = _formats(topic, mapped, formats)
     encoded = {side for side in SIDES if f"{side}_format" in formats}
     places, of_places = _places(topic, schema, mapped, encoded)
     _raise_if_any(of_formats + of_places)
     sides = [_with_columns(side, schema, places) for side in sides]
     encoders, of_columns = plan_encoders(sides, ArrowColumns(list(schema)))
-    _raise_if_any(of_columns)
+    _raise_if_any(_with_argument_names(of_columns))
     types = _types(schema, places, encoders)
-    _raise_if_any(_faults_of_types(schema, places, types, mapped.partition))
+    _raise_if_any(_faults_of_types(schema, places, types))
     made: dict[str, Any] = dict(encoders)
     for side in sides:
         if side.has_registry and registry is not None:
@@ -148,25 +164,37 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
 
 
 def _raise_if_any(faults: Sequence[str]) -> None:
-    """The faults with the names of arguments in place of those of Spark's options."""
     if faults:
-        raise ConfigurationError(
-            [
-                _NAMES_OF_OPTIONS.sub(lambda match: _AS_ARGUMENTS[match[0]], fault).replace("Option '", "Argument '")
-                for fault in faults
-            ]
-        )
+        raise ConfigurationError(faults)
+
+
+def _with_argument_names(faults: Sequence[str]) -> list[str]:
+    """Replace the names of Spark's options in errors of formats and registries by those of the arguments."""
+    return [
+        _NAMES_OF_OPTIONS.sub(lambda match: _AS_ARGUMENTS[match[0]], fault).replace("Option '", "Argument '")
+        for fault in faults
+    ]
+
+
+def _faults_of_arguments(mapped: Mapped) -> list[str]:
+    """Check that each argument names columns. A number or a list that is ignored would lose the field of every row."""
+    faults: list[str] = []
+    for role in ("value", "key", "headers", "partition", "timestamp"):
+        argument = getattr(mapped, role)
+        names = list(argument) if role in SIDES and isinstance(argument, list | tuple) else [argument]
+        is_number = role == "partition" and isinstance(argument, int) and not isinstance(argument, bool)
+        if argument is None or is_number or (names and all(isinstance(name, str) for name in names)):
+            continue
+        more = {"value": " or a list of names", "key": " or a list of names", "partition": " or a number"}.get(role, "")
+        faults.append(f"{role} must be the name of a column{more}, not {cleaned(repr(argument), 100)}.")
+    return faults
 
 
 def _formats(
     topic: str | None, mapped: Mapped, given: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    options = {_ARGUMENTS[name]: value for name, value in given.items() if name in _ARGUMENTS}
-    of_names = [
-        f"send_table() has no argument '{cleaned(name)}'. {no_such_column(name, _all_arguments(), 'arguments')}"
-        for name in given
-        if name not in _ARGUMENTS
-    ]
+    options = {TABLE_ARGUMENTS[name].name: value for name, value in given.items() if name in TABLE_ARGUMENTS}
+    of_names = [_unknown_argument(name) for name in given if name not in TABLE_ARGUMENTS]
     for side in SIDES:
         names = getattr(mapped, side) or ("key" if side == "key" else None)
         if f"{side}Format" in options and names is not None:
@@ -175,11 +203,23 @@ def _formats(
     reading = read_options(_OPTIONS, options, (), "producer")
     sides, of_sides = formats_of(reading)
     registry, of_registry = registry_of(reading, sides, topic)
-    return list(sides), registry, [*of_names, *reading.faults, *of_sides, *of_registry]
+    return list(sides), registry, [*of_names, *_with_argument_names([*reading.faults, *of_sides, *of_registry])]
+
+
+def _unknown_argument(name: str) -> str:
+    """Return the error for a name as the user typed it, with the argument for an option of Spark's sink."""
+    argument = _ARGUMENTS_IN_LOWER_CASE.get(name.lower())
+    if argument is None and _argument(name) in TABLE_ARGUMENTS:
+        argument = _argument(name)
+    if argument is not None:
+        suggestion = f"Did you mean '{argument}'?"
+    else:
+        suggestion = no_such_column(name, _all_arguments(), "arguments")
+    return f"send_table() has no argument '{cleaned(name)}'. {suggestion}"
 
 
 def _all_arguments() -> list[str]:
-    return [*ROLES, "failed_rows_max", "progress", *_ARGUMENTS]
+    return [*ROLES, "failed_rows_max", "progress", *TABLE_ARGUMENTS]
 
 
 def _places(
@@ -232,19 +272,20 @@ def _types(
     schema: pa.Schema, places: Mapping[str, int], encoders: Mapping[str, ColumnsEncoder | None]
 ) -> dict[int, pa.DataType]:
     """The columns that are not yet as formats, and the checks of records, know them."""
-    used = {places[role] for role in ("headers", "topic", "timestamp") if role in places}
+    used = {places[role] for role in ("headers", "topic") if role in places}
+    used |= {places[side] for side in SIDES if side in places and _is_dictionary(schema, places[side])}
     for encoder in encoders.values():
         if encoder is not None:
             used.update(encoder.positions if encoder.parent is None else [encoder.parent])
     known = {position: known_type(schema.field(position).type) for position in sorted(used)}
-    if "timestamp" in places and pa.types.is_integer(schema.field(places["timestamp"]).type):
-        del known[places["timestamp"]]
     return {position: kind for position, kind in known.items() if kind != schema.field(position).type}
 
 
-def _faults_of_types(
-    schema: pa.Schema, places: Mapping[str, int], types: Mapping[int, pa.DataType], partition: Any
-) -> list[str]:
+def _is_dictionary(schema: pa.Schema, position: int) -> bool:
+    return bool(pa.types.is_dictionary(schema.field(position).type))
+
+
+def _faults_of_types(schema: pa.Schema, places: Mapping[str, int], types: Mapping[int, pa.DataType]) -> list[str]:
     """Each column by itself, without rows, so that the fault names the argument."""
     faults: list[str] = []
     for position, field in enumerate(schema):
@@ -252,13 +293,16 @@ def _faults_of_types(
         if not roles and position not in types:
             continue
         try:
-            column = _cast(pa.nulls(0, field.type), types.get(position, field.type), field.name)
+            empty = pa.nulls(0, field.type)
+            column = convert_column(empty, types.get(position, field.type), field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
-        faults += [fault for role in roles if (fault := _role_fault(role, field, column))]
-    if isinstance(partition, bool) or not (partition is None or isinstance(partition, int | str)):
-        faults.append(f"partition must be a number or the name of a column, not {type(partition).__name__}.")
+        faults += [
+            fault
+            for role in roles
+            if (fault := _role_fault(role, field, _timestamps(empty, field.name) if role == "timestamp" else column))
+        ]
     return faults
 
 
@@ -278,63 +322,14 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
     return None
 
 
-# --- Arrow types of others
-
-_SIMPLE: tuple[tuple[Any, pa.DataType], ...] = (
-    (pa.types.is_large_string, pa.string()),
-    (pa.types.is_string_view, pa.string()),
-    (pa.types.is_large_binary, pa.binary()),
-    (pa.types.is_binary_view, pa.binary()),
-    (pa.types.is_fixed_size_binary, pa.binary()),
-    (pa.types.is_uint8, pa.int16()),
-    (pa.types.is_uint16, pa.int32()),
-    (pa.types.is_uint32, pa.int64()),
-    (pa.types.is_uint64, pa.decimal128(20, 0)),
-    (pa.types.is_float16, pa.float32()),
-    (pa.types.is_date64, pa.date32()),
-    (pa.types.is_time, pa.time64("ns")),
-)
-
-
-def known_type(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark's that holds the same values; a type that has none stays, and formats refuse it."""
-    types = pa.types
-    simple = next((known for is_kind, known in _SIMPLE if is_kind(kind) and not types.is_decimal(kind)), None)
-    if simple is not None:
-        return simple
-    if types.is_dictionary(kind):
-        return known_type(kind.value_type)
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_known_field(kind.value_field))
-    if types.is_map(kind):
-        return pa.map_(known_type(kind.key_type), _known_field(kind.item_field))
-    if types.is_struct(kind):
-        return pa.struct([_known_field(kind.field(index)) for index in range(kind.num_fields)])
-    return kind
-
-
-def _known_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, known_type(field.type), field.nullable)
-
-
-def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """Times below a microsecond are cut off. A value that does not fit is an error."""
-    if column.type == kind:
-        return column
-    try:
-        if pa.types.is_dictionary(column.type):
-            return pc.take(column.dictionary.cast(kind), column.indices)
-        return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
-    except pa.ArrowNotImplementedError:
-        raise SchemaError(f"column {cleaned(name)} of type {column.type} cannot be written; cast it") from None
-    except pa.ArrowInvalid as error:
-        raise InvalidRecordError(f"column {cleaned(name)} of type {column.type}: {cleaned(str(error))}") from None
-
-
 def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
     return batch.column(source) if isinstance(source, int) else source.encode(batch)
+
+
+def _timestamps(column: pa.Array, name: str) -> pa.Array:
+    """The timestamps of records, in their own unit: a time too far for microseconds fails its row alone."""
+    kind = decoded_type(column.type)
+    return convert_column(column, pa.int64() if pa.types.is_uint64(kind) else kind, name)
 
 
 def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:

@@ -9,6 +9,7 @@ nothing, as long as the topic has as many partitions. They ask for metadata only
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
@@ -17,6 +18,7 @@ from spark_kafka_sink.errors import InvalidRecordError, KafkaSinkError, Metadata
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender_loop import SenderLoop
+from spark_kafka_sink.topic_names import is_topic_name
 from spark_kafka_sink.words import placed
 
 _ADDED_MS = 1_000.0
@@ -68,6 +70,17 @@ class Topics:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
         in_use.until_ms[topic] = now + _IN_USE_MS
         return snapshot
+
+    def prefetch(self, topics: Iterable[str], now: float) -> set[str]:
+        """Request metadata of the topics whose partitions are not known, and return these topics, without waiting.
+
+        One request covers all of them. Metadata requests a topic that does not exist again, as long as it is in use.
+        """
+        snapshot = self._metadata.snapshot
+        unknown = {topic for topic in topics if snapshot.partition_count(topic) is None}
+        for topic in filter(is_topic_name, unknown):
+            self._metadata.add_topic(topic, now)
+        return unknown
 
     def _wait(self, topic: str, began_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():

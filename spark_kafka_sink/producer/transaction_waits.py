@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from random import Random
 from typing import NamedTuple
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import (
     ConfigurationError,
@@ -28,12 +27,13 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sender_loop import SenderLoop
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests, WaitedCall
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.states import PREPARE, Operation, advise_no_abort
-from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, advise_no_abort
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
+from spark_kafka_sink.requests.transaction_description import TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import DescribeTransactions, descriptions
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +57,12 @@ class ProducerTransactions:
         manager: TransactionManager,
         client: NetworkClient,
         accumulator: RecordAccumulator,
+        requests: ClusterRequests,
         waits: Waits,
         max_block_ms: float,
     ) -> None:
         self.manager = manager
+        self._requests = requests
         self._client = client
         self._accumulator = accumulator
         self._loop, self._metrics, self._system = waits
@@ -99,15 +101,19 @@ class ProducerTransactions:
         wanted = list(transactional_ids)
         for transactional_id in wanted:
             _check_id(transactional_id)
-        descriptions = self.manager.descriptions
-        call = descriptions.ask(wanted)
+        if not wanted:
+            return {}
+        request = DescribeTransactions(wanted)
+        call = WaitedCall([request])
+        self._requests.submit(call)
         try:
             self._loop.wakeup()
-            done = self._loop.wait(call.operation.done, self._max_block_ms)
+            ended = self._loop.wait(call.ended, self._max_block_ms)
         finally:
-            descriptions.forget(call)
-        self._take_result(call.operation, descriptions.trouble, done=done)
-        return call.found
+            self._requests.withdraw(call)
+        if not ended:
+            raise self._out_of_time(DESCRIBE, call.last_failure)
+        return descriptions(request, call.results())
 
     def prepare(self) -> TransactionIdentity | None:
         self._refuse_in_callback()
@@ -116,7 +122,7 @@ class ProducerTransactions:
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         offsets = self.manager.last_offsets()
         if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
-            raise self._out_of_time(PREPARE, self.manager.trouble)
+            raise self._out_of_time(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
 
     @contextmanager
@@ -160,18 +166,15 @@ class ProducerTransactions:
         operation = begin()
         done = self._await(operation, self._max_block_ms)
         self._metrics.waited(metric, self._system.now() - started)
-        self._take_result(operation, self.manager.trouble, done=done)
-
-    def _take_result(self, operation: Operation, trouble: str, *, done: bool) -> None:
         if not done:
-            raise self._out_of_time(operation.name, trouble)
+            raise self._out_of_time(operation.name, self.manager.last_failure)
         operation.result()
 
-    def _out_of_time(self, call: str, trouble: str) -> TransactionTimeoutError:
+    def _out_of_time(self, call: str, failure: KafkaSinkError | None) -> TransactionTimeoutError:
         return TransactionTimeoutError(
             f"transactional id {self.manager.transactional_id}: {call}() was not answered within max.block.ms "
             f"({self._max_block_ms:.0f} ms). Call {call}() again to learn how it ended."
-            + (f" The last attempt to ask a broker: {trouble}" if trouble else "")
+            + (f" The last request failed: {failure}" if failure is not None else "")
         )
 
     def _refuse_in_callback(self) -> None:
@@ -191,8 +194,11 @@ def _check_id(transactional_id: object) -> None:
 
 
 def new_transactions(
-    config: ProducerConfig, client: NetworkClient, accumulator: RecordAccumulator, waits: Waits, random: Random
+    config: ProducerConfig,
+    client: NetworkClient,
+    accumulator: RecordAccumulator,
+    requests: ClusterRequests,
+    waits: Waits,
 ) -> ProducerTransactions:
-    backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
-    manager = TransactionManager(config.transactional_id or "", config.transaction_timeout_ms, backoff)
-    return ProducerTransactions(manager, client, accumulator, waits, config.max_block_ms)
+    manager = TransactionManager(config.transactional_id or "", config.transaction_timeout_ms)
+    return ProducerTransactions(manager, client, accumulator, requests, waits, config.max_block_ms)

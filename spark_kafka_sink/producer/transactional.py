@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -16,14 +15,15 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender_loop import SenderLoop
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
 from spark_kafka_sink.producer.sending.sender import Sender
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
-    from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
-    from spark_kafka_sink.producer.transactions.transaction_description import TransactionDescription
-    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+    from spark_kafka_sink.requests.consumer_groups import GroupMetadata
+    from spark_kafka_sink.requests.transaction_description import TransactionDescription
+    from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class TransactionalProducer:
     _closed: bool
     _client: NetworkClient
     _accumulator: RecordAccumulator
+    _requests: ClusterRequests
     _loop: SenderLoop
     _sender: Sender
     _metrics: ProducerMetrics
@@ -52,37 +53,87 @@ class TransactionalProducer:
     _transactions: ProducerTransactions | None = None
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
-        """Get a producer id for the transactional id. Before the first transaction, and again if others ended one.
+        """Get a producer id for the transactional id. Call it before the first transaction.
 
-        Earlier producers of the id are fenced, and what they left open is aborted. `transactional_id`: another one
-        than the configured one. A program that runs one task after another keeps its producer and takes each task's.
+        Earlier producers of the id are fenced, and their open transaction is aborted. Call it again if another process
+        has ended a transaction of this producer. `transactional_id` replaces the configured one: a program that runs
+        one task after another keeps its producer and takes the id of each task.
+
+        Example:
+
+            producer = KafkaProducer(bootstrap_servers="localhost:9092", transactional_id="transfer-1")
+            producer.init_transactions()
         """
         self._in_transactions().init(transactional_id)
 
     def begin_transaction(self) -> None:
-        """What is sent from now on becomes visible to read_committed readers with the commit, all of it or nothing."""
+        """Begin a transaction. read_committed readers see its records after the commit, all of them or none.
+
+        Example:
+
+            producer.begin_transaction()
+            producer.send("accounts", b"-100", key=b"alice")
+            producer.send("accounts", b"+100", key=b"bob")
+            producer.commit_transaction()
+        """
         self._in_transactions().begin()
 
     def commit_transaction(self) -> None:
-        """Send everything, wait for the acknowledgements, and commit.
+        """Send all records, wait for the acknowledgements and commit the transaction.
 
         Raises TransactionAbortableError, which names the records, if one of them failed: then abort. On a
         TransactionTimeoutError the outcome is not known: call it again.
+
+        Example:
+
+            from spark_kafka_sink.errors import TransactionAbortableError
+
+            producer.begin_transaction()
+            producer.send("accounts", b"-100", key=b"alice")
+            try:
+                producer.commit_transaction()
+            except TransactionAbortableError:
+                producer.abort_transaction()
         """
         self._in_transactions().commit()
 
     def abort_transaction(self) -> None:
-        """Drop what was not sent yet, and abort what was."""
+        """Abort the transaction. Records that were not sent yet are dropped.
+
+        Also after commit_transaction() has timed out, as long as its EndTxn request was not sent.
+
+        Example:
+
+            producer.begin_transaction()
+            producer.send("accounts", b"-100", key=b"alice")
+            producer.abort_transaction()
+        """
         self._in_transactions().abort()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """`with producer.transaction():` begins one, and commits it, or aborts it if an error leaves the block."""
+        """Return a block that begins a transaction and commits it at its end.
+
+        An error in the block, or a record that failed, aborts the transaction and is raised.
+
+        Example:
+
+            with producer.transaction():
+                producer.send("accounts", b"-100", key=b"alice")
+                producer.send("accounts", b"+100", key=b"bob")
+        """
         return self._in_transactions().transaction()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Positions of a consumer group, {(topic, partition): offset}, that hold if the transaction is committed.
+        """Add positions of a consumer group, {(topic, partition): offset}, which are stored with the commit.
 
-        Once for each group and partition: of two, brokers may carry out the first one last if its answer was lost.
+        Call it once per transaction for each group and partition: of two requests, brokers may carry out the first one
+        last if its response was lost.
+
+        Example:
+
+            with producer.transaction():
+                producer.send("accounts", b"-100", key=b"alice")
+                producer.send_offsets_to_transaction({("orders", 0): 1}, "billing")
         """
         self._in_transactions().send_offsets(offsets, group)
 
@@ -91,22 +142,41 @@ class TransactionalProducer:
 
         Offsets of consumer groups are waited for, too, for at most max.block.ms: after that the call may be repeated.
         Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
+
+        Example:
+
+            producer.begin_transaction()
+            producer.send("accounts", b"-100", key=b"alice")
+            prepared = producer.prepare_transaction()
         """
         return self._in_transactions().prepare()
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """What brokers know of these transactional ids, of any producer. Ids that they do not know are missing."""
+        """Return what brokers know of these transactional ids, of any producer, without ids that they do not know.
+
+        Example:
+
+            for name, transaction in producer.describe_transactions(["transfer-1"]).items():
+                print(name, transaction.state, transaction.partitions)
+        """
         return self._in_transactions().describe(transactional_ids)
 
     def take_over_transaction(self, prepared: TransactionIdentity) -> None:
-        """Hold a transaction that another process has prepared, to commit or abort it."""
+        """Take over a transaction that another process has prepared, to commit or abort it.
+
+        Example:
+
+            other = KafkaProducer(bootstrap_servers="localhost:9092", transactional_id="transfer-1")
+            other.take_over_transaction(prepared)
+            other.commit_transaction()
+        """
         self._in_transactions().manager.take_over(prepared)
 
-    def _new_transactions(self, random: Random) -> ProducerTransactions:
+    def _new_transactions(self) -> ProducerTransactions:
         from spark_kafka_sink.producer.transaction_waits import Waits, new_transactions  # not for other producers
 
         waits = Waits(self._loop, self._metrics, self._system)
-        return new_transactions(self.config, self._client, self._accumulator, waits, random)
+        return new_transactions(self.config, self._client, self._accumulator, self._requests, waits)
 
     # --- which calls are possible
 

@@ -85,6 +85,11 @@ class Meter:
         return {f"{name}-rate": self.windowed.rate, f"{name}-total": self.read_total}
 
 
+def share_of_time(nanoseconds: Meter, now: float) -> float:
+    """Return the share of the last windows, 1 for all of their time, that a meter of nanoseconds has counted."""
+    return nanoseconds.windowed.rate(now) / 1e9
+
+
 LATENCY_MS_MIN = 1 / 16
 LATENCY_MS_MAX = float(1 << 24)
 _STEPS = 16
@@ -111,12 +116,22 @@ class Latencies:
         bucket = exponent * _STEPS + int((mantissa - 0.5) * (2 * _STEPS))
         self.counts[bucket] = self.counts.get(bucket, 0) + records
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Latencies) and self.counts == other.counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Latencies) -> Latencies:
+        both = self.copy()
+        both.merge(other)
+        return both
+
     def merge(self, other: Latencies) -> None:
         for bucket, records in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + records
 
-    def since(self, earlier: Latencies) -> Latencies:
-        """What was added after `earlier` was copied."""
+    def __sub__(self, earlier: Latencies) -> Latencies:
+        """Return what was added after `earlier` was copied."""
         counts = {bucket: records - earlier.counts.get(bucket, 0) for bucket, records in self.counts.items()}
         return Latencies({bucket: records for bucket, records in counts.items() if records})
 

@@ -9,6 +9,7 @@ record.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +34,15 @@ ROWS_AT_A_TIME = 10_000
 """Larger chunks fall out of the processor's cache and cost more per record."""
 _TAKE_BYTES_MAX = 1 << 30
 """What 32-bit offsets might not hold once rows are joined, or taken more than once."""
+_FIFTY_YEARS_MS = 50 * 365.25 * 86_400_000
+_ONE_DAY_S = 86_400
+"""Clocks differ, and times may be of tomorrow in another time zone."""
+LIKELY_SECONDS_MESSAGE = (
+    "Column timestamp has the number %d, which is a time in January 1970 in milliseconds and one of the last fifty "
+    "years in seconds. It is written as milliseconds. If it is in seconds, multiply it by 1000 or make it a timestamp."
+)
+_JOINED_CHUNK_BYTES_MAX = 1 << 16
+"""Chunks that are smaller on average are joined: a copy of them costs less than the steps for each."""
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -40,6 +50,11 @@ class RecordColumns:
     """Columns of equal length. `value` and `key` are bytes or text, `headers` lists of (key, value), `timestamp` ms.
 
     Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
+
+    Example:
+
+        columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
+        producer.send_columns("orders", columns)
     """
 
     __slots__ = ("_nbytes", "headers", "key", "num_rows", "timestamp", "value")
@@ -122,12 +137,26 @@ class RecordColumns:
         return self._checked(*[None if c is None else _take(one_array(c), positions) for _, c in self._named()])
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
-        """Runs of at most `rows_max` rows, whose columns are plain arrays (chunks of the input are joined)."""
+        """Runs of at most `rows_max` rows, whose columns are plain arrays. Only small chunks of the input are joined.
+
+        To join large ones would copy all their bytes, and fail above 2 GiB.
+        """
         if 0 < self.num_rows <= rows_max:
-            yield self.contiguous()
+            yield from self._plain_runs()
             return
         for start in range(0, self.num_rows, rows_max):
-            yield self.slice(start, rows_max).contiguous()
+            yield from self.slice(start, rows_max)._plain_runs()
+
+    def _plain_runs(self) -> Iterator[RecordColumns]:
+        """The rows in one run, or in one for each chunk if the chunks are large."""
+        chunked = [column for _, column in self._named() if isinstance(column, pa.ChunkedArray)]
+        chunks_max = max([column.num_chunks for column in chunked], default=1)
+        if chunks_max <= 1 or self.nbytes < chunks_max * _JOINED_CHUNK_BYTES_MAX:
+            yield self.contiguous()
+            return
+        ends = sorted({0, *(end for column in chunked for end in accumulate(map(len, column.chunks)))})
+        for start, end in pairwise(ends):
+            yield self.slice(start, end - start).contiguous()
 
     def contiguous(self) -> RecordColumns:
         """The rows with each column as one plain array. Only columns in several pieces are copied."""
@@ -181,7 +210,9 @@ def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Arra
 
 def _roomy(column: ArrowColumn) -> ArrowColumn:
     """The array with 64-bit offsets if 32 bits might not be enough for what is made of it."""
-    if _is_narrow(column.type) and column.get_total_buffer_size() >= _TAKE_BYTES_MAX:
+    # The buffer of a chunk that is repeated counts once in the total size, and again for each chunk in nbytes.
+    size = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
+    if _is_narrow(column.type) and size >= _TAKE_BYTES_MAX:
         return column.cast(pa.large_binary())
     return column
 
@@ -263,6 +294,25 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
     array = one_array(column)
     ticks = numbers_of(array.view(pa.int64()))
     return number_array(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None)
+
+
+def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
+    """Find a number in a column of milliseconds that is likely a count of seconds.
+
+    All numbers must be times of the last fifty years if they are seconds. As milliseconds they are in January 1970.
+    """
+    if not pa.types.is_integer(timestamp.type):
+        return None
+    for piece in pieces_of(timestamp):
+        numbers = numbers_of(piece)
+        if piece.null_count:
+            numbers = numbers[~null_mask(piece)]
+        if not len(numbers):
+            continue
+        lowest, highest = int(np.minimum.reduce(numbers)), int(np.maximum.reduce(numbers))
+        if (now_ms - _FIFTY_YEARS_MS) / 1_000 <= lowest and highest <= now_ms / 1_000 + _ONE_DAY_S:
+            return lowest
+    return None
 
 
 def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -245,10 +245,16 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
 
 
 def _decompress_zstd(data: Buffer, bytes_max: int) -> bytearray:
+    """Decompress into a buffer of ours: `stream.read` leaks its buffer when the frame is corrupt (pyarrow 26).
+
+    `pa.Codec.decompress` needs the exact size of the result, and frames written as a stream, as Java writes them, do
+    not have it.
+    """
     out = bytearray()
+    step = memoryview(bytearray(_STEP_BYTES))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-        while part := stream.read(_STEP_BYTES):
-            _add(out, part, bytes_max)
+        while size := stream.readinto(step):
+            _add(out, step[:size], bytes_max)
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -27,9 +27,19 @@ class TopicRows(NamedTuple):
         return TopicRows(self.topic, self.columns.slice(start, length), partition, rows)
 
 
-def by_topic(topic: pa.Array, columns: RecordColumns, partition: pa.Array | None) -> Iterator[TopicRows]:
-    """The topics in order of appearance, each with its rows. No Python per row."""
+def by_topic(
+    topic: pa.Array,
+    columns: RecordColumns,
+    partition: pa.Array | None,
+    prefetch_topics: Callable[[Iterable[str]], object] | None = None,
+) -> Iterator[TopicRows]:
+    """The topics in order of appearance, each with its rows. No Python per row.
+
+    `prefetch_topics` is called with all topics before the first rows, if there are several.
+    """
     topics, rows_of = _group(topic)
+    if prefetch_topics is not None and len(topics) > 1:
+        prefetch_topics(name for name in topics if name is not None)
     for name, rows in zip(topics, rows_of, strict=True):
         if len(topics) == 1:
             yield TopicRows(name, columns, partition)

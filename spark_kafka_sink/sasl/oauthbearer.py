@@ -3,6 +3,7 @@
     client  n,,^Aauth=Bearer <token>^A[<extension>=<value>^A ...]^A            ^A is the byte 1
     server  nothing: accepted    or    {"status":"invalid_token", ...}
     client  ^A                         (only after a refusal, so that the server can end the conversation)
+    server  fails with the same JSON as its message, as Kafka's broker does
 
 Unsecured tokens (`alg` none) are for tests: they have the form of a JSON Web Token and no signature.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 _CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
 _LATEST_EXPIRY_S = 1e12
+_INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
+
+_log = logging.getLogger(__name__)
 
 
 def extension_fault(name: str, value: str) -> str | None:
@@ -73,22 +78,23 @@ class OauthBearerServer:
 
     def __init__(self, accept: Callable[[str], AcceptedToken]) -> None:
         self._accept = accept
-        self._refusal: AuthenticationError | None = None
+        self._rejected = False
         self.complete = False
         self.principal = ""
         self.credential_lifetime_ms: float | None = None
 
     def step(self, token: bytes) -> bytes:
-        if self._refusal is not None:
-            raise self._refusal
+        if self._rejected:
+            raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.complete:
             raise AuthenticationError("OAUTHBEARER: the conversation is over")
         authzid, bearer = _bearer_token(token)
         try:
             accepted = self._accept(bearer)
         except AuthenticationError as error:
-            self._refusal = error
-            return b'{"status":"invalid_token"}'
+            _log.warning("Rejected a token: %s", error)
+            self._rejected = True
+            return _INVALID_TOKEN_MESSAGE.encode()
         if authzid and authzid != accepted.principal:
             raise AuthenticationError("OAUTHBEARER: a user may act for himself only")
         self.complete = True

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
 from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.in_flight import InFlightRequest
+from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from tests.client.rig import Rig, failed_in_order, ready_rig, rig_with_requests
@@ -70,6 +73,37 @@ def test_an_answer_with_the_wrong_correlation_id_ends_the_connection() -> None:
     assert failed_in_order(rig, 3)
     assert "answer to request" in rig.responses[0].reason
     rig.make_ready()
+
+
+def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rig_with_requests(3)
+
+    def fail(*_: object) -> None:
+        raise ValueError("not expected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InFlightRequest, "decode", fail)
+        rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0].answer(PID)
+        rig.poll_until(lambda: bool(rig.responses))
+    assert failed_in_order(rig, 3)
+    assert "unexpected error: ValueError: not expected" in rig.responses[0].reason
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "broker 0 (b0:9092): the connection is closed after an unexpected error."
+    ]
+    rig.make_ready()
+
+
+@pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
+def test_faults_of_accounting_while_decoding_are_raised_out_of_the_poll(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    rig = rig_with_requests(1)
+    monkeypatch.setattr(InFlightRequest, "decode", Mock(side_effect=error("inconsistent")))
+    rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0].answer(PID)
+    with pytest.raises(error, match="inconsistent"):
+        rig.poll_until(lambda: bool(rig.responses))
 
 
 def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() -> None:

@@ -279,6 +279,31 @@ def test_an_id_can_be_used_again_after_its_channel_was_closed(system: FakeSystem
     assert selector.is_channel_ready("a")
 
 
+def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system: FakeSystem) -> None:
+    selector = Selector(system, counts_channels=True)
+    for host in ("one", "two"):
+        system.listen(host, 9092, FramePeer(lambda connection, payload: connection.send(frame(payload * 2))))
+    for channel_id, host in (("a", "one"), ("b", "two"), ("a", "one")):
+        selector.close_channel(channel_id)
+        selector.connect(channel_id, system.resolve(host, 9092)[0])
+        poll_until(selector, lambda: bool(selector.connected))
+        selector.send(NetworkSend(channel_id, [b"12345"]))
+        poll_until(selector, lambda: bool(selector.completed_receives))
+    assert selector.counts.channels is not None
+    counts = selector.counts.channels
+    assert [(counts[name].sends, counts[name].receives) for name in ("a", "b")] == [(2, 2), (1, 1)]
+    assert [(counts[name].bytes_sent, counts[name].bytes_received) for name in ("a", "b")] == [(18, 28), (9, 14)]
+    assert [list(counts[name].send_sizes) for name in ("a", "b")] == [[9, 9], [9]]
+    assert (selector.counts.bytes_sent, selector.counts.bytes_received, selector.counts.sends) == (27, 42, 3)
+
+
+def test_a_listener_keeps_no_counts_of_its_many_channels(system: FakeSystem, selector: Selector) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connect(system, selector)
+    assert selector.counts.channels is None
+    assert selector.counts.connections_opened == 1
+
+
 def test_close_leaves_no_socket_open(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     for number in range(5):

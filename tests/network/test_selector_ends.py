@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.network.channel import ChannelStateKind
-from spark_kafka_sink.network.frame import NetworkSend
+import pytest
+
+from spark_kafka_sink.errors import IllegalStateError
+from spark_kafka_sink.network.channel import ChannelStateKind, KafkaChannel
+from spark_kafka_sink.network.frame import NetworkReceive, NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeSystem
-from tests.network.peers import SilentPeer, connect, frame, poll_until, received
+from tests.network.peers import SilentPeer, address, connect, frame, poll_until, received
 from tests.network.test_selector import selector as selector
 from tests.network.test_selector import system as system
 
@@ -110,3 +113,99 @@ def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, select
     state = selector.disconnected["a"]
     assert (state.kind, received(selector)) == (ChannelStateKind.READY, [])
     assert str(state.error) == "broker:9092: the other end closed the connection"
+
+
+def test_unexpected_error_closes_only_its_channel_and_is_logged_once(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    failing, healthy = connect(system, selector, "a"), connect(system, selector, "b")
+    failing.send(frame(b"1"))
+    healthy.send(frame(b"2"))
+    read = KafkaChannel.read
+
+    def fail_in_channel_a(channel: KafkaChannel, now: float) -> NetworkReceive | None:
+        if channel.id == "a":
+            raise ValueError("not expected")
+        return read(channel, now)
+
+    monkeypatch.setattr(KafkaChannel, "read", fail_in_channel_a)
+    selector.poll(1000)
+    assert received(selector) == [("b", b"2")]
+    assert list(selector.disconnected) == ["a"]
+    assert "unexpected error: ValueError: not expected" in str(selector.disconnected["a"].error)
+    selector.poll(0)
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    healthy.send(frame(b"3"))
+    selector.poll(1000)
+    assert received(selector) == [("b", b"3")]
+
+
+def test_unexpected_error_while_reading_after_a_reset_closes_the_channel(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    closing_channel(system, selector, b"1", b"2")
+    assert received(selector) == [("a", b"1")]
+
+    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+        raise ValueError("not expected")
+
+    monkeypatch.setattr(KafkaChannel, "read", fail)
+    selector.poll(0)
+    assert list(selector.disconnected) == ["a"]
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
+def test_faults_of_accounting_are_raised_out_of_the_poll(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    connection = connect(system, selector)
+    connection.send(frame(b"1"))
+
+    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+        raise error("inconsistent")
+
+    monkeypatch.setattr(KafkaChannel, "read", fail)
+    with pytest.raises(error, match="inconsistent"):
+        selector.poll(1000)
+
+
+@pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
+def test_faults_of_accounting_while_reading_after_a_reset_are_raised_out_of_the_poll(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    system.listen("broker", 9092, SilentPeer())
+    closing_channel(system, selector, b"1", b"2")
+
+    def fail(_: KafkaChannel, now: float) -> NetworkReceive | None:
+        raise error("inconsistent")
+
+    monkeypatch.setattr(KafkaChannel, "read", fail)
+    with pytest.raises(error, match="inconsistent"):
+        selector.poll(0)
+
+
+def test_channel_that_fails_in_the_poll_in_which_it_connects_is_not_reported_as_connected(
+    system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_connect = KafkaChannel.finish_connect
+
+    def connect_without_login(channel: KafkaChannel) -> None:
+        finish_connect(channel)
+        channel.ready = False
+
+    def fail(_: KafkaChannel, now: float) -> None:
+        raise ValueError("not expected")
+
+    monkeypatch.setattr(KafkaChannel, "finish_connect", connect_without_login)
+    monkeypatch.setattr(KafkaChannel, "prepare", fail)
+    system.listen("broker", 9092, SilentPeer())
+    selector.connect("a", address(system))
+    for _ in range(3):
+        selector.poll(10)
+        if selector.disconnected:
+            break
+    assert (selector.connected, list(selector.disconnected)) == ([], ["a"])

@@ -240,6 +240,8 @@ def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
     words = pair.client_error()
+    counts = pair.client.counts
+    assert (counts.successful_authentications, counts.failed_authentications) == (0, 1)
     assert "not trusted" in words
     assert "ssl.truststore" in words
     assert "localhost:9093" in words
@@ -275,6 +277,8 @@ def test_a_client_with_a_certificate_is_let_in(
     server.minimum_version = server.maximum_version = version
     pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
     pair.shake_hands()
+    counts = pair.client.counts
+    assert (counts.successful_authentications, counts.failed_authentications) == (1, 0)
 
 
 @BOTH_VERSIONS
@@ -287,6 +291,10 @@ def test_a_client_without_a_certificate_learns_that_one_is_demanded(
     pairs.append(pair := TlsPair(client_context(certificates), server))
     assert "certificate" in pair.client_error()
     assert "ssl.keystore" in pair.client_error()
+    counts = pair.client.counts
+    assert counts.failed_authentications == 1
+    assert counts.successful_authentications == (1 if version is ssl.TLSVersion.TLSv1_3 else 0)
+    assert counts.failed_reauthentications == 0
 
 
 def test_a_client_whose_certificate_has_an_unknown_issuer_gets_an_error_that_names_it(

@@ -8,9 +8,11 @@ import pickle
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.records.compression import Codec
+from tests.producer.kafka_clients_options import PRODUCER_OPTION_NAMES
 
 SERVERS = {"bootstrap.servers": "a:9092, b:9093"}
 
@@ -119,6 +121,29 @@ def test_what_only_java_can_do_is_refused_with_the_reason(name: str, value: obje
     assert words in fault
 
 
+def test_every_option_of_kafka_clients_is_known() -> None:
+    assert not PRODUCER_OPTION_NAMES - PRODUCER_OPTIONS.keys() - SECURITY_OPTIONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "value"),
+    [
+        ("partitioner.rack.aware", "false", "true"),
+        ("client.rack", "", "eu-west-1a"),
+        ("bootstrap.resolve.timeout.ms", "0", "30000"),
+        ("metadata.cluster.check.enable", "false", "true"),
+        ("buffer.memory.allocation.strategy", "full", "incremental"),
+    ],
+)
+def test_rejects_option_that_is_not_supported_yet_unless_it_has_its_default(
+    name: str, default: str, value: str
+) -> None:
+    assert parse(**{name: default}) == parse()
+    (fault,) = faults_of(**{name: value})
+    assert fault.startswith(f"{name} cannot be set: not supported yet: ")
+    assert fault.endswith(". Leave it out.")
+
+
 def test_java_only_options_at_their_harmless_value_are_accepted() -> None:
     config = parse(interceptor_classes="", metric_reporters=[], enable_metrics_push=False)
     assert config == parse(metrics_recording_level="info")
@@ -166,6 +191,17 @@ def test_more_than_five_in_flight_need_idempotence_switched_off_by_hand() -> Non
     assert len(faults_of(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": True})) == 1
     config = parse(**{"max.in.flight.requests.per.connection": 6, "enable.idempotence": False})
     assert config.max_in_flight_requests_per_connection == 6
+
+
+def test_too_many_in_flight_are_rejected_without_a_word_on_idempotence(caplog: pytest.LogCaptureFixture) -> None:
+    faults_of(**{"max.in.flight.requests.per.connection": 10})
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("acks", "warns"), [("0", True), ("1", False), ("all", False)])
+def test_acks_0_warns_of_lost_records(acks: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
+    parse(acks=acks)
+    assert ("Records can be lost without an error" in caplog.text) == warns
 
 
 def test_idempotence_can_be_switched_off() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from tests.producer.batching.one_piece import append_rows
 
 

@@ -33,15 +33,16 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     return batch
 
 
-def new_metrics(io: IoCounts | None = None) -> ProducerMetrics:
-    return ProducerMetrics(WINDOW_MS, 2, io or IoCounts(), {"requests-in-flight": lambda now: now / 100})
+def new_metrics(io: IoCounts | None = None, pool: BufferPool | None = None) -> ProducerMetrics:
+    gauges = {"requests-in-flight": lambda now: now / 100}
+    return ProducerMetrics(WINDOW_MS, 2, io or IoCounts(), pool or BufferPool(1 << 20, Clock()), gauges)
 
 
 def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     metrics = new_metrics()
     metrics.request_sent({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
-    metrics.request_answered(40, 0, 240)
-    metrics.request_answered(60, 10, 260)
+    metrics.request_answered(1, 40, 0, 240)
+    metrics.request_answered(2, 60, 10, 260)
     values = metrics.all(300)
     assert (values["batch-size-avg"], values["batch-size-max"]) == (150, 200)
     assert (values["record-send-total"], values["record-send-rate"]) == (8, 8 / 30)
@@ -53,15 +54,17 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
 
 
 def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
-    metrics = ProducerMetrics(WINDOW_MS, 2, IoCounts(), {"bufferpool-wait-time-ns-total": lambda now: 3_000_000})
+    pool = BufferPool(1 << 20, Clock())
+    metrics = new_metrics(pool=pool)
+    pool.wait_ms_total = 3
     before = metrics.totals(0)
     plain, packed = sent_batch(3, 39), sent_batch(5, 1000, Codec.ZSTD)
     metrics.request_sent({"t": {0: plain, 1: packed}}, 130)
     assert metrics.totals(140).records == 0
     metrics.batches_stored([plain], 140)
     metrics.batches_stored([packed], 300)
-    metrics.request_answered(5, 7, 300)
-    metrics.records_retried("t", 7, 100)
+    metrics.request_answered(1, 5, 7, 300)
+    metrics.count_retries("t", 7, 100)
     metrics.records_failed("t", 2, 100)
     totals = metrics.totals(300)
     assert (totals.records, totals.bytes, totals.uncompressed_bytes) == (8, 39 + packed.body_bytes + 122, 39 + 1122)
@@ -70,7 +73,9 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # since they were made, at 100
     assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
     metrics.batches_stored([sent_batch(1, 39)], 300)
-    assert metrics.totals(300).since(totals)[:3] == (1, 100, 100)
+    added = metrics.totals(300) - totals
+    assert (added.records, added.bytes, added.uncompressed_bytes, added.retries) == (1, 100, 100, 0)
+    assert metrics.totals(300) == totals + added
     assert (before.records, before.latencies.counts) == (0, {})
 
 
@@ -83,7 +88,7 @@ def test_compression_rate_is_compressed_over_uncompressed() -> None:
 
 def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
     metrics = new_metrics()
-    metrics.records_retried("t", 7, 100)
+    metrics.count_retries("t", 7, 100)
     metrics.records_failed("t", 2, 100)
     metrics.batch_split(100)
     values = metrics.all(100)
@@ -127,17 +132,44 @@ def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_th
     assert math.isnan(later["io-time-ns-avg"])
 
 
+def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
+    io = IoCounts(counts_channels=True)
+    metrics = new_metrics(io)
+    first, bootstrap = io.channel("1"), io.channel("-1")
+    assert first is not None
+    assert bootstrap is not None
+    for size in (100, 300):
+        first.sent(size)
+        first.completed_send(size)
+    first.received(70)
+    first.completed_receive()
+    bootstrap.sent(50)
+    metrics.request_answered(1, 40, 0, 240)
+    metrics.request_answered(1, 60, 0, 260)
+    values = metrics.all(1000)
+    node = {name.partition("{")[0]: value for name, value in values.items() if name.endswith("{node-id=node-1}")}
+    assert (node["request-total"], node["request-rate"], node["response-total"]) == (2, 2 / 30, 1)
+    assert (node["outgoing-byte-total"], node["incoming-byte-total"]) == (400, 70)
+    assert (node["request-size-avg"], node["request-size-max"]) == (200, 300)
+    assert (node["request-latency-avg"], node["request-latency-max"]) == (50, 60)
+    assert values["outgoing-byte-total{node-id=node--1}"] == 50
+    assert math.isnan(values["request-latency-avg{node-id=node--1}"])
+
+
 def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
-    metrics = new_metrics()
+    io = IoCounts(counts_channels=True)
+    metrics = new_metrics(io)
+    io.channel("1")
+    metrics.request_answered(1, 40, 0, 240)
     metrics.request_sent({"t": {0: sent_batch(3, 39)}}, 200)
-    metrics.records_retried("a{topic=b}", 7, 100)
+    metrics.count_retries("a{topic=b}", 7, 100)
     for name, value in metrics.all(300).items():
         assert metrics.one(name, 300) == pytest.approx(value, nan_ok=True), name
     with pytest.raises(
         KeyError, match=r"record-retry-totals is not a metric of the producer. Is record-retry-total meant"
     ):
         metrics.one("record-retry-totals", 300)
-    for unknown in ("record-retry-total{topic=unknown}", "nonsense{topic=t}"):
+    for unknown in ("record-retry-total{topic=unknown}", "nonsense{topic=t}", "request-total{node-id=node-2}"):
         with pytest.raises(KeyError):
             metrics.one(unknown, 300)
 
@@ -147,7 +179,21 @@ def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -
     metrics.rows_refused(5, 100)
     values = metrics.all(100)
     assert values["record-error-total"] == 5
-    assert not [name for name in values if "{topic=" in name]
+    assert not [name for name in values if "{" in name]
+
+
+def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
+    pool = BufferPool(1000, Clock())
+    metrics = new_metrics(pool=pool)
+    pool.reserve(400, 0)
+    pool.wait_ms_total, pool.exhausted_total = 6_000, 3
+    values = metrics.all(1000)
+    assert (values["buffer-total-bytes"], values["buffer-available-bytes"]) == (1000, 600)
+    assert (values["bufferpool-wait-ratio"], values["bufferpool-wait-time-ns-total"]) == (0.2, 6e9)
+    assert (values["buffer-exhausted-rate"], values["buffer-exhausted-total"]) == (0.1, 3)
+    later = metrics.all(1000 + 3 * WINDOW_MS)
+    assert (later["bufferpool-wait-ratio"], later["buffer-exhausted-rate"]) == (0, 0)
+    assert (later["bufferpool-wait-time-ns-total"], later["buffer-exhausted-total"]) == (6e9, 3)
 
 
 def test_time_that_callers_wait_is_added_up() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from pickle import PicklingError
 
 import pyarrow as pa
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 
 from spark_kafka_sink.errors import (
     BrokerError,
@@ -22,6 +27,7 @@ from spark_kafka_sink.producer.futures import FUTURE_BYTES
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
+from spark_kafka_sink.producer.serializers import serialize_json
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -62,6 +68,23 @@ def test_records_and_columns_come_back_with_their_offsets() -> None:
     producer.close()
     assert cluster.values("t", 1) == [b"v", b"a", b"b"]
     assert not cluster.system.open_sockets
+
+
+def test_rejects_pickling_of_a_closure_with_a_producer() -> None:
+    """Spark pickles the function of foreachPartition on the driver, and with it what the function refers to."""
+    _, producer = simulated()
+
+    def send_rows(rows: Iterable[bytes]) -> None:
+        for row in rows:
+            producer.send("t", row)
+
+    with pytest.raises(PicklingError, match=r"A KafkaProducer cannot be pickled: .* create one in each partition"):
+        CloudPickleSerializer().dumps(send_rows)  # type: ignore[no-untyped-call]
+    calls: tuple[Callable[[object], object], ...] = (pickle.dumps, copy.copy, copy.deepcopy)
+    for call in calls:
+        with pytest.raises(TypeError, match="A KafkaProducer cannot be pickled"):
+            call(producer)
+    producer.close()
 
 
 def test_an_unknown_topic_fails_the_record_within_max_block_ms() -> None:
@@ -143,9 +166,12 @@ def test_a_call_without_rows_needs_no_broker_and_no_topic() -> None:
 
 
 def test_a_serializer_that_raises_fails_its_record_alone() -> None:
-    _, producer = simulated()
+    cluster = SimulatedCluster(FakeSystem(), topics={"t": 1})
+    producer = SimulatedProducer(
+        cluster.system, {"bootstrap.servers": cluster.bootstrap_servers}, value_serializer=serialize_json
+    )
     assert isinstance(error_of(producer, ProducerRecord("t", object())), InvalidRecordError)
-    assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
+    assert outcome(producer, producer.send(ProducerRecord("t", "v"))).offset == 0
 
 
 def test_a_header_that_a_serializer_adds_is_sent_with_its_record_alone() -> None:
@@ -297,7 +323,8 @@ def test_every_record_that_fails_counts_as_an_error_whether_a_broker_refused_it_
         return producer.metrics()["record-error-total"]
 
     producer.send(ProducerRecord("t", b"v" * 1000))
-    producer.send(ProducerRecord("t", object()))
+    with pytest.raises(InvalidRecordError):
+        producer.send(ProducerRecord("t", object()))
     producer.send(ProducerRecord("missing", b"v"))
     assert errors() == 3
     columns = RecordColumns(pa.array([b"v", b"v" * 1000, b"v", b"v"]))

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 import tqdm
 
-from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
+from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns, TableResult
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer import tables
-from spark_kafka_sink.producer.table_plan import known_type
+from spark_kafka_sink.producer.table_types import known_type
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.formats.fake_registry import fake_registry
 
@@ -171,6 +171,20 @@ def test_no_more_is_read_when_too_many_rows_have_failed(
         result.raise_for_failures()
 
 
+@pytest.mark.parametrize("limit", [-1, 1.5, True, None])
+def test_rejects_a_failed_rows_max_that_is_not_a_number_of_rows(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str, limit: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match="failed_rows_max must be a number of rows, 0 or more, not"):
+        producer.send_table(topic, pa.table({"value": ["1"]}), failed_rows_max=limit)
+    assert written(broker, topic, "value") == []
+
+
+def test_raises_for_a_result_that_is_incomplete_without_failures() -> None:
+    with pytest.raises(DeliveryError, match="Only the first 10 rows were read and written"):
+        TableResult(rows_written=10, is_complete=False).raise_for_failures()
+
+
 def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(impatient: KafkaProducer) -> None:
     with pytest.raises(MetadataTimeoutError, match="Create the topic, or correct its name"):
         impatient.send_table("nowhere", pa.table({"value": ["1"]}))
@@ -194,17 +208,22 @@ def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, top
         (pa.table(PEOPLE), {"value": "id", "key": "age"}, "key='age': column key must be a string or binary column"),
         (pa.table(PEOPLE), {"value": ["id", "age"]}, 'add value_format="json", or another one'),
         (pa.table(PEOPLE), {"value": "id", "partition": "id"}, "partition='id': column partition must be of integers"),
-        (pa.table(PEOPLE), {"value": "id", "partition": True}, "partition must be a number or the name of a column"),
+        (pa.table(PEOPLE), {"value": "id", "partition": True}, "partition must be the name of a column or a number"),
         (pa.table(PEOPLE), {"value": "id", "timestamp": "id"}, "timestamp='id': column timestamp must be a timestamp"),
         (pa.table(PEOPLE), {"value": "id", "headers": "id"}, "headers='id': column headers must be a list of struct"),
         (pa.table(PEOPLE), {"value_format": "xml"}, "value_format must be one of json, avro"),
         (pa.table(PEOPLE), {"value_formt": "json"}, "Is 'value_format' meant?"),
+        (pa.table(PEOPLE), {"valueFormat": "json"}, "has no argument 'valueFormat'. Did you mean 'value_format'?"),
+        (pa.table(PEOPLE), {"schema.registry.url": "a"}, "'schema.registry.url'. Did you mean 'schema_registry_url'?"),
+        (pa.table(PEOPLE), {"valueColumns": "id"}, "has no argument 'valueColumns'. Did you mean 'value'?"),
+        (pa.table(PEOPLE), {"VALUE_FORMAT": "json"}, "'value_format', but the names of arguments are case-sensitive"),
+        (pa.table(PEOPLE), {"value": "id", "key": "valueFormat"}, "key: there is no column 'valueFormat'"),
         (pa.table(PEOPLE), {"value_format": "json", "value": ["aeg"]}, "Argument 'value': there is no column 'aeg'"),
         (pa.table(PEOPLE), {"value_format": "avro-confluent"}, "schema_registry_url is not set"),
         (pa.table(PEOPLE), {"value_format": "json", "value_schema": "{}"}, "Argument 'value_schema' has no effect"),
         (pa.table({"x": pa.array([1], pa.duration("s"))}), {"value_format": "json"}, "column x of type duration"),
         (pl.LazyFrame(PEOPLE), {}, "polars.LazyFrame: write table.collect()"),
-        (pl.Series([1]), {}, "a table with named columns; polars.Series has none"),
+        (pl.Series([1]), {}, "cannot read polars.Series as one: Cannot import schema"),
         ([{"value": "1"}], {}, "not list: write pa.Table.from_pylist(table)"),
         (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "the column 'a' is there 2 times"),
     ],

@@ -8,7 +8,7 @@ from unittest.mock import Mock, PropertyMock
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.handlers import HANDLERS
+from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
@@ -16,6 +16,8 @@ from spark_kafka_sink.producer.murmur2 import partitions_of_keys
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
+from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+from spark_kafka_sink.producer.tables import TableSender
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
@@ -172,6 +174,41 @@ def metadata_requests(cluster: SimulatedCluster) -> int:
     return sum(frame[:2] == ApiKey.METADATA.value.to_bytes(2, "big") for _, _, frame in cluster.requests)
 
 
+def test_one_metadata_request_covers_all_topics_of_a_table() -> None:
+    cluster, producer = simulated(metadata_max_age_ms=3_600_000)
+    topics = [f"topic-{number}" for number in range(50)]
+    for topic in topics:
+        cluster.core.create_topic(topic)
+    table = pa.table({"topic": [*topics, None, "not/a/topic"], "value": ["v"] * 52})
+    sender = TableSender(producer, plan_table(None, table.schema, Mapped(), {}), 10)
+    requests = metadata_requests(cluster)
+    (batch,) = table.to_batches()
+    sender._send(batch, 0)
+    assert metadata_requests(cluster) == requests + 1
+
+
+def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed() -> None:
+    cluster, producer = simulated(metadata_max_age_ms=3_600_000, metadata_max_idle_ms=5_000)
+    batch = pa.record_batch({"topic": ["late", "t"], "value": ["v", "v"]})
+    other = pa.record_batch({"topic": ["t"], "value": ["v"]})
+    sender = TableSender(producer, plan_table(None, batch.schema, Mapped(), {}), 1_000)
+    sender._send(batch, 0)
+    requests, started = metadata_requests(cluster), cluster.system.now()
+    for row in range(60):  # no row waits again, and the topic stays in use
+        sender._send(batch, row)
+        sender._send(other, row)
+        pass_time(producer, 1_000)
+    assert cluster.system.now() - started == pytest.approx(60_000, abs=1_000)
+    assert metadata_requests(cluster) - requests <= 80
+    assert sender.result.rows_failed == 61
+    cluster.core.create_topic("late", 1)
+    pass_time(producer, 3_000)
+    sender._send(batch, 60)
+    pass_time(producer, 1_000)
+    assert sender.result.rows_failed == 61
+    assert cluster.values("late") == [b"v"]
+
+
 def test_the_metadata_that_a_wait_asks_for_comes_without_a_spin() -> None:
     cluster, producer = simulated()
     rounds, asked = loop_of(producer).rounds, metadata_requests(cluster)
@@ -186,7 +223,7 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
     answer = MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="broker0", port=9092)], topics=[])
     asked = metadata_requests(cluster)
     with pytest.MonkeyPatch.context() as leaving_out:
-        leaving_out.setitem(HANDLERS, ApiKey.METADATA, lambda context, request: answer)
+        leaving_out.setattr(handler_module(ApiKey.METADATA), "handle", lambda context, request: answer)
         error = producer.send("left-out", b"v").exception(0)
     assert isinstance(error, MetadataTimeoutError)
     assert "Brokers answered, but their answer leaves this topic out." in str(error)

@@ -20,12 +20,14 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.record import ProducerRecord
+from spark_kafka_sink.producer.sending.cluster_requests import WaitedCall
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.requests.transactions import DescribeTransactions
 from tests.producer.transactional_cases import (
     BOTH,
     ID,
@@ -284,7 +286,7 @@ def test_a_call_whose_time_is_up_says_what_the_broker_last_answered(version: int
     cluster, producer = begun(version, max_block_ms=1000)
     sent(producer, b"1")
     loading = cluster.control.when(api=ApiKey.END_TXN, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
-    with pytest.raises(TransactionTimeoutError, match=r"The last attempt to ask a broker: COORDINATOR_LOAD_IN_PROGRES"):
+    with pytest.raises(TransactionTimeoutError, match=r"The last request failed: .*COORDINATOR_LOAD_IN_PROGRESS"):
         producer.commit_transaction()
     loading.remove()
     producer.commit_transaction()
@@ -352,15 +354,16 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     for name, node in coordinators.items():
         cluster.control.move_coordinator(name, node)
     producer.describe_transactions("ab")
-    descriptions = sender_of(producer)._transactions.descriptions  # type: ignore[union-attr]
     cluster.system.swallow("broker1", 9093)
     cluster.cut(1)
     pass_time(producer, 200)
     since = cluster.system.now()
-    of_one, of_other = descriptions.ask("a"), descriptions.ask("b")
-    assert loop_of(producer).run_until(of_other.operation.done.is_set, 60_000)
+    of_one, of_other = WaitedCall([DescribeTransactions(["a"])]), WaitedCall([DescribeTransactions(["b"])])
+    for call in (of_one, of_other):
+        sender_of(producer)._requests.submit(call)
+    assert loop_of(producer).run_until(of_other.ended.is_set, 60_000)
     assert cluster.system.now() - since < 1_000
-    assert not of_one.operation.done.is_set()
+    assert not of_one.ended.is_set()
 
 
 @BOTH

@@ -227,6 +227,26 @@ def test_23_the_end_is_not_asked_for_while_a_request_of_an_expired_batch_is_open
     assert ended >= 800  # the second request was given up then
 
 
+# --- 13: a topic that is created again
+
+
+def test_13_a_topic_created_again_between_two_partitions_of_a_transaction_fails_the_commit() -> None:
+    """Transactions of version 2 write by topic id; the leader rejects the id of the topic that was deleted."""
+    cluster, producer = begun(2)
+    sent(producer, b"1")
+    cluster.control.delete_topic("t")
+    cluster.control.create_topic("t", 2)
+    sent(producer, b"2", partition=1)
+    with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert committed(cluster, 1) == []
+    producer.begin_transaction()
+    sent(producer, b"3", partition=1)
+    producer.commit_transaction()
+    assert committed(cluster, 1) == [b"3"]
+
+
 # --- 24: transactions that are never ended
 
 
@@ -253,6 +273,34 @@ def test_24_a_commit_after_the_timeout_fails_and_nothing_is_seen(version: int) -
     with pytest.raises(BrokerError, match=refused):
         producer.commit_transaction()
     assert committed(cluster) == []
+
+
+@BOTH
+def test_commit_after_the_timeout_names_transaction_timeout_ms_and_a_new_producer_works(version: int) -> None:
+    cluster, producer = begun(version, transaction_timeout_ms=5000)
+    sent(producer, b"1")
+    pass_time(producer, 6000)
+    with pytest.raises(BrokerError, match=r"longer than transaction\.timeout\.ms \(5000 ms\)") as raised:
+        producer.commit_transaction()
+    assert "has taken over" not in str(raised.value)
+    producer.close()
+    heir = producer_of(cluster)
+    heir.init_transactions()
+    heir.begin_transaction()
+    sent(heir, b"2")
+    heir.commit_transaction()
+    assert committed(cluster) == [b"2"]
+
+
+@BOTH
+def test_commit_of_a_fenced_producer_does_not_name_a_timeout_before_it(version: int) -> None:
+    cluster, producer = begun(version, transaction_timeout_ms=5000)
+    sent(producer, b"1")
+    heir = producer_of(cluster)
+    heir.init_transactions()
+    with pytest.raises(BrokerError) as raised:
+        producer.commit_transaction()
+    assert "timeout" not in str(raised.value)
 
 
 @BOTH

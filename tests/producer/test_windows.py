@@ -40,9 +40,9 @@ def test_what_came_after_a_moment_is_found() -> None:
     before = latencies.copy()
     latencies.add(5, 1)
     latencies.add(80, 2)
-    assert sum(latencies.since(before).counts.values()) == 3
+    assert sum((latencies - before).counts.values()) == 3
     assert before.counts == {52: 10}
-    assert latencies.since(latencies.copy()).counts == {}
+    assert (latencies - latencies.copy()).counts == {}
 
 
 @pytest.mark.parametrize("latency", [-5.0, 0.0, 1e-9, 1 / 16, 1.0, 4.9999, 5.0, 5.25, 16.0, 1e12, math.inf])

@@ -4,8 +4,9 @@
     python -m tests.producer.transaction_explorer --seed 17           replays one, with what happened
 
 One or two transactional ids write into the same partitions, in transactions of version 1 or 2. Producers are killed, or
-replaced and go on as zombies; what they prepare is ended by other producers, which are killed and replaced, too. After
-each round of a sender, what should hold in the state of each partition does hold.
+replaced and go on as zombies; what they prepare is ended by other producers, which are killed and replaced, too. In
+half of the runs a second thread calls send() while the first one writes, commits or aborts. After each round of a
+sender, what should hold in the state of each partition does hold.
 
 After each run, for a read_committed reader: each transaction is there whole or not at all; whole if its commit
 succeeded, not at all if it was aborted or its commit was never asked for; and its offsets with it. Each partition has
@@ -23,12 +24,13 @@ from random import Random
 
 from spark_kafka_sink.broker.transactions import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
 from tests.left_over import nothing_is_left
 from tests.producer.explorer import check_partitions_of, command
 from tests.producer.schedules import TOPIC
+from tests.producer.second_caller import serialize_paused
 from tests.producer.transaction_lives import Committer, Life, Numbers, Written, group_of
 from tests.producer.transaction_schedules import TransactionSchedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
@@ -56,6 +58,7 @@ class TransactionRun:
         self.cluster.outlives_connections = True
         self.timeout_ms = random.choice((PATIENT_MS, PATIENT_MS, HASTY_MS))
         self.pauses_ms = random.choice(((0.1, 3, 40, 400), (300, 1500)))
+        self.has_second_callers = random.random() < 0.5
         self.schedule = TransactionSchedule(random, self.cluster, self.ids, self.partitions)
         self.numbers = Numbers()
         self.producers: list[KafkaProducer] = []
@@ -89,6 +92,7 @@ class TransactionRun:
         producer = simulated_producer(
             self.cluster,
             random.randrange(1 << 30),
+            serialize_paused,
             transactional_id=transactional_id,
             transaction_timeout_ms=self.timeout_ms,
             linger_ms=random.choice((0, 5)),
@@ -122,6 +126,10 @@ class TransactionRun:
         check_partitions_of(producer)
         if self.random.random() < 0.1:
             self.random.choice(self.lives).serve()
+        if self.has_second_callers and self.random.random() < 0.2:
+            for life in self.lives:
+                if life.producer is producer and not life.closed:
+                    life.call_from_second_thread()
 
     # --- what happens
 
@@ -189,7 +197,9 @@ class TransactionRun:
     # --- the end
 
     def end(self) -> None:
+        self.has_second_callers = False
         for life in self.lives:
+            life.end_second_call()
             life.go_on()
         for life in self.lives:
             life.close()

@@ -22,9 +22,10 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import WALL_MS
 from tests.producer.schedules import TOPIC
+from tests.producer.second_caller import PausedValue, SecondCaller
 from tests.producer.virtual_time import loop_of
 
 TRIES_MAX = 100
@@ -91,6 +92,8 @@ class Life:
         self._ready = False
         self._busy = False
         self._ending = ""
+
+        self.second_caller: SecondCaller | None = None
 
     @property
     def over(self) -> bool:
@@ -194,6 +197,40 @@ class Life:
             to.offset = self._numbers.take()
             with contextlib.suppress(TransactionAbortableError, TransactionTimeoutError):
                 self.producer.send_offsets_to_transaction({(TOPIC, 0): to.offset}, group_of(self.transactional_id))
+
+    def call_from_second_thread(self) -> None:
+        """Begin a send() in another thread, or let the one that has begun go on."""
+        if self.second_caller is None or self.second_caller.is_done():
+            if self.open is None or self._ending:
+                return
+            self.second_caller = self._second_call(self.open)
+        self.second_caller.step()
+
+    def end_second_call(self) -> None:
+        """Let the call of the second thread return."""
+        if self.second_caller is not None:
+            self.second_caller.step()
+            assert self.second_caller.is_done(), "a send() of a second thread never ends"
+
+    def _second_call(self, to: Written) -> SecondCaller:
+        partition = self._random.randrange(self.partitions)
+        value = b""
+
+        def finish() -> bytes:
+            nonlocal value
+            if self._random.random() < 0.5:
+                raise ValueError("the serializer failed")
+            value = b"%s-%06d" % (self.transactional_id.encode(), self._numbers.take())
+            return value
+
+        def send(paused: PausedValue) -> None:
+            record = ProducerRecord(TOPIC, paused, partition=partition, timestamp_ms=WALL_MS)
+            future = self.producer.send(record)
+            if value and not (future.done() and future.exception(0)):
+                to.values.append((partition, value))
+                to.futures.append((partition, value, future))
+
+        return SecondCaller(send, finish)
 
     def send_to(self, to: Written, partition: int) -> None:
         value = b"%s-%06d" % (self.transactional_id.encode(), self._numbers.take())

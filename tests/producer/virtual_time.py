@@ -18,8 +18,11 @@ from random import Random
 from typing import Any, TypeVar
 
 from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.sender import Sender
+from spark_kafka_sink.producer.serializers import Serializer
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -104,18 +107,26 @@ def memory_used(producer: KafkaProducer) -> float:
 
 
 class SimulatedProducer(KafkaProducer):
-    """Knows the loop that it was given."""
+    """A producer in virtual time, whose sender runs in the thread of the test."""
 
-    def __init__(self, system: FakeSystem, config: Mapping[str, object], **parts: Any) -> None:
+    def __init__(
+        self, system: FakeSystem, config: Mapping[str, object], *, random: Random | None = None, **arguments: Any
+    ) -> None:
         self.loop = InlineLoop(system)
-        super().__init__(config, system=system, loop=self.loop, **parts)
+        self._random = random if random is not None else Random()
+        super().__init__(config, **arguments)
+
+    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+        return self.loop.system, self.loop, self._random
 
 
-def simulated_producer(cluster: SimulatedCluster, seed: int = 0, /, **options: object) -> KafkaProducer:
+def simulated_producer(
+    cluster: SimulatedCluster, seed: int = 0, value_serializer: Serializer | None = None, /, **options: object
+) -> KafkaProducer:
     """Options by their names with underscores."""
     given: dict[str, object] = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": "test"}
     given.update({name.replace("_", "."): value for name, value in options.items()})
-    return SimulatedProducer(cluster.system, given, random=Random(seed))
+    return SimulatedProducer(cluster.system, given, random=Random(seed), value_serializer=value_serializer)
 
 
 def loop_of(producer: KafkaProducer) -> InlineLoop:

@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records import columns as columns_module
-from spark_kafka_sink.records.columns import BEFORE_EPOCH, BEYOND_LONG, RecordColumns
+from spark_kafka_sink.records.columns import BEFORE_EPOCH, BEYOND_LONG, RecordColumns, find_likely_seconds
 
 HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
 
@@ -135,6 +135,51 @@ def test_columns_that_may_outgrow_32_bit_offsets_get_wider_ones(monkeypatch: pyt
         assert wide.type == pa.large_binary()
     assert RecordColumns(value).take([1, 0]).value.to_pylist() == [b"y" * 60, b"x" * 60]
     assert RecordColumns(pa.array([b"x"])).take([0]).value.type == pa.binary()
+
+
+NOW_MS = 1_800_000_000_000  # in 2027
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [
+        ([1_700_000_000, 1_764_000_000], 1_700_000_000),
+        ([None, 1_764_000_000], 1_764_000_000),
+        ([300_000_000], 300_000_000),  # in 1979
+        ([1_700_000_000_000], None),
+        ([1_700_000_000, 1_700_000_000_000], None),
+        ([1_700_000_000, 0], None),
+        ([100_000_000], None),  # in 1973
+        ([1_900_000_000], None),  # in 2030
+        ([-1_700_000_000], None),
+        ([None], None),
+        ([], None),
+    ],
+)
+def test_finds_numbers_that_are_likely_seconds(times: list[int | None], seconds: int | None) -> None:
+    column = pa.array(times, pa.int64())
+    assert find_likely_seconds(column, NOW_MS) == seconds
+    assert find_likely_seconds(pa.chunked_array([column]), NOW_MS) == seconds
+    assert find_likely_seconds(column.cast(pa.timestamp("ms")), NOW_MS) is None
+
+
+@pytest.mark.parametrize(("size", "lengths"), [(10, [5]), (100_000, [1, 1, 1, 1, 1])])
+def test_joins_small_chunks_and_leaves_large_ones_where_they_are(size: int, lengths: list[int]) -> None:
+    value = pa.chunked_array([pa.array([b"v" * size] * 2), pa.array([b"v" * size] * 3)])
+    key = pa.chunked_array([pa.array([b"k"]), pa.array([b"k"] * 2), pa.array([b"k"]), pa.array([b"k"])])
+    chunks = list(RecordColumns(value, key).chunks(100))
+    assert [chunk.num_rows for chunk in chunks] == lengths
+    if len(chunks) > 1:
+        addresses = [chunk.value.buffers()[2].address for chunk in chunks]
+        assert addresses == [value.chunk(number).buffers()[2].address for number in (0, 0, 1, 1, 1)]
+    assert pa.chunked_array([chunk.value for chunk in chunks]).equals(value)
+    assert pa.chunked_array([chunk.key for chunk in chunks]).equals(key)
+
+
+def test_takes_rows_of_a_chunk_that_is_repeated_beyond_32_bit_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_kafka_sink.records.columns._TAKE_BYTES_MAX", 1_000)
+    repeated = pa.chunked_array([pa.array([b"v" * 100])] * 20)
+    assert RecordColumns(repeated).take([19]).value.type == pa.large_binary()
 
 
 def test_columns_of_parts_are_joined_and_missing_ones_are_null() -> None:

@@ -84,6 +84,22 @@ def test_a_stream_that_ends_in_the_middle_is_refused(codec: Codec) -> None:
             decompress(codec, data[:cut], 10_000)
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_keeps_no_memory_of_a_corrupt_batch(codec: Codec) -> None:
+    data = bytearray(compress(codec, [random.Random(1).randbytes(300_000)]))
+    data[200_000:] = b"\xff" * (len(data) - 200_000)
+    tracemalloc.start()
+    try:
+        sizes = []
+        for _ in range(21):
+            with contextlib.suppress(DecodeError):
+                decompress(codec, bytes(data), 1_000_000)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] - sizes[0] < 100_000
+
+
 def test_snappy_is_framed_as_the_java_library_does_it_and_raw_blocks_are_read() -> None:
     whole = bytes(range(256)) * 300
     framed = bytes(compress(Codec.SNAPPY, [whole]))

@@ -79,3 +79,12 @@ def test_a_time_in_the_far_future_is_not_one_before_1970() -> None:
     early, late = invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
     assert (early.rows.tolist(), early.reason) == ([1], "the timestamp is before 1970")
     assert (late.rows.tolist(), late.reason) == ([2], "the timestamp is after the year 292,278,994")
+
+
+def test_the_sizes_of_a_chunk_that_is_repeated_beyond_2_gib_need_no_copy() -> None:
+    chunk = pa.array([b"v" * (1 << 20)])
+    before = pa.total_allocated_bytes()
+    bounds = record_size_bounds(RecordColumns(pa.chunked_array([chunk] * 2_100)))
+    assert pa.total_allocated_bytes() - before < 1 << 20
+    assert (bounds > 1 << 20).all()
+    assert len(bounds) == 2_100

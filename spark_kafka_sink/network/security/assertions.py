@@ -27,6 +27,9 @@ NEEDS = "needs the package cryptography to sign: install spark-kafka-sink[oauth]
 _PREFIX = "sasl.oauthbearer.assertion"
 _TOKEN_BYTES_MAX = 64 * 1024
 _ES256_BYTES = 32
+_CLAIM_SOURCES = f"{_PREFIX}.template.file and {_PREFIX}.claim.iss, .sub and .aud"
+_MIN_RSA_BITS = 2048
+"""The smallest RSA key that RFC 7518 (3.3) allows for RS256."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,13 @@ def assertion_of(config: AssertionConfig, now_s: float) -> str:
     payload |= {"iat": int(now_s), "nbf": int(now_s) - config.nbf_seconds, "exp": int(now_s) + config.exp_seconds}
     if config.jti_include:
         payload["jti"] = str(uuid.uuid4())
-    signed = f"{_encoded(header)}.{_encoded(payload)}"
+    try:
+        signed = f"{_encoded(header)}.{_encoded(payload)}"
+    except ValueError:  # NaN, Infinity or a lone surrogate: JSON has no form for it; the values may be secret
+        raise AuthenticationError(
+            "OAUTHBEARER: the claims of the assertion cannot be written as JSON. "
+            f"Remove NaN, Infinity and unpaired surrogates from {_CLAIM_SOURCES}."
+        ) from None
     return f"{signed}.{_base64(_signature(config, signed.encode()))}"
 
 
@@ -121,8 +130,8 @@ def _signature(config: AssertionConfig, data: bytes) -> bytes:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError:
         raise AuthenticationError(f"OAUTHBEARER: {_PREFIX}.private.key.file {NEEDS}") from None
-    passphrase = None if config.passphrase is None else config.passphrase.encode()
     try:
+        passphrase = None if config.passphrase is None else config.passphrase.encode()
         key = load_pem_private_key(named_file(config.key_file), passphrase)
     except OSError as error:
         raise AuthenticationError(f"{words} cannot be read here: {error.strerror or error}") from None
@@ -132,6 +141,10 @@ def _signature(config: AssertionConfig, data: bytes) -> bytes:
             f"{words} is no private key in PEM, or {_PREFIX}.private.key.passphrase is not the one that it has"
         ) from None
     if config.algorithm == "RS256" and isinstance(key, rsa.RSAPrivateKey):
+        if key.key_size < _MIN_RSA_BITS:
+            raise AuthenticationError(
+                f"{words} has an RSA key of {key.key_size} bits. RS256 needs at least {_MIN_RSA_BITS}."
+            )
         return key.sign(data, padding.PKCS1v15(), SHA256())
     if config.algorithm == "ES256" and isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name == "secp256r1":
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(SHA256())))
@@ -141,7 +154,7 @@ def _signature(config: AssertionConfig, data: bytes) -> bytes:
 
 
 def _encoded(content: Mapping[str, Any]) -> str:
-    return _base64(json.dumps(content, separators=(",", ":")).encode())
+    return _base64(json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode())
 
 
 def _base64(data: bytes) -> str:

@@ -31,6 +31,8 @@ _RETRIEVERS = (
     "JwtBearerJwtRetriever",
     "FileJwtRetriever",
 )
+_TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", "sasl.oauthbearer.token.endpoint.url")
+_TOKEN_CALLBACK_OPTION = "sasl.oauthbearer.token.callback"
 _UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
 _ONE_SOURCE = (
     "sasl.mechanism OAUTHBEARER needs one source of tokens: sasl.oauthbearer.token.endpoint.url, "
@@ -79,10 +81,39 @@ def parse_login(given: Mapping[str, str], token_callback: object) -> tuple[Login
     if mechanism not in SASL_MECHANISMS:
         return Login(), [f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}."]
     if mechanism == "GSSAPI":
-        return _kerberos(given)
+        missing = _check_mechanism_set(given, token_callback)
+        return (Login(), missing) if missing else _kerberos(given)
     if mechanism == "OAUTHBEARER":
         return _oauth(given, token_callback)
     return _password_login(given, mechanism)
+
+
+def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> list[str]:
+    """Return an error if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
+
+    The error suggests the mechanism that the credentials are for.
+    """
+    if "sasl.mechanism" in given:
+        return []
+    text, errors = given.get("sasl.jaas.config"), []
+    try:
+        module = parse_jaas(text) if text else None
+    except ConfigurationError as error:
+        module, errors = None, [*error.faults]
+    tokens = [name for name in _TOKEN_SOURCE_OPTIONS if given.get(name)]
+    if token_callback is not None:
+        tokens.append(_TOKEN_CALLBACK_OPTION)
+    if module is not None and "GSSAPI" in module.mechanisms:
+        return []
+    if module is not None:
+        remedy = f"{' or '.join(module.mechanisms)}, as sasl.jaas.config names {module.name}"
+    elif tokens:
+        remedy = f"OAUTHBEARER, as {tokens[0]} is set"
+    elif given.get("sasl.kerberos.service.name") and not errors:
+        return []
+    else:
+        remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
+    return [f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {remedy}.", *errors]
 
 
 def _module_options(given: Mapping[str, str], mechanism: str) -> tuple[dict[str, str], list[str]]:

@@ -35,25 +35,26 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
-from spark_kafka_sink.producer.batching.staging import SingleRecord, Stage, StagedRows, chunks
+from spark_kafka_sink.producer.batching.staging import PLACE_DELAY_MS, SingleRecord, Stage, StagedRows, chunks
 from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
 from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 
@@ -64,6 +65,10 @@ _CHUNK_SHARE = 16
 
 RowsGiven = Callable[[int, int, int, float], None]
 """Counts rows: how many, their bytes together, those of the largest, and the time (metrics.py)."""
+
+
+class _AnswerWaiter:
+    """A caller of `without_linger`. The accumulator refers to it weakly: an interrupt at any line ends the wait."""
 
 
 class ReadyCheck(NamedTuple):
@@ -112,8 +117,9 @@ class RecordAccumulator:
             partitions_of=self._partitions_of,
         )
         self._stuck_nodes = StuckNodes(config.partitioner_availability_timeout_ms)
+        self._encoded_copies = 1 if config.codec is Codec.NONE else 2  # a batch is compressed from a second copy
         self._closed = False
-        self._answers_awaited = 0  # by how many callers, who send nothing meanwhile
+        self._answer_waiters: WeakSet[_AnswerWaiter] = WeakSet()
 
     # -- callers of send ----------------------------------------------------------------------------------------------
 
@@ -169,13 +175,15 @@ class RecordAccumulator:
             if self._closed or still is not None:
                 self._ensure_may_stage(wanted, still)
             stage = self._filler.stages.get(topic)
-            first = stage is None
+            is_new = stage is None
             if stage is None:
                 stage = self._filler.new_stage(topic, self._clock())
             future = stage.add_record(record, size, wanted, snapshot, callbacks)
-            full = stage.is_full(self._filler.full_bytes(topic))
-        if first or full:
-            self._staged(topic, first=first, full=full)
+            batch_bytes = self._filler.full_bytes(topic)
+            is_full = stage.is_full(batch_bytes)
+            wakes = is_new or (not is_full and stage.schedule_placing(batch_bytes, self._config.linger_ms, self._clock))
+        if is_full or wakes:
+            self._staged(topic, is_full=is_full, wakes=wakes)
         return future
 
     def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
@@ -216,12 +224,14 @@ class RecordAccumulator:
         with self._lock:
             self._ensure_may_stage(wanted, still)
             stage = self._filler.stages.get(topic)
-            first = stage is None
+            is_new = stage is None
             if stage is None:
                 stage = self._filler.new_stage(topic, self._clock())
             stage.add(rows, wanted)
-            full = stage.is_full(self._filler.full_bytes(topic))
-        self._staged(topic, first=first, full=full)
+            batch_bytes = self._filler.full_bytes(topic)
+            is_full = stage.is_full(batch_bytes)
+            wakes = is_new or (not is_full and stage.schedule_placing(batch_bytes, self._config.linger_ms, self._clock))
+        self._staged(topic, is_full=is_full, wakes=wakes)
 
     def _ensure_may_stage(self, reserved: int, still: Callable[[], None] | None) -> None:
         """`still` is asked under the lock: what it lets pass is seen by `has_incomplete`, and no transaction ends
@@ -235,15 +245,15 @@ class RecordAccumulator:
             self.pool.release(reserved)
             raise
 
-    def _staged(self, topic: str, *, first: bool, full: bool) -> None:
-        """Fill batches if the stage is full; wake the sender if there may be something to send, or a linger to wait
-        for that it has not seen."""
-        if (full and self._filler.fill(topic, only_full=True)) or first:
+    def _staged(self, topic: str, *, is_full: bool, wakes: bool) -> None:
+        """Fill batches if the stage is full. Wake the sender if there may be something to send, or if `wakes`: the
+        stage is due at a time that the sender has not seen."""
+        if (is_full and self._filler.fill(topic, only_full=True)) or wakes:
             self._wakeup()
 
     def _wanted(self, encoded: int, staged: int, kept: int) -> int:
         """Bytes to reserve: for the larger form of the rows, and for what is `kept` beside them until their result."""
-        wanted = kept + max(staged, 2 * encoded if self._config.codec is not Codec.NONE else encoded)
+        wanted = kept + max(staged, self._encoded_copies * encoded)
         if wanted <= self.pool.bytes_max:
             return wanted
         if encoded > self.pool.bytes_max:
@@ -260,49 +270,61 @@ class RecordAccumulator:
     @contextmanager
     def without_linger(self) -> Iterator[None]:
         """For a caller that waits for answers: as when memory is short, no row waits for linger.ms."""
-        with self._lock:
-            self._answers_awaited += 1
+        waiter = _AnswerWaiter()
         try:
+            self._answer_waiters.add(waiter)
             self._wakeup()
             yield
         finally:
-            with self._lock:
-                self._answers_awaited -= 1
+            self._answer_waiters.discard(waiter)
 
     # -- sender thread ------------------------------------------------------------------------------------------------
 
     def ready(self, snapshot: ClusterSnapshot, now: float) -> ReadyCheck:
         """Fill batches with the rows that have lingered; which nodes have a batch that may be sent?"""
-        next_ms = INFINITE_MS
         with self._lock:
             at_once = self._closed or self._incomplete.flushing
             short = self.pool.waiters > 0
-            hurry = at_once or short or self._answers_awaited > 0
+            hurry = at_once or short or len(self._answer_waiters) > 0
             self._queues.set_snapshot(snapshot, now)
             self._queues.set_hurry(hurry, now)
             self._queues.fire_timers(now)
             if short and not at_once:
                 self._filler.free_sparse_memory()
             flushes = self._incomplete.new_flushes()
-            due = self._filler.topics() if flushes else []
-            for stage in self._filler.all_stages():
-                due_ms = self._due_ms(stage, now, hurry=hurry)
-                if not at_once and due_ms > now:
-                    next_ms = min(next_ms, due_ms)
-                elif self._filler.is_taken(stage):
-                    stage.overlooked = True
-                elif not flushes:
-                    due.append(stage.topic)
-            if not due and not flushes:
+            due, next_ms = self._find_due(now, at_once=at_once, hurry=hurry)
+            if flushes:
+                due = dict.fromkeys(self._filler.topics(), False)
+            elif not due:
                 return self._ready_check(now, next_ms)
-        for topic in due:
+        for topic, only_full in due.items():
             began = self._clock()
-            self._filler.fill(topic)
-            with self._lock:
-                self._queues.note_fill(topic, began, self._clock())
+            is_changed = self._filler.fill(topic, only_full=only_full)
+            if not only_full:
+                with self._lock:
+                    self._queues.note_fill(topic, began, self._clock())
+            elif is_changed:  # records that wait on may have to be placed again
+                next_ms = min(next_ms, now + PLACE_DELAY_MS)
         with self._lock:
             self._incomplete.arm(flushes)
             return self._ready_check(now, next_ms)
+
+    def _find_due(self, now: float, *, at_once: bool, hurry: bool) -> tuple[dict[str, bool], float]:
+        """Return the topics to fill batches of, True where only full batches leave, and when the next topic is due."""
+        due: dict[str, bool] = {}
+        next_ms = INFINITE_MS
+        for stage in self._filler.all_stages():
+            due_ms = -INFINITE_MS if at_once else self._due_ms(stage, now, hurry=hurry)
+            only_full = due_ms > now
+            if only_full:
+                next_ms = min(next_ms, due_ms)
+            if only_full and stage.place_due_ms > now:
+                next_ms = min(next_ms, stage.place_due_ms)
+            elif self._filler.is_taken(stage):
+                stage.overlooked = True
+            else:
+                due[stage.topic] = only_full
+        return due, next_ms
 
     def _due_ms(self, stage: Stage, now: float, *, hurry: bool) -> float:
         """When to fill batches with the rows of a stage that is not full. `hurry`: memory is short, so that rows

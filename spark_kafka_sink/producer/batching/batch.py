@@ -29,12 +29,12 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, alone
 from spark_kafka_sink.producer.calls import Share, new_share
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlice

@@ -21,6 +21,7 @@ that is open (`fail_rows`). Rows move from one place to the next in one statemen
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -160,7 +161,8 @@ class BatchFiller:
         """Put the rows that wait for a topic into batches, after any other thread that is at it. Returns whether the
         sender must look again: rows have left the stage, or were due when it looked, and may wait on.
 
-        `only_full`: nothing if the stage is not full, and of skewed rows only those that fill batches (staging.py).
+        `only_full`: nothing if the stage is not full and its single records cannot fill a batch, and of skewed rows
+        only those that fill batches (staging.py).
         """
         with self.fill_lock(topic):
             stage = self._take(topic, only_full=only_full)
@@ -209,7 +211,10 @@ class BatchFiller:
         """From here on the rows belong to this thread. None if there is nothing to do, or after an interruption."""
         with self._lock:
             stage = self.stages.get(topic)
-            if stage is None or topic in self._taken or (only_full and not stage.is_full(self.full_bytes(topic))):
+            if stage is None or topic in self._taken:
+                return None
+            has_records_to_place = stage.place_due_ms < math.inf
+            if only_full and not has_records_to_place and not stage.is_full(self.full_bytes(topic)):
                 return None
             self._taken[topic] = stage
             del self.stages[topic]
@@ -244,13 +249,19 @@ class BatchFiller:
     def _return_thin(self, stage: Stage) -> None:
         """Return the rows of thin partitions to the topic's stage, before rows that were staged since. If no partition
         is full, all rows return: with single records among them, that is known only now."""
-        leaving = stage.leaving(self.full_bytes(stage.topic))
+        batch_bytes = self.full_bytes(stage.topic)
+        leaving = stage.leaving(batch_bytes)
         if leaving is None:
             return
         leave, rest = stage.split(leaving)
         with self._lock:
             if stage.topic in self.stages:
                 rest.extend(self.stages[stage.topic])
+            if rest.is_full(batch_bytes):  # with what other threads have staged since: none of them fills it
+                rest.place_due_ms = self._clock()
+                stage.overlooked = True
+            elif rest.schedule_placing(batch_bytes, self._config.linger_ms, self._clock):
+                stage.overlooked = True
             stage.reserved = leave.reserved
             stage.entries, self.stages[stage.topic] = leave.entries, rest
 

@@ -24,8 +24,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import OPEN, PINNED, ProducerBatch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import HEADER_BYTES
 
@@ -140,12 +140,23 @@ class PartitionQueues:
     # -- when something happens ---------------------------------------------------------------------------------------
 
     def set_snapshot(self, snapshot: ClusterSnapshot, now: float) -> None:
-        """The only step that looks at every queue; it costs once per change of metadata."""
+        """Look at the queues whose topic has changed, and at all of them if the brokers have.
+
+        An answer about a few new topics leaves the others as they are. To visit every queue for it would cost
+        quadratic time while many topics become known one after the other.
+        """
         if snapshot is self._snapshot:
             return
-        self._snapshot = snapshot
-        self._leaders.clear()
-        for queue in self._queues.values():
+        before, self._snapshot = self._snapshot, snapshot
+        has_same_nodes = before.nodes == snapshot.nodes
+        for topic in [*self._by_topic, *(topic for topic in self._leaders if topic not in self._by_topic)]:
+            if has_same_nodes and before.topics.get(topic) is snapshot.topics.get(topic):
+                continue
+            self._leaders.pop(topic, None)
+            self._update_leaders(self.all_of_topic(topic), now)
+
+    def _update_leaders(self, queues: Iterable[PartitionQueue], now: float) -> None:
+        for queue in queues:
             before = (queue.leader_id, queue.leader_epoch)
             self._unlist(queue)
             self._find_leader(queue)

@@ -15,8 +15,9 @@ others. So in a stage that is half full already they wait, too, until it is full
 
 Single records wait as they are given, and cost as little as a tuple in a list. When they are as many bytes as a batch,
 or their stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full
-then: all of them wait on, and the next ones are placed when they are as many bytes as four batches. A batch that became
-full meanwhile has waited for as many bytes at most, and never longer than linger.ms.
+then: all of them wait on, and the caller's thread places the next ones when they are as many bytes as four batches.
+Fewer records may fill a batch, too, if all of them are for the partition that has the most. The sender's thread places
+them PLACE_DELAY_MS after that became possible, so that a full batch leaves although no more records come.
 
 A stage lives from its first row until all its rows are in batches. They are in `entries`, each the StagedRows of one
 call or StagedRecords, until they are handed over to batches (`additions`).
@@ -24,6 +25,7 @@ call or StagedRecords, until they are handed over to batches (`additions`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
@@ -40,7 +43,6 @@ from spark_kafka_sink.producer.batching.row_origins import rows_of_call
 from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
@@ -57,6 +59,9 @@ _SPLITS_MAX = 64
 _BATCHES_UNPLACED = 4
 """Single records are placed when they fill a batch, and then whenever they fill that many: to place some costs as much
 as to stage a hundred."""
+PLACE_DELAY_MS = 5.0
+"""Single records that may fill a batch are placed by the sender's thread after this time, unless the caller's thread
+has placed them as part of four batches before. A caller that sends without pause does that in less time."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
@@ -131,6 +136,7 @@ class Stage:
 
     __slots__ = (
         "_bytes_max",
+        "_is_placing_decided",
         "_partition_count",
         "_reserved_max",
         "_splits",
@@ -143,6 +149,7 @@ class Stage:
         "leases",
         "oldest_ms",
         "overlooked",
+        "place_due_ms",
         "reserved",
         "topic",
         "unplaced_bytes",
@@ -164,6 +171,8 @@ class Stage:
         self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
         self._partition_count = 0  # those that have some of them
         self._thin: tuple[int, bool] | None = None  # what _is_thin has found for batches of this size
+        self._is_placing_decided = False  # schedule_placing has found that single records may fill a batch
+        self.place_due_ms = math.inf  # when the sender's thread places single records that may fill a batch
         self.overlooked = False  # the sender found them due, and could not fill them, since they were taken
         self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
 
@@ -235,8 +244,30 @@ class Stage:
         if self._fills_memory or self.unplaced_bytes >= enough:
             return True
         if self.fullest_bytes >= batch_bytes:
-            return size < self._bytes_max // 2 or not self._is_thin(batch_bytes)
+            return self._lets_full_batch_leave(batch_bytes)
         return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * self._partition_count
+
+    def schedule_placing(self, batch_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
+        """Set `place_due_ms` if the partition with the most bytes has a full batch once all single records are for it,
+        and linger.ms ends later.
+
+        Return whether it was set just now.
+        """
+        if self._is_placing_decided or self.fullest_bytes + self.unplaced_bytes < batch_bytes:
+            return False
+        if not self.unplaced_bytes or not self._lets_full_batch_leave(batch_bytes):
+            return False
+        self._is_placing_decided = True
+        due_ms = clock() + PLACE_DELAY_MS
+        if due_ms >= self.oldest_ms + linger_ms:
+            return False
+        self.place_due_ms = due_ms
+        return True
+
+    def _lets_full_batch_leave(self, batch_bytes: int) -> bool:
+        """Return whether a full batch leaves at once. In a stage that is half full it waits for the others, if these
+        are thin."""
+        return self.bytes + self.unplaced_bytes < self._bytes_max // 2 or not self._is_thin(batch_bytes)
 
     @property
     def _fills_memory(self) -> bool:

@@ -23,6 +23,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
@@ -41,7 +42,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
@@ -90,7 +90,8 @@ class Deliveries:
         that ends the producer."""
         now, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
-            self._metrics.request_answered(response.latency_ms, message.throttle_time_ms, now)
+            node_id, latency_ms = response.request.node_id, response.latency_ms
+            self._metrics.request_answered(node_id, latency_ms, message.throttle_time_ms, now)
             self._take_leader_hints(message, sent)
         self._stored_ms = now
         return self._carry_out(response, sent, now)
@@ -127,6 +128,9 @@ class Deliveries:
             elif isinstance(outcome, Done):
                 batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
                 self._stored.append(batch)
+                if self._transactions is not None:
+                    topic = batch.topic_partition.topic
+                    self._transactions.batch_stored(topic, sent.snapshot.topic_id(topic))
             elif isinstance(outcome, Retry):
                 self._send_again(batch, answer, outcome, now)
             elif isinstance(outcome, Split):
@@ -168,7 +172,7 @@ class Deliveries:
         _log.debug("%r is sent again: %s", batch, error)
         if outcome.refresh_metadata:
             self._metadata.request_update()
-        self._metrics.records_retried(batch.topic_partition.topic, batch.record_count, now)
+        self._metrics.count_retries(batch.topic_partition.topic, batch.record_count, now)
         self._idempotence.retried(batch, new_sequence=outcome.new_sequence)
         self._accumulator.reenqueue(batch, now, error)
 
@@ -186,7 +190,9 @@ class Deliveries:
         if outcome.refresh_metadata:
             self._metadata.request_update()
         named, innocent = record_errors(batch, answer)
-        self.fail(batch, innocent or error, now, in_doubt=outcome.in_doubt, by_record=named)
+        # After a lost response the records that the broker did not name may be stored: they may not be sent again.
+        of_others = error if outcome.in_doubt or innocent is None else innocent
+        self.fail(batch, of_others, now, in_doubt=outcome.in_doubt, by_record=named)
         return error
 
     # --- failures

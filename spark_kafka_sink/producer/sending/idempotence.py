@@ -36,9 +36,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.client.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
     DRAINING,
@@ -48,7 +49,6 @@ from spark_kafka_sink.producer.sending.partition_states import (
     PartitionState,
     violations,
 )
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.sequences import follows
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only

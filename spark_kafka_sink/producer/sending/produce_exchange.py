@@ -13,7 +13,6 @@ from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.produce_versions import produce_versions
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
@@ -24,10 +23,11 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.produce_versions import produce_versions
 from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
-    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+    from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 
 _OFFSET_MAX = 2**62

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
-from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.request import ClientResponse
-from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, ProducerClosedError
+from spark_kafka_sink.errors import AuthorizationError, DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
 from spark_kafka_sink.producer.sending.deliveries import Deliveries
 from spark_kafka_sink.producer.sending.delivery_errors import (
     abandoned_error,
@@ -33,11 +34,10 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_exchange import SentBatches, produce_request
-from spark_kafka_sink.producer.sending.producer_id_request import ProducerIdRequest
+from spark_kafka_sink.producer.sending.producer_id_call import ProducerIdCall
 from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
-    from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _log = logging.getLogger(__name__)
@@ -56,9 +56,9 @@ class Sender:
         metadata: Metadata,
         accumulator: RecordAccumulator,
         metrics: ProducerMetrics,
+        requests: ClusterRequests,
         *,
         system: System,
-        random: Random,
         transactions: TransactionManager | None = None,
     ) -> None:
         self.config = config
@@ -74,9 +74,9 @@ class Sender:
             transactions=transactions,
         )
         self._transactions = transactions
-        self._transaction_talk = self._new_transaction_talk()
+        self._requests = requests
         self._deliveries = Deliveries(config, accumulator, self.idempotence, metadata, metrics, transactions)
-        self._producer_id_request = ProducerIdRequest(config, client, self.idempotence, random)
+        self._add_calls()
         self._closing = False
         self._forced = False
         self._abandoned = False
@@ -151,6 +151,7 @@ class Sender:
         self.accumulator.close()
         self._deliveries.unwatched = self._abandoned
         now = self._system.now()
+        self._requests.fail(error)
         if self._transactions is not None:
             self._transactions.close(error)
         self._deliveries.fail_unreported(error)
@@ -183,14 +184,13 @@ class Sender:
         self._fail_what_was_not_encoded(now)
         self._expire(now)
         self._fail_what_was_abandoned(now)
-        wait_ms = self._ask_for_producer_id(now)
         self._ask_for_leaders(ready.unknown_leader_topics, now)
         node_ids, delay_ms = self._nodes_to_send_to(snapshot, ready.ready_node_ids, now)
         size_max, admit = self.config.max_request_size, self.idempotence.admit
         drained = self.accumulator.drain(snapshot, node_ids, size_max, now, admit)
         for node_id, batches in drained.items():
             self._send(node_id, batches, snapshot, now)
-        wait_ms = min(wait_ms, self._talk_about_transactions(now))
+        wait_ms = self._send_requests(now)
         expiry_ms = self.accumulator.next_expiry_ms() - now
         timeout_ms = min(wait_ms, delay_ms, ready.next_check_delay_ms, expiry_ms, _POLL_MS_MAX)
         responses = self.client.poll(max(0.0, timeout_ms), now)
@@ -212,6 +212,7 @@ class Sender:
                 if self._transactions is not None:
                     self._transactions.fail_for_good(error)
         if error is not None:
+            self._requests.fail(error)
             self._fail_what_has_not_left(error, now)
 
     def _fail_what_has_not_left(self, error: KafkaSinkError, now: float) -> None:
@@ -228,26 +229,56 @@ class Sender:
         for batch in self.accumulator.failed_batches():
             self._deliveries.fail_all([batch], encoding_error(batch), now)
 
-    def _ask_for_producer_id(self, now: float) -> float:
-        if self.fatal_error is not None or self._transactions is not None:
-            return _POLL_MS_MAX
-        if not self._producer_id_request.due or not self.accumulator.has_undrained():
-            return _POLL_MS_MAX
-        return min(self._producer_id_request.ask(now), _POLL_MS_MAX)
-
-    def _new_transaction_talk(self) -> TransactionTalk | None:
+    def _add_calls(self) -> None:
         if self._transactions is None:
-            return None
-        from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk  # not for other producers
+            self._requests.add(
+                ProducerIdCall(
+                    lambda: self.idempotence.needs_producer_id and self.accumulator.has_undrained(),
+                    self._adopt_producer_id,
+                    self._no_producer_id,
+                    self._requests.pause_ms,
+                )
+            )
+            return
+        from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall  # not for other producers
 
-        return TransactionTalk(self._transactions, self.client, self.accumulator, self.idempotence)
+        self._requests.add(TransactionCall(self._transactions, self._is_quiet, self._adopt))
 
-    def _talk_about_transactions(self, now: float) -> float:
-        if self._transaction_talk is None or self.fatal_error is not None:
+    def _adopt_producer_id(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        self.idempotence.adopt(id_and_epoch)
+        self.accumulator.recheck()
+
+    def _no_producer_id(self, error: KafkaSinkError, now: float) -> None:
+        """Fail the records that wait for a producer id. A missing right may be granted, so later records try again."""
+        self.accumulator.recheck()
+        self._fail_what_has_not_left(error, now)
+        if not isinstance(error, AuthorizationError):
+            self._end_by(error)
+
+    def _adopt(self) -> None:
+        """A new epoch may have begun, and what had to wait may leave."""
+        manager = self._transactions
+        if manager is not None and manager.id_and_epoch != self.idempotence.id_and_epoch:
+            self.idempotence.adopt(manager.id_and_epoch)
+        self.accumulator.recheck()
+
+    def _is_quiet(self) -> bool:
+        """Nothing is on its way into the transaction, not even what has failed for its caller."""
+        if self.accumulator.has_incomplete():
+            return False
+        return not any(state.on_wire for state in self.idempotence)
+
+    def _send_requests(self, now: float) -> float:
+        """Send what is due of transactions, producer ids and descriptions."""
+        if self.fatal_error is not None:
             return _POLL_MS_MAX
-        wait_ms = self._transaction_talk.ask(now)
-        self._end_by(self._transaction_talk.fatal_error)
+        wait_ms = self._requests.send_due(now)
+        self._end_by(self._fatal_error_of_transactions())
         return 0.0 if self.fatal_error is not None else wait_ms
+
+    def _fatal_error_of_transactions(self) -> KafkaSinkError | None:
+        manager = self._transactions
+        return None if manager is None else manager.fatal_error
 
     def _ask_for_leaders(self, topics: Collection[str], now: float) -> None:
         for topic in topics:
@@ -299,22 +330,13 @@ class Sender:
             fatal = self._deliveries.answered(response, sent)
             if fatal is not None and self._transactions is not None:
                 self._transactions.fail_for_good(fatal)
-        elif self._transaction_talk is not None:  # which asks for the producer id, too
-            self._transaction_talk.answered(response)
-            fatal = self._transaction_talk.fatal_error
         else:
-            fatal = self._producer_id_answered(response)
+            self._requests.responded(response)
+            fatal = self._fatal_error_of_transactions()
         self._end_by(fatal)
 
     def _end_by(self, fatal: KafkaSinkError | None) -> None:
         """Keep the first error that ends the producer; another thread may have set one (`interrupted`)."""
         self.fatal_error = self.fatal_error or fatal
-
-    def _producer_id_answered(self, response: ClientResponse) -> KafkaSinkError | None:
-        """Returns the error that ends the producer."""
-        refusal = self._producer_id_request.answered(response)
-        self.accumulator.recheck()
-        if refusal is None:
-            return None
-        self._fail_what_has_not_left(refusal.error, response.received_ms)
-        return refusal.error if refusal.final else None
+        if self.fatal_error is not None:
+            self._requests.fail(self.fatal_error)

@@ -1,14 +1,15 @@
 """TransactionManager: what a transactional producer may do now, and what it must ask the brokers next.
 
     callers' threads    init, begin, commit, abort, ...   -> an Operation to wait for, or an error at once
-    sender's thread     next_request -> sent -> answered | lost      one request at a time
+    sender's thread     next_request -> sending -> responded, finished | lost | failed      one request at a time
                         admits                            may this batch leave?
                         batch_failed, fail_for_good       how batches ended
 
 Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_wanted` derives the next
-one from the state, so that to try again is to do nothing until the pause is over. Its order is the priority: a producer
-id before all else, then what joins the transaction, then its end. A coordinator that is not known is looked up first.
-What an answer means, and which of the methods at the end follows from it, stands with each request (requests.py).
+one from the state before each attempt. Its order is the priority: a producer id before all else, then what joins the
+transaction, then its end. The engine of requests/pending.py routes and retries them (transaction_call.py). What a
+response means, and which of the methods at the end follows from it, is defined by each request, in
+requests/transactions.py.
 The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
 
 In doubt: a request that adds partitions or a group may have been carried out although its answer was lost, or was that
@@ -23,31 +24,32 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff
-from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.errors import (
+    DeliveryError,
+    IllegalStateError,
+    KafkaSinkError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
 from spark_kafka_sink.producer.transactions import states as calls
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
-from spark_kafka_sink.producer.transactions.coordinators import KnownCoordinators
-from spark_kafka_sink.producer.transactions.descriptions import Descriptions
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
-from spark_kafka_sink.producer.transactions.request_pace import RequestPace
-from spark_kafka_sink.producer.transactions.requests import (
+from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_request import TransactionRequest, may_be_stored
+from spark_kafka_sink.requests.transactions import (
     AddOffsets,
     AddPartitions,
     CommitOffsets,
     EndTransaction,
-    FindCoordinator,
-    InitProducerId,
 )
-from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey, TransactionRequest
-from spark_kafka_sink.producer.transactions.verdicts import Judgement, Verdict
-from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.requests.verdicts import NOT_THE_CALLERS, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -56,16 +58,15 @@ Request = TransactionRequest[Any]
 
 
 class TransactionManager:
-    """All fields are guarded by `_lock`. `state`, `error`, `trouble` and `transactional_id` are read without it,
+    """All fields are guarded by `_lock`. `state`, `error` and `transactional_id` are read without it,
     and may be a moment old."""
 
-    def __init__(self, transactional_id: str, timeout_ms: int, backoff: ExponentialBackoff) -> None:
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.id_and_epoch = NO_PRODUCER_ID
+        self.last_failure: KafkaSinkError | None = None
+        """Why the last request has failed; None if it has not. Written by the sender's thread, read by any."""
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        known = KnownCoordinators()
-        self._pace = RequestPace(backoff, known)
-        self.descriptions = Descriptions(backoff, known)
         self._version: int  # of the last transaction under this epoch; 0: there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
@@ -88,9 +89,8 @@ class TransactionManager:
         return self._calls.error
 
     @property
-    def trouble(self) -> str:
-        """Why the last request has failed; empty if it has not."""
-        return self._pace.trouble
+    def fatal_error(self) -> KafkaSinkError | None:
+        return self.error if self.state is _S.FATAL_ERROR else None
 
     def __repr__(self) -> str:
         return f"TransactionManager({self.transactional_id}, {self.state.value})"
@@ -142,7 +142,12 @@ class TransactionManager:
             return self._calls.operate(calls.COMMIT, lambda: self._calls.move(_S.COMMITTING))
 
     def abort(self) -> Operation:
+        """Begin an abort, also of a transaction whose commit is pending, as long as no EndTxn was sent."""
         with self._lock:
+            transaction = self._transaction
+            if self.state is _S.COMMITTING and transaction is not None and not transaction.end_sent:
+                self._abortable(TransactionAbortedError("abort_transaction() was called before the commit was sent."))
+                self._calls.forget_pending()
             return self._calls.operate(calls.ABORT, self._begin_abort)
 
     def take_no_more(self) -> None:
@@ -243,78 +248,113 @@ class TransactionManager:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._open().version)
 
     def not_taken(self, number: int, error: KafkaSinkError) -> None:
-        """A record of this transaction was not accepted. Nothing follows from that if the transaction has ended
-        meanwhile."""
+        """Fail the transaction for a record that a call could not add to it.
+
+        An IllegalStateError says that the call came too late: its record belongs to no transaction, and the one that is
+        being committed is complete without it.
+        """
         with self._lock:
+            if isinstance(error, IllegalStateError):
+                return
             if self._transaction is not None and self._transaction.number == number:
                 self.batch_failed(error, has_sequence=False)
 
     def batch_failed(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
         """Records of the transaction are not stored, or it is not known whether they are."""
         with self._lock:
-            if self._transaction is not None:
-                self._transaction.needs_new_epoch |= has_sequence
+            transaction = self._transaction
+            if transaction is None:
+                return
+            transaction.needs_new_epoch |= has_sequence
+            # Once EndTxn was sent, the coordinator alone decides: it may have committed already.
+            if not transaction.end_sent:
                 self._abortable(error)
 
-    def next_request(self, now: float, *, quiet: bool) -> Request | None:
-        """The request to send now; the same one until it was `sent`. `quiet`: no record is on its way."""
+    def batch_stored(self, topic: str, topic_id: UUID | None) -> None:
+        """Make the transaction abortable if earlier records of it went to another topic of this name.
+
+        Those records were deleted with their topic, so a commit would show a part of the transaction. `topic_id` is
+        None where the cluster has no topic ids.
+        """
         with self._lock:
-            if self._pace.pauses(now) or self._pace.in_flight:
-                return None
+            transaction = self._transaction
+            if transaction is None or topic_id is None:
+                return
+            if transaction.topic_ids.setdefault(topic, topic_id) != topic_id:
+                self.batch_failed(
+                    DeliveryError(
+                        f"Topic {topic} was deleted and created again during the transaction: the records that were "
+                        "acknowledged before are lost."
+                    ),
+                    has_sequence=True,
+                )
+
+    def next_request(self, now: float, *, quiet: bool) -> Request | None:
+        """The request to send next, as the state is now. `quiet`: no record is on its way."""
+        with self._lock:
+            transaction = self._transaction
+            if transaction is not None and transaction.started and transaction.started_ms is None:
+                transaction.started_ms = now
             if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
                 self._complete()
-            wanted = self._wanted(quiet)
-            if wanted is None or wanted.coordinator in self._pace.known:
-                return wanted
-            return FindCoordinator([wanted.coordinator.key], wanted.coordinator.key_type)
+            return self._wanted(quiet)
 
-    def node_for(self, request: Request) -> Node | None:
-        """Which node to ask. None: any broker can answer, or the coordinator is not known."""
-        with self._lock:
-            return self._pace.node(request)
+    def sending(self, request: Request) -> bool:
+        """Record that the request is being sent. Call this right before its bytes leave.
 
-    def next_delay_ms(self, now: float) -> float:
-        """How long until a pause is over."""
+        Return False, and record nothing, if a failed record has changed how the transaction ends since `next_request`
+        returned the request: an EndTxn that commits must not leave once the transaction is abortable.
+        """
         with self._lock:
-            return self._pace.pause_left_ms(now)
-
-    def sent(self, request: Request) -> None:
-        with self._lock:
-            self._pace.sent(request)
+            if isinstance(request, EndTransaction) and self.state is not (
+                _S.COMMITTING if request.commit else _S.ABORTING
+            ):
+                return False
             transaction = self._transaction
             if transaction is not None:
-                transaction.end_sent |= request.ends
-                transaction.started |= request.begins_version_2 and transaction.version >= 2
+                transaction.end_sent |= request.ends_transaction
+                transaction.started |= request.starts_v2_transaction and transaction.version >= 2
+            return True
 
-    def lost(self, request: Request, now: float, why: str) -> None:
-        """The connection ended before the answer; the request may have been carried out, or may be yet."""
+    def lost(self, request: Request, *, was_sent: bool) -> None:
+        """The connection ended before the response: the request may have been carried out, or may be yet."""
         with self._lock:
-            self._may_come_late |= self._pace.in_flight and request.harms_late
+            self._may_come_late |= was_sent and request.unsafe_when_delayed
             self._doubt(request)
-            self._pace.lost(request, now, why)
 
-    def answered(self, request: Request, message: Message, now: float) -> None:
+    def responded(self, request: Request, response: Message) -> None:
+        """Note what a response says, also where the request will be sent again."""
         with self._lock:
-            self._pace.answered(request)
-            judgement = request.judged(message)
-            verdict = judgement.verdict
-            if request.may_be_stored(judgement):
+            classification = request.classify(response)
+            if may_be_stored(classification):
                 self._doubt(request)
-            if verdict < Verdict.ABORTABLE:
-                request.progress(message, self)
-            if verdict is Verdict.DONE:
-                self._pace.succeeded(request)
-                request.follow(message, self)
-            elif verdict in (Verdict.RETRY, Verdict.LOOK_UP):
-                if verdict is Verdict.LOOK_UP:
-                    self._pace.forget(request)
-                self._pace.pause(now, judgement.code)
-            else:
-                self._failed(request, judgement)
+            if classification.verdict < Verdict.ABORTABLE:
+                request.progress(response, self)
 
-    def cannot_be_sent(self, request: Request, error: KafkaSinkError) -> None:
-        """The node does not know the request."""
-        self.fail_for_good(error)
+    def finished(self, request: Request, response: Message, now: float) -> None:
+        """Take a final response."""
+        with self._lock:
+            classification = request.classify(response)
+            if classification.verdict is Verdict.DONE:
+                request.follow(response, self)
+                return
+            advice = self._timeout_advice(now) if classification.code in NOT_THE_CALLERS else None
+            error = request.rejection(self.transactional_id, classification, advice)
+            self.failed(error, classification.verdict, is_end=request.ends_transaction)
+
+    def failed(self, error: KafkaSinkError, verdict: Verdict, *, is_end: bool = False) -> None:
+        """A request was rejected, or cannot be sent. `is_end`: it was to end the transaction."""
+        with self._lock:
+            if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
+                self._wants_producer_id = False
+                self._calls.move(_S.UNINITIALIZED)
+                self._calls.finish(error)
+            elif verdict is Verdict.ABORTABLE and not (is_end and self.state is _S.ABORTING):
+                if self._transaction is not None:
+                    self._transaction.needs_new_epoch = True
+                self._abortable(error)
+            else:
+                self.fail_for_good(error)
 
     def fail_for_good(self, error: KafkaSinkError) -> None:
         """The producer cannot go on."""
@@ -329,7 +369,6 @@ class TransactionManager:
         """No call gets an answer any more."""
         with self._lock:
             self._calls.finish(error)
-            self.descriptions.fail(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
@@ -372,9 +411,6 @@ class TransactionManager:
 
     # --- what follows from answers (requests.Follower)
 
-    def coordinator_found(self, key: CoordinatorKey, node: Node) -> None:
-        self._pace.known[key] = node
-
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
         self._wants_producer_id = self._may_come_late = False
@@ -408,18 +444,20 @@ class TransactionManager:
             self._calls.move(_S.READY)
             self._calls.finish()
 
-    def _failed(self, request: Request, judgement: Judgement) -> None:
-        verdict, error = judgement.verdict, request.refusal(self.transactional_id, judgement)
-        if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
-            self._wants_producer_id = False
-            self._calls.move(_S.UNINITIALIZED)
-            self._calls.finish(error)
-        elif verdict is Verdict.ABORTABLE and not (request.ends and self.state is _S.ABORTING):
-            if self._transaction is not None:
-                self._transaction.needs_new_epoch = True
-            self._abortable(error)
-        else:
-            self.fail_for_good(error)
+    def _timeout_advice(self, now: float) -> str | None:
+        """Name transaction.timeout.ms as the cause where a transaction has outlived it.
+
+        The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another one
+        had taken over (KIP-588).
+        """
+        started_ms = None if self._transaction is None else self._transaction.started_ms
+        if started_ms is None or now - started_ms < self._timeout_ms:
+            return None
+        return (
+            f"The transaction was open for {now - started_ms:.0f} ms, longer than transaction.timeout.ms "
+            f"({self._timeout_ms} ms): the coordinator has aborted it. Make a new producer and call "
+            "init_transactions(), or raise transaction.timeout.ms."
+        )
 
     def _abortable(self, error: KafkaSinkError) -> None:
         """The transaction cannot be committed. Of several reasons the first is kept; an abort goes on."""
@@ -435,7 +473,7 @@ class TransactionManager:
 
     def _doubt(self, request: Request) -> None:
         if self._transaction is not None:
-            self._transaction.in_doubt |= request.joins
+            self._transaction.in_doubt |= request.adds_to_transaction
 
     def _open(self) -> OpenTransaction:
         assert self._transaction is not None

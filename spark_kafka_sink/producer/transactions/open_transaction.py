@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from uuid import UUID
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.producer.transactions.states import Operation
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 
 
 @dataclass
@@ -31,9 +32,13 @@ class OpenTransaction:
     """The partitions of the transaction: batches for them may be sent."""
     waiting: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added before a batch for them may be sent (version 1)."""
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    """The ids under which topics had records of the transaction acknowledged."""
     groups: list[GroupOffsets] = field(default_factory=list)
     started: bool = False
     """Brokers know of the transaction, so it must be ended there."""
+    started_ms: float | None = None
+    """When the sender first saw that it has started; no earlier than the coordinator's own start of the timeout."""
     in_doubt: bool = False
     """It is not known of a request that adds a partition or a group whether it was carried out."""
     needs_new_epoch: bool = False

@@ -16,7 +16,8 @@ transactional id, leads to a new epoch. A transaction that is PREPARED may be en
 transactional id, producer id and epoch; the producer that prepared it may initialise again after that.
 
 A call whose time is up leaves its operation pending: the outcome is not known. Only the same call may follow; it then
-waits for the same operation. Illegal moves raise and change nothing.
+waits for the same operation. An abort may also follow a commit whose EndTxn was not sent yet.
+Illegal moves raise and change nothing.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.reader import TopicReader
+from spark_kafka_sink.requests.blocking import BlockingClient
 from tests.fake_system import FakeSystem
 from tests.reader.stored_batches import batch
+from tests.requests.node_message import send_to
 from tests.simulated_cluster import SimulatedCluster
 
 BY_NAME = VersionRange(3, 12)
@@ -55,7 +56,7 @@ def write(cluster: SimulatedCluster, topic: str, partition: int, *values: bytes)
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
         )
-        answer = client.ask(leader, ProduceResponse, request, versions=BY_NAME)
+        answer = send_to(client, leader, ProduceResponse, request, versions=BY_NAME)
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

@@ -12,6 +12,7 @@ from tests.network.security.sasl_peers import (
     Password,
     ScriptedClient,
     authenticated,
+    authentication_counts,
     listener,
     sasl_channels,
     send_number,
@@ -43,6 +44,7 @@ def test_sessions_are_renewed_again_and_again() -> None:
         poll_until(selector, lambda: bool(selector.completed_receives))
         assert received(selector) == [("a", payload)]
     assert peer.log.count("17") > 10
+    assert authentication_counts(selector) == (1, 0, peer.log.count("17") - 1, 0)
 
 
 def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> None:
@@ -85,6 +87,7 @@ def test_a_refused_renewal_is_an_authentication_failure() -> None:
     poll_until(selector, lambda: "a" in selector.disconnected)
     assert selector.disconnected["a"].authentication_failed
     assert peer.requests == []
+    assert authentication_counts(selector) == (1, 0, 0, 1)
 
 
 def test_without_an_end_of_session_nothing_is_renewed() -> None:

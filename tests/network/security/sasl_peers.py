@@ -187,6 +187,17 @@ def refused(peer: FramePeer, channels: ChannelBuilder) -> ChannelState:
     return selector.disconnected["a"]
 
 
+def authentication_counts(selector: Selector) -> tuple[int, int, int, int]:
+    """Successful and failed logins, then successful and failed renewals."""
+    counts = selector.counts
+    return (
+        counts.successful_authentications,
+        counts.failed_authentications,
+        counts.successful_reauthentications,
+        counts.failed_reauthentications,
+    )
+
+
 def send_number(selector: Selector, number: int) -> bytes:
     """A request as far as these peers care: a correlation id after four bytes that are no SASL API key."""
     payload = struct.pack(">i", number)

@@ -34,6 +34,7 @@ PREFIX = "sasl.oauthbearer."
 KAFKAS = "org.apache.kafka.common.security.oauthbearer."
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+SMALL_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
 EC = ec.generate_private_key(ec.SECP256R1())
 
 
@@ -218,12 +219,33 @@ def test_clocks_that_nearly_agree_are_not_blamed(provider: Provider, key_file: P
 
 
 @pytest.mark.parametrize(
+    "template",
+    [
+        '{"payload": {"limit": NaN}}',
+        '{"header": {"limit": [-Infinity]}}',
+        '{"payload": {"limit": 1e999}}',
+        r'{"payload": {"team": "\ud800"}}',
+        r'{"header": {"\udfff": 1}}',
+    ],
+)
+def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tmp_path: Path, template: str) -> None:
+    file = tmp_path / "template.json"
+    file.write_text(template)
+    config = configured(provider, assertion_private_key_file=str(key_file), assertion_template_file=str(file))
+    with pytest.raises(AuthenticationError, match="cannot be written as JSON"):
+        source(config).token()
+    assert provider.asked == []
+
+
+@pytest.mark.parametrize(
     ("content", "options", "words"),
     [
         (None, {}, "key.pem cannot be read here: No such file"),
         (b"hush-2", {}, "is no private key in PEM"),
         (pem(RSA, "hush-3"), {}, "passphrase is not the one that it has"),
         (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is not the one that it has"),
+        (pem(SMALL_RSA), {}, "has an RSA key of 1024 bits. RS256 needs at least 2048"),
+        (pem(RSA, "hush-6"), {"assertion_private_key_passphrase": "\ud800"}, "passphrase is not the one that it has"),
         (pem(EC), {}, "is not an RSA key, which sasl.oauthbearer.assertion.algorithm RS256 needs"),
         (pem(RSA), {"assertion_algorithm": "ES256"}, "is not a key of the curve P-256"),
         (

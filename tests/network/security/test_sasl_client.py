@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, DecodeError
 from spark_kafka_sink.network.channel import ChannelStateKind
+from spark_kafka_sink.network.channels import plaintext_channels
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_request_header
@@ -29,6 +30,7 @@ from tests.network.security.sasl_peers import (
     ScriptedBroker,
     answer_api_versions,
     authenticated,
+    authentication_counts,
     listener,
     meet,
     refused,
@@ -183,3 +185,24 @@ def test_after_authentication_large_frames_are_taken() -> None:
     system.connections[0].send(frame(bytes(2_000_000)))
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert len(selector.completed_receives[0].payload) == 2_000_000
+
+
+@pytest.mark.parametrize(("password", "expected"), [("right-secret", (1, 0, 0, 0)), ("wrong-secret", (0, 1, 0, 0))])
+def test_authentications_are_counted_once_whether_they_succeed_or_fail(
+    password: str, expected: tuple[int, int, int, int]
+) -> None:
+    _, selector = meet(listener(), sasl_channels(lambda: Password(password)))
+    poll_until(selector, lambda: selector.is_channel_ready("a") or "a" in selector.disconnected)
+    if selector.is_channel_ready("a"):
+        send_number(selector, 1)
+        poll_until(selector, lambda: bool(selector.completed_receives))
+    assert authentication_counts(selector) == expected
+
+
+def test_a_plaintext_connection_is_no_authentication() -> None:
+    peer = FramePeer(lambda connection, payload: connection.send(frame(payload)))
+    _, selector = authenticated(peer, plaintext_channels)
+    send_number(selector, 1)
+    poll_until(selector, lambda: bool(selector.completed_receives))
+    assert selector.counts.connections_opened == 1
+    assert authentication_counts(selector) == (0, 0, 0, 0)

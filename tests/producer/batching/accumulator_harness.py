@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import Partitioner
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 
 
 def batch_until(deadline_ms: float) -> ProducerBatch:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues, sent_before
 from tests.producer.batching.accumulator_harness import FOREVER, Gate, cluster, tp
@@ -110,6 +112,31 @@ def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
         queues.set_snapshot(cluster(leaders), 0)
         assert queues.sendable_nodes() == nodes
         assert queues.topics_without_leader() == unknown
+
+
+def test_a_snapshot_with_a_new_topic_leaves_the_queues_of_other_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues, snapshot = PartitionQueues(linger_ms=0), cluster([0] * 100)
+    queues.set_snapshot(snapshot, 0)
+    for partition in range(100):
+        queues.get(tp(partition))
+    moved: list[str] = []
+    find_leader = queues._find_leader
+
+    def record_lookup(queue: PartitionQueue) -> None:
+        moved.append(queue.topic_partition.topic)
+        find_leader(queue)
+
+    monkeypatch.setattr(queues, "_find_leader", record_lookup)
+    other = cluster([1], topic="other").topics
+    queues.set_snapshot(replace(snapshot, topics={**snapshot.topics, **other}), 0)
+    assert moved == []
+    queues.get(TopicPartition("other", 0))
+    moved.clear()
+    queues.set_snapshot(replace(snapshot, topics={**snapshot.topics, **cluster([0], topic="other").topics}), 0)
+    assert moved == ["other"]
+    moved.clear()
+    queues.set_snapshot(replace(snapshot, nodes={0: snapshot.nodes[0]}), 0)
+    assert len(moved) == 101
 
 
 def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -22,7 +23,6 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, StagedRows, chunks
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlices, encode
@@ -190,6 +190,17 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert (rest.bytes, rest.oldest_ms) == (2_300, 5)
     assert not rest.is_full(16 * KIB)
     assert len(stage.entries) == 3
+
+
+def test_the_rows_of_a_partition_leave_when_they_fill_exactly_one_batch() -> None:
+    batch_bytes = 16 * KIB
+    stage = Stage("t", 0, 32 * MIB, 32 * MIB)
+    stage.add(rows_of([100] * 20, [*range(8, 28)]), 1)
+    stage.add(rows_of([1_032] * 16, [7] * 16), 1)  # 8 bytes of each row are not certain
+    assert stage.fullest_bytes == batch_bytes
+    leaving = stage.leaving(batch_bytes)
+    assert leaving is not None
+    assert np.flatnonzero(leaving).tolist() == [7]
 
 
 def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_partitions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import BrokerError, ConfigurationError, InvalidRecordError
+from spark_kafka_sink.producer.futures import SendFuture
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 
 PATIENCE_SECONDS = 60
@@ -137,7 +139,79 @@ def test_what_send_does_not_take_is_refused_with_the_right_call(producer: KafkaP
         call(producer)
 
 
+# --- names of other clients
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda producer: producer.produce("t", b"v"), r"confluent-kafka's name; here it is send\(topic, value, key\)"),
+        (lambda producer: producer.poll(0), "'KafkaProducer' object has no attribute 'poll'.*; here it is nothing: "),
+        (
+            lambda producer: producer.send("t", b"v").get(timeout=10),
+            r"kafka-python's name; here it is result\(timeout\)",
+        ),
+        (lambda producer: producer.send("t", b"v").add_errback(print), r"here it is add_done_callback\(f\)"),
+        (lambda producer: producer.send_and_wait("t", b"v"), r"aiokafka's name; here it is await send\("),
+    ],
+)
+def test_method_of_another_client_is_refused_with_the_call_here(producer: KafkaProducer, call: Any, words: str) -> None:
+    with pytest.raises(AttributeError, match=words):
+        call(producer)
+
+
+def test_argument_of_another_client_is_refused_with_the_name_here(producer: KafkaProducer) -> None:
+    words = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name; here it is callback=f"
+    with pytest.raises(TypeError, match=words):
+        producer.send("t", b"v", on_delivery=print)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'callbak'$"):
+        producer.send("t", b"v", callbak=print)  # type: ignore[arg-type]
+
+
 # --- asyncio
+
+
+def test_async_with_closes_without_blocking_the_event_loop(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing, may_close, close = threading.Event(), threading.Event(), KafkaProducer.close
+
+    def close_when_allowed(self: KafkaProducer) -> None:
+        is_closing.set()
+        assert may_close.wait(PATIENCE_SECONDS), "the event loop did not go on while the producer closed"
+        close(self)
+
+    async def allow_close() -> None:
+        while not is_closing.is_set():
+            await asyncio.sleep(0)
+        may_close.set()
+
+    async def main() -> SendFuture:
+        allowed = asyncio.ensure_future(allow_close())
+        async with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000) as producer:
+            sent = producer.send("entered", b"v")
+        await allowed
+        assert repr(producer).endswith("closed)")
+        return sent
+
+    monkeypatch.setattr(KafkaProducer, "close", close_when_allowed)
+    assert asyncio.run(main()).done()
+    assert len(stored(broker, "entered")) == 1
+
+
+def test_async_with_closes_and_raises_the_error_of_its_block(broker: EmbeddedBroker) -> None:
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=60_000)
+
+    async def main() -> None:
+        async with producer as entered:
+            assert entered is producer
+            producer.send("failing-block", b"v")
+            raise LookupError("of the block")
+
+    with pytest.raises(LookupError, match="of the block"):
+        asyncio.run(main())
+    assert repr(producer).endswith("closed)")
+    assert len(stored(broker, "failing-block")) == 1
 
 
 def test_futures_can_be_awaited(broker: EmbeddedBroker, producer: KafkaProducer) -> None:

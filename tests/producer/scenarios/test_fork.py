@@ -16,7 +16,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +24,7 @@ import pytest
 
 import spark_kafka_sink
 from spark_kafka_sink.exactly_once import clients
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.network.security import conversations
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
 from spark_kafka_sink.producer.calls import Share
@@ -33,7 +33,7 @@ from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.spark import distribution
-from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.pool import POOL, lease_producer
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
@@ -109,7 +109,7 @@ def write_in_virtual_time() -> bool:
     return stored
 
 
-MADE_ANEW = (".POOL.", "._kept.")
+MADE_ANEW = (".POOL.", ".CLIENTS.", "._clients.")
 """A child makes these anew; see the tests below."""
 
 
@@ -117,26 +117,26 @@ def test_no_module_has_a_lock_but_those_that_a_child_makes_anew() -> None:
     assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
 
 
-@pytest.mark.parametrize("module", [clients, distribution])
-def test_a_child_keeps_clients_of_its_own_though_a_thread_of_the_parent_was_asking(module: Any) -> None:
+@pytest.mark.parametrize("leases", [clients.CLIENTS, distribution._clients])
+def test_a_child_keeps_clients_of_its_own_though_a_thread_of_the_parent_was_asking(leases: Any) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
     def lend_one() -> bool:
-        with module._kept.lent(config, BytesIO) as client:
-            return not client.closed
+        with leases.lease("a key", lambda: new_client(config), 60) as client:
+            return client is not None
 
-    with held(module._kept._lock):
+    with held(leases._changed):
         assert in_child(lend_one)
 
 
 def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -> None:
     def lend_one() -> bool:
         assert len(POOL) == 0
-        with POOL.lease({"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+        with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
             pass
         return len(POOL) == 1
 
-    with POOL.lease({"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
+    with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
         pass
     try:
         with held(POOL._changed):

@@ -130,9 +130,9 @@ def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness
     h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
     fill = BatchFiller.fill
 
-    def slow(filler: BatchFiller, topic: str) -> None:
+    def slow(filler: BatchFiller, topic: str, *, only_full: bool) -> bool:
         h.clock.now += spent_ms
-        fill(filler, topic)
+        return fill(filler, topic, only_full=only_full)
 
     h.append(0, 2)
     with monkeypatch.context() as patched:

@@ -90,10 +90,10 @@ def test_the_end_of_a_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": "3600000", "delivery.timeout.ms": "7200000"}
     done = run(
         broker,
-        "from spark_kafka_sink.spark.pool import POOL\n"
-        f"lease = POOL.lease({options!r}, 60)\n"
+        "from spark_kafka_sink.spark.pool import POOL, lease_producer\n"
+        f"lease = lease_producer(POOL, {options!r}, 60)\n"
         "lease.__enter__().send('tasks', b'open')\n"
-        f"with POOL.lease({options!r}, 60) as failing:\n"
+        f"with lease_producer(POOL, {options!r}, 60) as failing:\n"
         "    failing.send('tasks', b'failed')\n"
         "    raise SystemExit(0)\n",
     )

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.scale.served_cluster import Service
-from tests.scale.simulated_write import SimulatedWrite, Write, Written
+from integration.benchmarks.scale.served_cluster import Service
+from integration.benchmarks.scale.simulated_write import SimulatedWrite, Write, Written
 
 SMALL = Write(tasks=8, partitions=40, brokers=4, at_once=4, rows=2_000, sampled=4)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import (
     BatchRefusedError,
@@ -17,11 +21,9 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending import deliveries, idempotence
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.columns import RecordColumns
@@ -335,6 +337,22 @@ def test_rule_6_each_record_has_the_error_that_is_its_own() -> None:
     for innocent in (first, third):
         assert isinstance(innocent, BatchRefusedError)
         assert "without a key" not in str(innocent)
+
+
+def test_rule_6_after_a_lost_response_the_records_beside_it_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not offered to be sent again: a dead-letter topic would get none of them, and the topic each twice."""
+    cluster, producer = simulated()
+    cluster.control.when(api=ApiKey.PRODUCE).drop(applied=False)
+    refusal = Refusal(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
+    monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
+    future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
+    producer.flush()
+    errors = {int(row): failure.error for failure in future.result(0).failures for row in failure.rows}
+    assert isinstance(errors[1], InvalidRecordError)
+    for other in (errors[0], errors[2]):
+        assert not isinstance(other, BatchRefusedError)
+        assert "may be stored" in str(other)
+    producer.close()
 
 
 def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:

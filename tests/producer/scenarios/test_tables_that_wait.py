@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,9 @@ class Scripted:
     def __init__(self, send_columns: Callable[..., Any]) -> None:
         self.send_columns = send_columns
         self.lingers = True
+
+    def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
+        return {topic for topic in topics if topic == "nowhere"}
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_kafka_sink.producer.sending.transaction_talk import TransactionTalk
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.requests import CommitOffsets, EndTransaction
+from spark_kafka_sink.requests.transactions import CommitOffsets, EndTransaction
 from tests.producer.transaction_explorer import TransactionRun, explore
 
 
@@ -38,7 +39,7 @@ def test_a_seed_plays_the_same_run_again(seed: int) -> None:
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end is asked for while records are on their way."""
-    monkeypatch.setattr(TransactionTalk, "_is_quiet", lambda talk: True)
+    monkeypatch.setattr(Sender, "_is_quiet", lambda sender: True)
 
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +50,18 @@ def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An end that may be carried out late finds the next transaction under the epoch that it knows."""
     for request in (CommitOffsets, EndTransaction):
-        monkeypatch.setattr(request, "harms_late", False)
+        monkeypatch.setattr(request, "unsafe_when_delayed", False)
+
+
+def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that a second thread fails to send makes a transaction abortable whose commit was sent already."""
+
+    def batch_failed(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
+        if manager._transaction is not None:
+            manager._transaction.needs_new_epoch |= has_sequence
+            manager._abortable(error)
+
+    monkeypatch.setattr(TransactionManager, "batch_failed", batch_failed)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +69,8 @@ def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (end_at_once, (4, 5, 21), "without"),
         (ignore_failures, (1, 11, 45), "without"),
-        (keep_the_epoch, (24,), "aborted read"),
+        (keep_the_epoch, (330, 392, 1080), "aborted read"),
+        (abort_after_end_txn, (1, 55, 98), "aborted read"),
     ],
 )
 def test_the_explorer_notices_a_rule_that_is_taken_out(

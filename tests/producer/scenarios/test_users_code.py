@@ -22,6 +22,9 @@ from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import SimulatedProducer, loop_of, memory_used, outcome
 from tests.simulated_cluster import SimulatedCluster
 
+TOO_LARGE = b"v" * (2 << 20)
+"""A value that max.request.size rejects by default."""
+
 
 def two_nodes() -> SimulatedCluster:
     return SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 2})
@@ -94,6 +97,45 @@ def test_an_interceptor_that_returns_no_record_fails_the_call(returned: object) 
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
+def test_reports_and_counts_a_record_that_an_interceptor_lost() -> None:
+    class Lost:
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return None  # type: ignore[return-value]
+
+        def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
+            pass
+
+    witness = Leaves()
+    producer = producer_with(interceptors=[witness, Lost()])
+    with pytest.raises(InvalidRecordError, match="not NoneType") as raised:
+        producer.send(ProducerRecord("t", b"v", partition=1))
+    assert [(metadata.topic, metadata.partition, str(error)) for metadata, error in witness.seen] == [
+        ("t", 1, str(raised.value))
+    ]
+    assert producer.metric("record-error-total") == 1
+
+
+@pytest.mark.parametrize("record", [ProducerRecord("t", 123), ProducerRecord("t", b"v", 123)])
+def test_a_type_that_needs_a_serializer_fails_the_call_and_is_counted(record: ProducerRecord) -> None:
+    interceptor = Leaves()
+    producer = producer_with(interceptors=[interceptor])
+    with pytest.raises(InvalidRecordError, match="int is neither bytes nor str") as raised:
+        producer.send(record)
+    assert [str(error) for _, error in interceptor.seen] == [str(raised.value)]
+    assert producer.metric("record-error-total") == 1
+
+
+def test_a_type_that_an_interceptor_converts_needs_no_serializer() -> None:
+    class ToText(Leaves):
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return record._replace(value=str(record.value))
+
+    cluster = two_nodes()
+    producer = producer_with(interceptors=[ToText()], cluster=cluster)
+    outcome(producer, producer.send("t", 123, partition=0))
+    assert cluster.values("t", 0) == [b"123"]
+
+
 class Leaves:
     """An interceptor whose on_acknowledgement raises, before one that notes what it gets."""
 
@@ -147,7 +189,7 @@ def test_interceptors_and_the_callback_of_a_record_that_is_refused_at_the_call_g
     seen: list[tuple[RecordMetadata, Exception | None]] = []
     producer = producer_with(interceptors=[interceptor])
     futures = [
-        producer.send(ProducerRecord("t", object(), partition=partition), lambda *outcome: seen.append(outcome))
+        producer.send(ProducerRecord("t", TOO_LARGE, partition=partition), lambda *outcome: seen.append(outcome))
         for partition in (None, 1)
     ]
     errors = [future.exception(0) for future in futures]
@@ -164,5 +206,5 @@ def test_what_a_callback_raises_on_the_caller_s_thread_reaches_the_caller(raised
         raise raised
 
     with pytest.raises(raised):
-        producer.send(ProducerRecord("t", object()), leave)
+        producer.send(ProducerRecord("t", TOO_LARGE), leave)
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from tests.producer.batching.accumulator_harness import Harness
@@ -25,5 +31,29 @@ def test_a_wait_for_answers_that_fails_is_over() -> None:
     h = Harness(linger_ms=1000)
     with pytest.raises(KeyboardInterrupt), h.accumulator.without_linger():
         raise KeyboardInterrupt
+    h.append(0)
+    assert h.ready_nodes() == set()
+
+
+@pytest.mark.parametrize("line", range(8))
+def test_rows_linger_again_after_an_interrupt_at_any_line_of_the_wait(line: int) -> None:
+    h = Harness(linger_ms=1000)
+    lines = itertools.count()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_name == "without_linger" and event == "line" and next(lines) == line:
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with contextlib.suppress(KeyboardInterrupt), h.accumulator.without_linger():
+            pass
+    finally:
+        sys.settrace(before)
+    assert next(lines) > min(line, 5)
+    assert h.accumulator._lock.acquire(blocking=False), "the interrupt came while the lock was held"
+    h.accumulator._lock.release()
     h.append(0)
     assert h.ready_nodes() == set()

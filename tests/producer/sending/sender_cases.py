@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.sending.partition_states import PartitionState
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol.headers import decode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.records.header import parse_header

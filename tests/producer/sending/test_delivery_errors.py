@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.request import ClientRequest, ClientResponse
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     BrokerError,
     DataError,
@@ -25,7 +27,6 @@ from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import attempt_error, final_error, record_errors
 from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -65,6 +66,15 @@ def test_the_brokers_own_words_are_in_the_error() -> None:
     assert "POLICY_VIOLATION" in str(error)
     assert "keys are mandatory here" in str(error)
     assert "The broker says" not in str(attempt_error(batch, Answer(codes.POLICY_VIOLATION)))
+
+
+@pytest.mark.parametrize("code", sorted(codes.ERROR_CODES))
+def test_error_in_doubt_does_not_also_deny_that_records_are_stored(code: int) -> None:
+    """An earlier attempt may have stored the records that the last one did not store."""
+    batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
+    text = str(final_error(batch, Answer(code), Fail(in_doubt=True)))
+    assert text.count("stored all the same") == 1
+    assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
 
 
 # --- answers

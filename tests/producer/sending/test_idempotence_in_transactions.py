@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase
 from tests.producer.sending.checked_idempotence import CheckedIdempotence

@@ -10,10 +10,11 @@ from random import Random
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.sending import partition_states
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
@@ -25,7 +26,6 @@ from spark_kafka_sink.producer.sending.partition_states import (
     Phase,
     violations,
 )
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)
@@ -56,6 +56,20 @@ def test_the_architecture_shows_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
     assert documented == {phase.name: {after.name for after in MOVES[phase]} for phase in Phase}
+
+
+def test_finds_no_gap_when_everything_is_acknowledged_where_sequences_wrap() -> None:
+    state = PartitionState(TP)
+    state.unresolved, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 0
+    state.resolve()
+    assert (state.unresolved, state.gap) == (False, None)
+
+
+def test_finds_the_gap_behind_the_last_acknowledged_sequence() -> None:
+    state = PartitionState(TP)
+    state.unresolved, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 1
+    state.resolve()
+    assert (state.unresolved, state.gap) == (False, 0)
 
 
 class Walk:

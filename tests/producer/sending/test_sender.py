@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     AuthorizationError,
     BrokerError,
@@ -14,10 +16,8 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.sending.produce_exchange import answer_of
-from spark_kafka_sink.producer.topic_partition import TopicPartition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
@@ -177,7 +177,7 @@ def test_a_negative_producer_id_is_refused_with_words() -> None:
     cluster.core.coordinator.next_producer_id = -5
     error = send_each(producer, b"1")[0]
     assert isinstance(error, DecodeError)
-    assert "a broker gave the producer id -5" in str(error)
+    assert "a broker returned the producer id -5" in str(error)
 
 
 def test_without_the_right_to_write_idempotently_records_fail_until_it_is_granted() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.producer.sending.sender_cases import established, pass_time, send, simulated, stamps
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from tests.producer.sending.sender_cases import established, pass_time, send, simulated, stamps, wait
 from tests.producer.virtual_time import outcome, sender_of
 
 
@@ -51,3 +53,18 @@ def test_the_partitioner_learns_of_a_node_that_has_records_but_accepts_none() ->
     assert usable() == [1]
     pass_time(producer, 6000)
     assert usable() == [0, 1]
+
+
+def test_looks_up_a_moved_leader_when_the_record_is_not_retried_and_no_broker_names_the_leader() -> None:
+    cluster, producer = simulated(nodes=2, retries=0, enable_idempotence=False)
+    old_leader = cluster.core.topic("t").partitions[0].leader
+    assert old_leader is not None
+    established(producer)
+    cluster.control.move_leader("t", 0, 1 - old_leader)
+    # Brokers before Produce version 10 answer without the new leader.
+    cluster.control.when(api=ApiKey.PRODUCE, node=old_leader, times=100).fail(codes.NOT_LEADER_OR_FOLLOWER)
+    failed = send(producer, b"1")
+    wait(producer, failed)
+    assert failed.exception(0) is not None
+    pass_time(producer, 1_000)
+    assert outcome(producer, send(producer, b"2")).offset == 1

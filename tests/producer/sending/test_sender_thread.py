@@ -15,40 +15,43 @@ from tests.left_over import nothing_is_left
 from tests.waiting import PATIENCE_SECONDS
 
 
-def senders() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if "kafka-producer" in thread.name]
+def senders() -> set[threading.Thread]:
+    """Return the sender threads of all producers of this process, those of earlier tests included."""
+    return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
 def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
+    before = senders()
     with nothing_is_left(), embedded_broker(topics={"t": 3}) as broker:
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             single = producer.send(ProducerRecord("t", b"first"))
             columns = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 100_000)))
             assert single.result(PATIENCE_SECONDS).offset >= 0
             assert columns.result(PATIENCE_SECONDS).rows_written == 100_000
-        assert senders() == []
+        assert senders() <= before
         # Only now: the broker, in this process too, closes its ends of the connections when it comes to it.
 
 
 def test_a_producer_without_references_ends_its_thread() -> None:
+    before = senders()
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
         producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
-        threads = senders()
-        assert len(threads) == 1
+        (sender,) = senders() - before
         del producer
         gc.collect()
-        threads[0].join(PATIENCE_SECONDS)
-        assert not threads[0].is_alive()
+        sender.join(PATIENCE_SECONDS)
+        assert not sender.is_alive()
 
 
 def test_close_in_a_callback_ends_the_thread() -> None:
+    before = senders()
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
-        threads = senders()
+        (sender,) = senders() - before
         producer.send(ProducerRecord("t", b"v"), lambda metadata, error: producer.close()).result(PATIENCE_SECONDS)
-        threads[0].join(PATIENCE_SECONDS)
-        assert not threads[0].is_alive()
+        sender.join(PATIENCE_SECONDS)
+        assert not sender.is_alive()
 
 
 def test_27_in_a_child_process_send_fails_and_names_the_fork() -> None:

@@ -13,21 +13,15 @@ from random import Random
 from typing import Any
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.metadata import Metadata
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.requests import (
-    AddOffsets,
-    AddPartitions,
-    CommitOffsets,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
-)
 from spark_kafka_sink.producer.transactions.states import Operation, TransactionState
-from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
+from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
@@ -45,14 +39,33 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.pending import Attempt, PendingRequests
+from spark_kafka_sink.requests.request import CoordinatorKey
+from spark_kafka_sink.requests.request import Request as ClusterRequest
+from spark_kafka_sink.requests.routing import Routing
+from spark_kafka_sink.requests.transactions import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    EndTransaction,
+)
+from tests.fake_system import FakeSystem
 
 S = TransactionState
-Request = TransactionRequest[Any]
+Request = ClusterRequest[Any]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata("g")
 OFFSETS = {T0: OffsetAndMetadata(5), T1: OffsetAndMetadata(7)}
 IDENTITY = ProducerIdAndEpoch(70, 3)
 PAUSE_MS = 100.0
+NODE = Node(1, "b1", 9092)
+
+
+def metadata() -> Metadata:
+    return Metadata([NODE], ClientConfig(("b1:9092",)), system=FakeSystem())
 
 
 class Talk:
@@ -60,9 +73,14 @@ class Talk:
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
-        self.manager = TransactionManager("x", 60_000, ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1)))
+        self.manager = TransactionManager("x", 60_000)
         self.now = 0.0
         self.quiet = True
+        backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
+        self.pending = PendingRequests(Routing(metadata(), lambda now: NODE), backoff.after)
+        self.call = TransactionCall(self.manager, lambda: self.quiet)
+        self.pending.add(self.call)
+        self.attempts: dict[Request, Attempt] = {}
         self.id_and_epoch = IDENTITY
         self.asked: list[type[Request]] = []
 
@@ -103,7 +121,11 @@ class Talk:
     # --- one step, or all
 
     def next(self) -> Request | None:
-        return self.manager.next_request(self.now, quiet=self.quiet)
+        attempt = next(iter(self.pending.due(self.now)), None)
+        if attempt is None:
+            return None
+        self.attempts[attempt.request] = attempt
+        return attempt.request
 
     def due(self) -> Request:
         request = self.next()
@@ -114,8 +136,19 @@ class Talk:
         request = self.due()
         assert kind in (None, type(request))
         self.asked.append(type(request))
-        self.manager.sent(request)
+        assert self.may_send(request)
+        self.pending.sent(self.attempts[request])
         return request
+
+    def may_send(self, request: Request) -> bool:
+        attempt = self.attempts[request]
+        return attempt.is_lookup or attempt.call.may_send(request)
+
+    def node_for(self, request: Request) -> Node:
+        return self.attempts[request].node
+
+    def pause_left_ms(self) -> float:
+        return self.pending.next_due_ms(self.now) - self.now
 
     def answer(self, kind: type[Request], code: int = 0) -> Request:
         """Send what is due, which is of this kind, and answer it; coordinators are found on the way."""
@@ -126,14 +159,20 @@ class Talk:
         return request
 
     def reply(self, request: Request, code: int = 0) -> None:
-        self.manager.answered(request, self.response(request, code), self.now)
+        self.respond(request, self.response(request, code))
+
+    def respond(self, request: Request, message: Message) -> None:
+        self.pending.responded(self.attempts[request], message, self.now)
 
     def lose(self, kind: type[Request]) -> None:
         """Lose the answer to the request, and let the pause pass."""
         while type(self.due()) is not kind:
             self.answer(FindCoordinator)
-        self.manager.lost(self.send(kind), self.now, "the connection was lost")
+        self.lose_response(self.send(kind))
         self.wait()
+
+    def lose_response(self, request: Request) -> None:
+        self.pending.failed(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
     def settle(self) -> None:
         """Answer all that is asked, until nothing is."""
@@ -149,7 +188,7 @@ class Talk:
         version = 5 if self.version >= 2 else 4
         message = request.message(version)
         if type(request) is FindCoordinator:
-            key = request.coordinator.key
+            (key,) = request.keys
             return FindCoordinatorResponse(
                 coordinators=[Coordinator(key=key, node_id=1, host="b1", port=9092, error_code=code)]
             )
@@ -235,6 +274,17 @@ def error_of(operation: Operation) -> KafkaSinkError | None:
     except KafkaSinkError as error:
         return error
     return None
+
+
+def initial(talk: Talk) -> ProducerIdAndEpoch:
+    """The first id and epoch of the producer."""
+    return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
+
+
+def looked_up(request: Request) -> CoordinatorKey:
+    assert isinstance(request, FindCoordinator)
+    (key,) = request.keys
+    return CoordinatorKey(request.key_type, key)
 
 
 def adding(request: Request) -> set[TopicPartition]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
     DeliveryTimeoutError,
+    IllegalStateError,
     KafkaSinkError,
+    RecordTooLargeError,
     TransactionAbortableError,
-)
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.requests import (
-    AddOffsets,
-    AddPartitions,
-    CommitOffsets,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.transactions import AddOffsets, AddPartitions, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
     T0,
     T1,
@@ -36,20 +35,6 @@ FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowl
 
 
 @BOTH
-def test_a_failed_batch_makes_the_transaction_abortable_and_commit_says_which(version: int) -> None:
-    talk = Talk(version).started()
-    talk.manager.batch_failed(FAILURE, has_sequence=True)
-    assert talk.state() is S.ABORTABLE_ERROR
-    assert talk.manager.drops_unsent
-    for call in (talk.manager.commit, talk.manager.ensure_can_send, lambda: talk.manager.begin(version)):
-        with pytest.raises(
-            TransactionAbortableError, match=r"topic t, partition 0: 3 records .* abort_transaction\(\)"
-        ):
-            call()
-    assert talk.next() is None
-
-
-@BOTH
 def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int) -> None:
     talk = Talk(version).started()
     talk.quiet = False
@@ -63,6 +48,41 @@ def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int
     talk.manager.abort()
     message = talk.answer(EndTransaction).message(5)
     assert getattr(message, "committed", None) is False
+
+
+@BOTH
+def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sent(version: int) -> None:
+    talk = Talk(version).started()
+    number = talk.manager.ensure_can_send()
+    operation = talk.manager.commit()
+    end = talk.send(EndTransaction)
+    talk.manager.not_taken(number, RecordTooLargeError("The record has 2000000 bytes."))
+    assert talk.state() is S.COMMITTING
+    talk.reply(end)
+    assert error_of(operation) is None
+    assert talk.state() is S.READY
+
+
+@BOTH
+def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int) -> None:
+    talk = Talk(version).started()
+    number = talk.manager.ensure_can_send()
+    operation = talk.manager.commit()
+    with pytest.raises(IllegalStateError) as late:
+        talk.manager.ensure_can_send(number)
+    talk.manager.not_taken(number, late.value)
+    talk.settle()
+    assert error_of(operation) is None
+
+
+@BOTH
+def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int) -> None:
+    talk = Talk(version).started()
+    number = talk.manager.ensure_can_send()
+    talk.quiet = False
+    operation = talk.manager.commit()
+    talk.manager.not_taken(number, RecordTooLargeError("The record has 2000000 bytes."))
+    assert isinstance(error_of(operation), TransactionAbortableError)
 
 
 def test_of_several_failures_the_first_is_reported() -> None:
@@ -209,7 +229,7 @@ def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortab
     talk.manager.admits(T1, is_retry=False)
     request = talk.send(AddPartitions)
     codes_by_partition = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
-    talk.manager.answered(request, partitions_answer(codes_by_partition), talk.now)
+    talk.respond(request, partitions_answer(codes_by_partition))
     with pytest.raises(TransactionAbortableError, match=r"topic t, partition 1.*TOPIC_AUTHORIZATION_FAILED"):
         talk.manager.commit()
 
@@ -260,3 +280,41 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
     talk.reply(request)
     assert not talk.manager.admits(T0, is_retry=False)
     assert talk.manager.admits(T0, is_retry=True) == (not fatal)
+
+
+@BOTH
+def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(version: int) -> None:
+    """The caller rejects its record after the sender has chosen the request and before the sender writes it."""
+    talk = Talk(version).started()
+    number = talk.manager.ensure_can_send()
+    commit = talk.manager.commit()
+    request = talk.due()
+    assert isinstance(request, EndTransaction)
+    talk.manager.not_taken(number, FAILURE)
+    assert not talk.may_send(request)
+    assert isinstance(error_of(commit), TransactionAbortableError)
+    abort = talk.manager.abort()
+    assert not talk.may_send(request)
+    assert getattr(talk.answer(EndTransaction).message(5), "committed", None) is False
+    assert error_of(abort) is None
+
+
+def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abortable() -> None:
+    first, second = UUID(int=1), UUID(int=2)
+    talk = Talk(2).started()
+    for topic_id in (first, None, first):
+        talk.manager.batch_stored("t", topic_id)
+    talk.manager.batch_stored("u", second)
+    assert talk.state() is S.IN_TRANSACTION
+    talk.quiet = False
+    commit = talk.manager.commit()
+    talk.manager.batch_stored("t", second)
+    with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
+        commit.result()
+    talk.quiet = True
+    abort = talk.manager.abort()
+    talk.settle()
+    assert error_of(abort) is None
+    talk.manager.begin(2)
+    talk.manager.batch_stored("t", second)  # the next transaction knows nothing of the topic before
+    assert talk.state() is S.IN_TRANSACTION

@@ -6,51 +6,36 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.requests import (
-    AddPartitions,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
-)
 from spark_kafka_sink.producer.transactions.states import Operation
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
 )
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.producer.transactions.transaction_cases import GROUP, IDENTITY, OFFSETS, T0, T1, S, Talk, adding, error_of
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import AddPartitions, EndTransaction
+from tests.producer.transactions.transaction_cases import (
+    GROUP,
+    OFFSETS,
+    T0,
+    T1,
+    S,
+    Talk,
+    adding,
+    error_of,
+    initial,
+    looked_up,
+)
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
 
 
-def initial(talk: Talk) -> ProducerIdAndEpoch:
-    return ProducerIdAndEpoch(IDENTITY.producer_id, IDENTITY.epoch + 1)
-
-
 # --- init
-
-
-def test_init_looks_the_coordinator_up_and_asks_it_for_a_producer_id() -> None:
-    talk = Talk()
-    operation = talk.manager.init()
-    lookup = talk.send(FindCoordinator)
-    assert talk.manager.node_for(lookup) is None
-    assert lookup.coordinator == CoordinatorKey(1, "x")
-    talk.reply(lookup)
-    ask = talk.send(InitProducerId)
-    node = talk.manager.node_for(ask)
-    assert node is not None
-    assert node.host == "b1"
-    assert not operation.done.is_set()
-    talk.reply(ask)
-    assert error_of(operation) is None
-    assert talk.state() is S.READY
-    assert talk.manager.id_and_epoch == initial(talk)
 
 
 def test_init_carries_the_transactional_id_and_the_timeout_and_no_producer_id() -> None:
@@ -87,7 +72,7 @@ def test_a_request_stays_due_until_it_was_sent() -> None:
 def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> None:
     talk = Talk().init()
     operation = talk.manager.init("y")
-    assert talk.due().coordinator == CoordinatorKey(1, "y")
+    assert looked_up(talk.due()) == CoordinatorKey(TRANSACTION, "y")
     message = talk.answer(InitProducerId).message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"
@@ -170,27 +155,8 @@ def test_in_version_2_each_end_brings_the_epoch_to_go_on_with() -> None:
 def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
-    talk.manager.answered(talk.send(EndTransaction), EndTxnResponse(producer_id=71, producer_epoch=0), talk.now)
+    talk.respond(talk.send(EndTransaction), EndTxnResponse(producer_id=71, producer_epoch=0))
     assert talk.manager.id_and_epoch == ProducerIdAndEpoch(71, 0)
-
-
-@BOTH
-def test_what_was_added_is_added_anew_in_the_next_transaction(version: int) -> None:
-    talk = Talk(version).started().commit()
-    talk.manager.begin(version)
-    assert talk.manager.admits(T0, is_retry=False) == (version == 2)
-
-
-@BOTH
-@pytest.mark.parametrize("commit", [True, False])
-def test_an_empty_transaction_ends_without_a_request(version: int, commit: bool) -> None:
-    talk = Talk(version).begun()
-    before = list(talk.asked)
-    operation = talk.manager.commit() if commit else talk.manager.abort()
-    assert talk.next() is None
-    assert error_of(operation) is None
-    assert talk.state() is S.READY
-    assert talk.asked == before
 
 
 @BOTH
@@ -270,49 +236,12 @@ def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) 
     assert not talk.manager.admits(T0, is_retry=False)
 
 
-@BOTH
-@pytest.mark.parametrize("commit", [True, False])
-def test_another_process_ends_a_prepared_transaction(version: int, commit: bool) -> None:
-    prepared = Talk(version).started().manager.prepare()
-    assert prepared is not None
-    other = Talk(version)
-    other.manager.take_over(prepared)
-    assert other.state() is S.PREPARED
-    operation = other.manager.commit() if commit else other.manager.abort()
-    end = other.answer(EndTransaction)
-    assert end.message(5) == EndTxnRequest(
-        transactional_id="x", producer_id=prepared.producer_id, producer_epoch=prepared.epoch, committed=commit
-    )
-    assert end.versions == (VersionRange(0, 4) if version == 1 else VersionRange(5, 32767))
-    assert error_of(operation) is None
-    assert other.state() is S.READY
-
-
 def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
     talk = Talk(2).started()
     talk.manager.prepare()
     operation = talk.manager.commit()
     talk.answer(EndTransaction)
     assert error_of(operation) is None
-
-
-def test_the_producer_that_prepared_initialises_again_when_others_have_ended_it() -> None:
-    talk = Talk(2).started()
-    talk.manager.prepare()
-    operation = talk.manager.init()
-    message = talk.answer(InitProducerId).message(4)
-    assert message == InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
-    assert error_of(operation) is None
-    talk.manager.begin(2)
-    assert talk.manager.admits(T0, is_retry=False)
-
-
-@BOTH
-def test_to_prepare_an_empty_transaction_ends_it(version: int) -> None:
-    talk = Talk(version).begun()
-    assert talk.manager.prepare() is None
-    assert talk.state() is S.READY
-    assert talk.next() is None
 
 
 # --- calls at the wrong time
@@ -381,12 +310,15 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
         "abort": talk.manager.abort,
     }
     first = calls[call]()
+    end_txn = talk.send(EndTransaction) if call == "commit" else None
     others: list[Callable[[], object]] = [other for name, other in calls.items() if name != call]
     others.append(lambda: talk.manager.begin(2))
     for other in others:
         with pytest.raises(IllegalStateError, match="it is not known how"):
             other()
     assert calls[call]() is first
+    if end_txn is not None:
+        talk.reply(end_txn)
     talk.settle()
     assert first.done.is_set()
     assert calls[call]() is first  # also when the outcome has come meanwhile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.producer.transactions.requests import InitProducerId
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from tests.producer.transactions.transaction_cases import Talk
 
 

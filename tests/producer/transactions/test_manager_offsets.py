@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, TransactionAbortableError
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
-from spark_kafka_sink.producer.transactions.requests import AddOffsets, CommitOffsets, EndTransaction, FindCoordinator
-from spark_kafka_sink.producer.transactions.transaction_request import CoordinatorKey
+from spark_kafka_sink.errors import AuthorizationError, IllegalStateError, KafkaSinkError, TransactionAbortableError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.request import CoordinatorKey
+from spark_kafka_sink.requests.transactions import AddOffsets, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
     GROUP,
     OFFSETS,
@@ -20,6 +21,7 @@ from tests.producer.transactions.transaction_cases import (
     S,
     Talk,
     error_of,
+    looked_up,
     offsets_answer,
 )
 
@@ -36,11 +38,11 @@ def test_in_version_1_the_group_is_added_first_at_the_transactions_coordinator()
     talk = Talk(1).begun()
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     added = talk.answer(AddOffsets)
-    assert added.coordinator == CoordinatorKey(1, "x")
+    assert added.route("x") == CoordinatorKey(1, "x")
     lookup = talk.answer(FindCoordinator)
-    assert lookup.coordinator == CoordinatorKey(0, "g")
+    assert looked_up(lookup) == CoordinatorKey(0, "g")
     written = talk.answer(CommitOffsets)
-    assert written.coordinator == CoordinatorKey(0, "g")
+    assert written.route("g") == CoordinatorKey(0, "g")
     assert offsets_of(written.message(4)) == {("t", 0): 5, ("t", 1): 7}
     assert error_of(operation) is None
 
@@ -68,17 +70,6 @@ def test_a_members_identity_is_sent_and_never_dropped_for_an_old_broker() -> Non
     assert (message.generation_id, message.member_id, message.group_instance_id) == (4, "member", "instance")
 
 
-@BOTH
-def test_offsets_are_written_before_a_commit_ends_the_transaction(version: int) -> None:
-    talk = Talk(version).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    commit = talk.manager.commit()
-    talk.settle()
-    assert talk.asked[-2:] == [CommitOffsets, EndTransaction]
-    assert error_of(operation) is None
-    assert error_of(commit) is None
-
-
 def test_several_groups_are_written_one_after_the_other() -> None:
     talk = Talk(2).begun()
     operations = [talk.manager.send_offsets(OFFSETS, GroupMetadata(name)) for name in ("a", "b", "a")]
@@ -101,21 +92,11 @@ def test_only_the_partitions_that_failed_are_written_again(code: int) -> None:
     operation = talk.manager.send_offsets(OFFSETS, GROUP)
     talk.answer(FindCoordinator)
     request = talk.send(CommitOffsets)
-    talk.manager.answered(request, offsets_answer({T0: 0, T1: code}), talk.now)
+    talk.respond(request, offsets_answer({T0: 0, T1: code}))
     assert not operation.done.is_set()
     talk.wait()
     again = talk.answer(CommitOffsets)
     assert offsets_of(again.message(5)) == {("t", 1): 7}
-    assert error_of(operation) is None
-
-
-def test_a_groups_coordinator_that_has_moved_is_looked_up() -> None:
-    talk = Talk(2).begun()
-    operation = talk.manager.send_offsets(OFFSETS, GROUP)
-    talk.answer(CommitOffsets, codes.NOT_COORDINATOR)
-    talk.wait()
-    assert talk.due().coordinator == CoordinatorKey(0, "g")
-    talk.answer(CommitOffsets)
     assert error_of(operation) is None
 
 
@@ -177,3 +158,32 @@ def test_a_topic_format_that_takes_no_transactions_ends_the_producer() -> None:
     talk.answer(CommitOffsets, codes.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert "UNSUPPORTED_FOR_MESSAGE_FORMAT" in str(error_of(operation))
     assert talk.state() is S.FATAL_ERROR
+
+
+@BOTH
+def test_abort_ends_a_commit_that_waits_for_offsets_of_an_unknown_topic(version: int) -> None:
+    talk = Talk(version).begun()
+    offsets = talk.manager.send_offsets(OFFSETS, GROUP)
+    commit = talk.manager.commit()
+    if version == 1:
+        talk.answer(AddOffsets)
+    for _ in range(3):
+        talk.answer(CommitOffsets, codes.UNKNOWN_TOPIC_OR_PARTITION)
+        talk.wait()
+    abort = talk.manager.abort()
+    assert isinstance(error_of(offsets), TransactionAbortableError)
+    assert isinstance(error_of(commit), TransactionAbortableError)
+    assert getattr(talk.answer(EndTransaction).message(5), "committed", None) is False
+    assert error_of(abort) is None
+    assert talk.state() is S.READY
+
+
+@BOTH
+def test_abort_is_rejected_while_a_commit_waits_for_the_response_to_end_txn(version: int) -> None:
+    talk = Talk(version).started()
+    commit = talk.manager.commit()
+    request = talk.send(EndTransaction)
+    with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\) again"):
+        talk.manager.abort()
+    talk.reply(request)
+    assert error_of(commit) is None

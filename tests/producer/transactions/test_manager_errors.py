@@ -14,20 +14,15 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.producer.transactions.consumer_groups import GroupMetadata
-from spark_kafka_sink.producer.transactions.requests import (
-    AddOffsets,
-    AddPartitions,
-    CommitOffsets,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
-)
 from spark_kafka_sink.producer.transactions.states import Operation
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from spark_kafka_sink.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
+from spark_kafka_sink.requests.consumer_groups import GroupMetadata
+from spark_kafka_sink.requests.find_coordinator import FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.transactions import AddOffsets, AddPartitions, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     PAUSE_MS,
@@ -60,7 +55,7 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], cod
     state = talk.state()
     talk.answer(kind, code)
     assert talk.next() is None
-    assert talk.manager.next_delay_ms(talk.now) == PAUSE_MS
+    assert talk.pause_left_ms() == PAUSE_MS
     talk.wait(PAUSE_MS - 1)
     assert talk.next() is None
     talk.wait(1)
@@ -76,38 +71,12 @@ def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: typ
     talk = about_to(kind)
     if type(talk.due()) is FindCoordinator:
         talk.answer(FindCoordinator)
-    talk.manager.answered(talk.send(kind), message, talk.now)
+    talk.respond(talk.send(kind), message)
     assert talk.next() is None
-    assert talk.manager.next_delay_ms(talk.now) == PAUSE_MS
+    assert talk.pause_left_ms() == PAUSE_MS
     talk.wait(PAUSE_MS)
     talk.answer(kind)
     assert talk.state() is S.IN_TRANSACTION
-
-
-@pytest.mark.parametrize("kind", COORDINATED)
-@pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE])
-def test_a_coordinator_that_has_moved_is_looked_up_and_asked(kind: type[Request], code: int) -> None:
-    talk = about_to(kind)
-    talk.answer(kind, code)
-    talk.wait()
-    assert type(talk.due()) is FindCoordinator
-    talk.answer(kind)
-
-
-@pytest.mark.parametrize("kind", COORDINATED)
-def test_a_lost_connection_is_followed_by_a_lookup_and_the_same_request(kind: type[Request]) -> None:
-    talk = about_to(kind)
-    first = talk.due().message(4 if kind is InitProducerId else 3)
-    talk.lose(kind)
-    assert type(talk.due()) is FindCoordinator
-    assert talk.answer(kind).message(4 if kind is InitProducerId else 3) == first
-
-
-def test_a_lookup_that_was_lost_is_repeated() -> None:
-    talk = about_to(FindCoordinator)
-    talk.lose(FindCoordinator)
-    talk.answer(InitProducerId)
-    assert talk.state() is S.READY
 
 
 @pytest.mark.parametrize("kind", [InitProducerId, AddPartitions, AddOffsets, EndTransaction])
@@ -115,7 +84,7 @@ def test_a_transaction_that_is_still_being_completed_is_waited_for_with_short_pa
     talk = about_to(kind)
     for pause_ms in (20, 40, 80, 100, 100):
         talk.answer(kind, codes.CONCURRENT_TRANSACTIONS)
-        assert talk.manager.next_delay_ms(talk.now) == pause_ms
+        assert talk.pause_left_ms() == pause_ms
         talk.wait(pause_ms)
     talk.answer(kind)
     assert talk.state() in (S.READY, S.IN_TRANSACTION)
@@ -132,7 +101,7 @@ def test_after_a_success_the_pauses_begin_anew() -> None:
     talk.write(T0)
     talk.manager.commit()
     talk.answer(EndTransaction, codes.CONCURRENT_TRANSACTIONS)
-    assert talk.manager.next_delay_ms(talk.now) == 20
+    assert talk.pause_left_ms() == 20
 
 
 # --- what ends the producer
@@ -172,16 +141,6 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
     operation = talk.manager.commit()
     talk.answer(EndTransaction, 9999)
     assert "the attempt to end the transaction was refused: UNKNOWN_9999" in str(error_of(operation))
-
-
-def test_a_broker_that_does_not_know_transactions_ends_the_producer() -> None:
-    talk = Talk()
-    operation = talk.manager.init()
-    talk.send()
-    talk.manager.fail_for_good(UnsupportedVersionError("broker 1 does not know the API INIT_PRODUCER_ID"))
-    assert isinstance(error_of(operation), UnsupportedVersionError)
-    with pytest.raises(UnsupportedVersionError):
-        talk.manager.begin(1)
 
 
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

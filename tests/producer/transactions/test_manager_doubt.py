@@ -5,17 +5,12 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import (
-    IllegalStateError,
     KafkaSinkError,
-)
-from spark_kafka_sink.producer.transactions.requests import (
-    AddOffsets,
-    AddPartitions,
-    EndTransaction,
-    InitProducerId,
 )
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.transactions import AddOffsets, AddPartitions, EndTransaction
 from tests.producer.transactions.transaction_cases import (
     IDENTITY,
     T0,
@@ -111,8 +106,9 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
     talk = about_to(AddPartitions)
     request = talk.due()
     operation = talk.manager.abort()
-    talk.manager.sent(request)
-    talk.manager.lost(request, talk.now, "the connection was lost")
+    assert talk.may_send(request)
+    talk.pending.sent(talk.attempts[request])
+    talk.lose_response(request)
     talk.wait()
     talk.answer(EndTransaction)
     assert error_of(operation) is None
@@ -149,15 +145,3 @@ def test_what_was_not_asked_for_yet_is_not_asked_for_by_an_abort() -> None:
     talk.manager.abort()
     assert talk.next() is None
     assert talk.state() is S.READY
-
-
-def test_an_end_whose_answer_was_lost_is_asked_for_until_it_is_known() -> None:
-    talk = Talk(2).started()
-    operation = talk.manager.commit()
-    for _ in range(3):
-        talk.lose(EndTransaction)
-        assert not talk.manager.admits(T0, is_retry=False)
-    with pytest.raises(IllegalStateError):
-        talk.manager.abort()
-    talk.answer(EndTransaction)
-    assert error_of(operation) is None

@@ -272,6 +272,50 @@ def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to
     assert "pip install 'spark-kafka-sink[gssapi]'" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("credentials", "advice"),
+    [
+        (
+            {"sasl.jaas.config": jaas("plain.PlainLoginModule", username="a", password="hush")},
+            "PLAIN, as sasl.jaas.config names PlainLoginModule.",
+        ),
+        (
+            {"sasl.jaas.config": jaas(username="a", password="hush")},
+            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+        ),
+        (
+            {"sasl.jaas.config": jaas(username="a", password="hush"), "sasl.kerberos.service.name": "kafka"},
+            "SCRAM-SHA-256 or SCRAM-SHA-512, as sasl.jaas.config names ScramLoginModule.",
+        ),
+        ({"sasl.oauthbearer.token": "hush"}, "OAUTHBEARER, as sasl.oauthbearer.token is set."),
+        ({"sasl.oauthbearer.token.callback": str}, "OAUTHBEARER, as sasl.oauthbearer.token.callback is set."),
+        ({}, "the one that the listener expects, of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI."),
+    ],
+)
+def test_names_missing_mechanism_before_it_advises_gssapi(
+    credentials: dict[str, object], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    (found,) = faults({"security.protocol": "SASL_SSL"} | credentials)
+    assert found == f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {advice}"
+
+
+def test_names_missing_mechanism_next_to_unreadable_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    first, second = faults({"security.protocol": "SASL_SSL", "sasl.jaas.config": "hush"})
+    assert first.startswith("sasl.mechanism is not set")
+    assert second.startswith("sasl.jaas.config must begin with a login module")
+
+
+def test_takes_kerberos_credentials_without_mechanism_for_gssapi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", object())
+    module = 'com.sun.security.auth.module.Krb5LoginModule required serviceName="kafka";'
+    for credentials in ({"sasl.jaas.config": module}, {"sasl.kerberos.service.name": "kafka"}):
+        login = security_config({"security.protocol": "SASL_SSL"} | credentials).login
+        assert login is not None
+        assert (login.mechanism, login.kerberos_service) == ("GSSAPI", "kafka")
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     forget()

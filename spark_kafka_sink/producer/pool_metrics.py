@@ -1,0 +1,34 @@
+"""Metrics of the buffer pool under the Java client's names: free memory, and the waits of calls for it.
+
+The pool adds up. New waits are taken over into the windows ten times a second while requests go out, and when a user
+reads them. The caller locks.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed, share_of_time
+
+
+class PoolMetrics:
+    """The waits of a BufferPool over windows and in total, and the present state of its memory."""
+
+    def __init__(self, pool: BufferPool, window_ms: float, samples_max: int) -> None:
+        self._pool = pool
+        self._wait_ns = Meter(Windowed(window_ms, samples_max))
+        self._exhausted = Meter(Windowed(window_ms, samples_max))
+
+    def count(self, now: float) -> None:
+        """Add the waits since the last call."""
+        self._wait_ns.follow(self._pool.wait_ms_total * 1_000_000, now)
+        self._exhausted.follow(self._pool.exhausted_total, now)
+
+    def gauges(self) -> dict[str, Gauge]:
+        return {
+            "buffer-total-bytes": lambda now: float(self._pool.bytes_max),
+            "buffer-available-bytes": lambda now: float(self._pool.free_bytes),
+            "waiting-threads": lambda now: float(self._pool.waiters),
+            "bufferpool-wait-ratio": lambda now: share_of_time(self._wait_ns, now),
+            "bufferpool-wait-time-ns-total": self._wait_ns.read_total,
+            **self._exhausted.gauges("buffer-exhausted"),
+        }

@@ -1,0 +1,67 @@
+"""TransactionCall: the requests of a TransactionManager, for the engine that sends them. Sender thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.producer.transactions.manager import TransactionManager
+from spark_kafka_sink.producer.transactions.states import ENDING
+from spark_kafka_sink.requests.pending import Call
+from spark_kafka_sink.requests.request import Request
+from spark_kafka_sink.requests.transaction_request import TransactionRequest
+from spark_kafka_sink.requests.verdicts import Verdict
+
+
+class TransactionCall(Call[Any]):
+    """A call without an end: one request at a time, derived from the manager's state before each attempt.
+
+    `is_quiet`: whether no record is on its way into the transaction. `changed` is called when the manager's state may
+    have changed.
+    """
+
+    def __init__(
+        self, manager: TransactionManager, is_quiet: Callable[[], bool], changed: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(())
+        self._manager = manager
+        self._is_quiet = is_quiet
+        self._changed = changed
+        self._request: TransactionRequest[Any]  # the one that is due
+
+    def refresh(self, now: float) -> None:
+        quiet = self._manager.state in ENDING and self._is_quiet()
+        request = None if self.in_flight else self._manager.next_request(now, quiet=quiet)
+        if request is None:
+            self.due = {}
+            return
+        self._request = request
+        (key,) = request.keys
+        self.due = {key: self.due.get(key, now)}
+
+    def request_for(self, key: str) -> Request[Any]:
+        return self._request
+
+    def may_send(self, request: Request[Any]) -> bool:
+        return self._manager.sending(cast("TransactionRequest[Any]", request))
+
+    def lost(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
+        self._manager.lost(cast("TransactionRequest[Any]", request), was_sent=was_sent)
+        self._changed()
+
+    def responded(self, request: Request[Any], response: Any) -> None:
+        self._manager.responded(cast("TransactionRequest[Any]", request), response)
+        self._changed()
+
+    def done(self, request: Request[Any], key: str, response: Any, now: float) -> None:
+        self._manager.last_failure = None
+        self._manager.finished(cast("TransactionRequest[Any]", request), response, now)
+        self._changed()
+
+    def retrying(self, failure: KafkaSinkError) -> None:
+        self._manager.last_failure = failure
+
+    def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
+        self._manager.failed(error, verdict)
+        self._changed()

@@ -1,0 +1,153 @@
+"""Requests of other threads, sent on the sender's thread over the connections of the producer."""
+
+from __future__ import annotations
+
+from random import Random
+from unittest.mock import Mock
+
+import pytest
+
+from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.client.request import ClientRequest, ClientResponse
+from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, UnsupportedVersionError
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests, WaitedCall
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import Message
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.transactions import DescribeTransactions
+from tests.requests.test_pending import described
+
+NODE = Node(1, "b1", 9092)
+
+
+class Sender:
+    """The sender's thread, and a client whose one node is ready as the test says."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.sent: list[ClientRequest] = []
+        self.client = Mock(spec=NetworkClient)
+        self.client.least_loaded_node.return_value = NODE
+        self.client.ready.side_effect = lambda node, now: self.is_ready
+        self.client.connection_failed.return_value = False
+        self.client.poll_delay.return_value = 0.0
+        self.client.version_for.return_value = 4
+        self.client.new_client_request.side_effect = self._new_request
+        self.client.send.side_effect = lambda request, now: self.sent.append(request)
+        self.requests = ClusterRequests(self.client, Mock(), ExponentialBackoff(100, 100, Random(1)))
+
+    def _new_request(self, node_id: int, message: Message, now: float, *, tag: object, **limits: object) -> object:
+        return ClientRequest(node_id, message, len(self.sent), now, 30_000, tag=tag)
+
+    def respond(self, message: Message | None, reason: str = "") -> None:
+        self.requests.responded(ClientResponse(self.sent[-1], 0, 0, message=message, reason=reason))
+
+
+@pytest.fixture
+def sender() -> Sender:
+    return Sender()
+
+
+def new_call() -> WaitedCall[InitProducerIdResponse]:
+    return WaitedCall([InitProducerId(None)])
+
+
+def test_a_submitted_call_is_sent_by_the_senders_thread_and_ends_with_its_response(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    assert not sender.sent, "the caller's thread sends nothing"
+    assert sender.requests.send_due(0) == float("inf")
+    sender.respond(InitProducerIdResponse(producer_id=7))
+    assert call.ended.is_set()
+    assert [response.producer_id for response in call.results().values()] == [7]
+
+
+@pytest.mark.parametrize("code", [codes.NONE, codes.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_call_ends_with_its_last_key_though_one_response_is_about_several(sender: Sender, code: int) -> None:
+    """The caller's thread goes on at once when the call has ended, and reads the results of all keys."""
+    call = WaitedCall([DescribeTransactions(["a", "b"])])
+    ended_with: list[list[str]] = []
+    call.ended.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
+    for name in "ab":
+        sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    sender.respond(described({"a": codes.NONE, "b": code}))
+    if code:
+        assert ended_with == []
+        sender.requests.send_due(100)
+        sender.respond(described({"b": codes.NONE}))
+    assert ended_with == [["a", "b"]]
+
+
+def test_a_node_that_is_not_ready_is_looked_at_again_soon(sender: Sender) -> None:
+    sender.requests.submit(new_call())
+    sender.is_ready = False
+    assert sender.requests.send_due(0) == POLL_INTERVAL_MS
+    sender.is_ready = True
+    sender.requests.send_due(POLL_INTERVAL_MS)
+    assert len(sender.sent) == 1
+
+
+def test_a_lost_request_is_retried_and_says_why_it_was_lost(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    sender.respond(None, "broker 1 closed the connection")
+    assert str(call.last_failure) == "broker 1 closed the connection"
+    assert sender.requests.send_due(0) == 100
+    sender.requests.send_due(100)
+    assert len(sender.sent) == 2
+
+
+def test_a_call_that_is_withdrawn_is_not_retried(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    sender.requests.withdraw(call)
+    sender.requests.send_due(0)
+    sender.respond(InitProducerIdResponse(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS))
+    assert sender.requests.send_due(1_000) == float("inf")
+    assert len(sender.sent) == 1
+
+
+def test_a_request_that_the_node_does_not_support_ends_its_call(sender: Sender) -> None:
+    sender.client.version_for.side_effect = UnsupportedVersionError("node 1 does not support it")
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    assert call.ended.is_set()
+    with pytest.raises(UnsupportedVersionError):
+        call.results()
+
+
+def test_the_end_of_the_producer_ends_calls_and_rejects_later_ones(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.fail(ProducerClosedError("closed"))
+    assert call.ended.is_set()
+    with pytest.raises(ProducerClosedError):
+        call.results()
+    with pytest.raises(KafkaSinkError, match="closed"):
+        sender.requests.submit(new_call())
+
+
+def test_a_node_that_may_not_be_connected_to_yet_is_looked_at_when_it_may(sender: Sender) -> None:
+    sender.requests.submit(new_call())
+    sender.is_ready = False
+    sender.client.poll_delay.return_value = 700.0
+    assert sender.requests.send_due(0) == 700
+
+
+def test_results_do_not_change_when_the_producer_ends_after_a_call(sender: Sender) -> None:
+    call = new_call()
+    sender.requests.submit(call)
+    sender.requests.send_due(0)
+    sender.respond(InitProducerIdResponse(producer_id=7))
+    sender.requests.fail(ProducerClosedError("closed"))
+    assert [response.producer_id for response in call.results().values()] == [7]

@@ -1,0 +1,56 @@
+"""A producer id for idempotence: requested while records wait for one, and no more often than the pauses allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, UnsupportedVersionError
+from spark_kafka_sink.protocol import error_codes as codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
+from spark_kafka_sink.protocol.schema import VersionRange
+from tests.fake_system import FakeSystem
+from tests.producer.sending.sender_cases import pass_time, requests_of, send, simulated, wait
+from tests.producer.virtual_time import loop_of, simulated_producer
+from tests.simulated_cluster import SimulatedCluster
+
+
+def test_broker_without_producer_ids_ends_the_producer_at_once() -> None:
+    system = FakeSystem(latency_ms=2)
+    limits = {ApiKey.INIT_PRODUCER_ID: VersionRange(7, 9)}
+    cluster = SimulatedCluster(system, topics={"t": 1}, version_limits=limits)
+    producer = simulated_producer(cluster, linger_ms=0)
+    future = send(producer, b"1")
+    wait(producer, future)
+    assert isinstance(future.exception(0), UnsupportedVersionError)
+    assert system.now() < 5_000
+    with pytest.raises(KafkaSinkError):
+        send(producer, b"2").result(0)
+
+
+def test_requests_no_producer_id_while_no_record_waits_for_one() -> None:
+    cluster, producer = simulated(delivery_timeout_ms=3_000, request_timeout_ms=1_000)
+    cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
+    future = send(producer, b"1")
+    wait(producer, future)
+    assert future.exception(0) is not None
+    requests, rounds = len(requests_of(cluster, InitProducerIdRequest)), loop_of(producer).rounds
+    pass_time(producer, 60_000)
+    assert len(requests_of(cluster, InitProducerIdRequest)) == requests
+    assert loop_of(producer).rounds - rounds < 100
+
+
+def test_pauses_after_a_rejection_though_the_next_record_waits_already() -> None:
+    cluster, producer = simulated(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    rule = cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
+    begun = cluster.system.now()
+    for _ in range(20):
+        future = send(producer, b"1")
+        wait(producer, future)
+        assert isinstance(future.exception(0), AuthorizationError)
+    assert cluster.system.now() - begun > 10_000
+    assert len(requests_of(cluster, InitProducerIdRequest)) == 20
+    rule.remove()
+    future = send(producer, b"2")
+    wait(producer, future)
+    assert future.exception(0) is None

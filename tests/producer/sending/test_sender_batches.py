@@ -1,0 +1,35 @@
+"""When the batches of single records leave: a full one at once, others after linger.ms."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.producer.record import ProducerRecord
+from tests.producer.sending.sender_cases import established, pass_time, simulated
+from tests.producer.virtual_time import loop_of
+
+
+@pytest.mark.parametrize("record_count", [160, 450, 700])
+def test_full_batches_of_single_records_leave_at_once_though_linger_is_long(record_count: int) -> None:
+    _, producer = simulated(linger_ms=3_000)
+    established(producer)
+    futures = [producer.send(ProducerRecord("t", bytes(100), partition=0)) for _ in range(record_count)]
+    pass_time(producer, 50)
+    acknowledged = sum(future.done() for future in futures)
+    # Rows of a batch that is not full linger, and so do records that may fill no other batch.
+    assert record_count - 2 * 150 < acknowledged < record_count
+    assert futures[0].done()
+    pass_time(producer, 3_000)
+    assert all(future.done() for future in futures)
+
+
+def test_single_records_that_fill_no_batch_linger_though_they_have_the_bytes_of_one() -> None:
+    _, producer = simulated(partitions=10, linger_ms=3_000)
+    established(producer)
+    rounds = loop_of(producer).rounds
+    futures = [producer.send(ProducerRecord("t", bytes(100), partition=number % 10)) for number in range(300)]
+    pass_time(producer, 2_900)
+    assert not any(future.done() for future in futures)
+    assert loop_of(producer).rounds - rounds < 20
+    pass_time(producer, 200)
+    assert all(future.done() for future in futures)

@@ -1,0 +1,56 @@
+"""The plan of send_table(): which arguments and columns it accepts before the first row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.table_plan import Mapped, TablePlan, plan_table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("value", pa.string())])
+
+
+def plan(schema: pa.Schema = SCHEMA, formats: dict[str, object] | None = None, **arguments: Any) -> TablePlan:
+    return plan_table("t", schema, Mapped(**arguments), formats or {})
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "expected"),
+    [
+        ("key", 0, "key must be the name of a column or a list of names, not 0."),
+        ("key", False, "key must be the name of a column or a list of names, not False."),
+        ("key", b"id", "key must be the name of a column or a list of names, not b'id'."),
+        ("key", [0], "key must be the name of a column or a list of names, not [0]."),
+        ("key", [], "key must be the name of a column or a list of names, not []."),
+        ("value", 1, "value must be the name of a column or a list of names, not 1."),
+        ("value", ["id", None], "value must be the name of a column or a list of names, not ['id', None]."),
+        ("headers", 0, "headers must be the name of a column, not 0."),
+        ("headers", ["id"], "headers must be the name of a column, not ['id']."),
+        ("timestamp", 5, "timestamp must be the name of a column, not 5."),
+        ("partition", True, "partition must be the name of a column or a number, not True."),
+        ("partition", 1.0, "partition must be the name of a column or a number, not 1.0."),
+        ("partition", ["id"], "partition must be the name of a column or a number, not ['id']."),
+    ],
+)
+@pytest.mark.parametrize("formats", [{}, {"value_format": "json", "key_format": "json"}])
+def test_rejects_an_argument_that_names_no_column(
+    argument: str, value: Any, expected: str, formats: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigurationError) as rejected:
+        plan(formats=formats, **{argument: value})
+    assert rejected.value.faults == (expected,)
+
+
+@pytest.mark.parametrize("integer", [np.int32, np.int64, np.uint8, int])
+def test_accepts_an_integer_of_numpy_as_a_partition(integer: Any) -> None:
+    partition = plan(partition=integer(1)).fixed_partition
+    assert partition == 1
+    assert type(partition) is int
+
+
+def test_ignores_a_format_of_none() -> None:
+    assert plan(formats={"value_format": None, "schema_registry_url": None}).value == SCHEMA.names.index("value")

@@ -1,0 +1,133 @@
+"""send_table(): the result accounts for every row when a call or the table itself raises in the middle of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
+from spark_kafka_sink.errors import (
+    BufferExhaustedError,
+    IllegalStateError,
+    InvalidRecordError,
+    MetadataTimeoutError,
+    ProducerClosedError,
+    SchemaError,
+    TransactionError,
+)
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.nodeid))}"
+    broker.create_topic(name, 1)
+    return name
+
+
+def batches_of_ten(count: int) -> Iterator[pa.RecordBatch]:
+    for number in range(count):
+        yield pa.record_batch({"value": [str(10 * number + row) for row in range(10)]})
+
+
+def stream_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches)
+
+
+def fail_calls(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, numbers: range, error: KafkaSinkError) -> None:
+    """Let these calls of send_columns() raise, counted from 1."""
+    send_columns, calls = producer.send_columns, iter(range(1, 1_000))
+
+    def send(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
+        if next(calls) in numbers:
+            raise error
+        return send_columns(topic, columns, partition)
+
+    monkeypatch.setattr(producer, "send_columns", send)
+
+
+@pytest.mark.parametrize(
+    "error", [BufferExhaustedError("full"), MetadataTimeoutError("gone"), SchemaError("no"), InvalidRecordError("bad")]
+)
+@pytest.mark.parametrize("has_topic_column", [False, True])
+def test_fails_only_the_rows_of_a_call_that_raises_in_the_middle_of_a_stream(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, error: KafkaSinkError, has_topic_column: bool
+) -> None:
+    fail_calls(monkeypatch, producer, range(3, 4), error)
+    table = pa.Table.from_batches(batches_of_ten(5))
+    if has_topic_column:
+        table = table.append_column("topic", pa.array([topic] * 50))
+    result = producer.send_table(None if has_topic_column else topic, table)
+    ((failure,), offsets) = result.failures, result.partitions[topic][0]
+    assert (failure.rows.tolist(), failure.topic, failure.error) == (list(range(20, 30)), topic, error)
+    assert (offsets.first_offset, offsets.last_offset, offsets.rows) == (0, 39, 40)
+    assert (result.rows_written, result.rows_processed, result.is_complete) == (40, 50, True)
+
+
+@pytest.mark.parametrize("error", [ProducerClosedError("closed"), IllegalStateError("no"), TransactionError("ended")])
+def test_an_exception_that_ends_the_call_has_the_result_of_the_rows_before_it(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, error: KafkaSinkError
+) -> None:
+    fail_calls(monkeypatch, producer, range(3, 4), error)
+    with pytest.raises(type(error)) as caught:
+        producer.send_table(topic, stream_of(batches_of_ten(5)))
+    assert caught.value is error
+    result = caught.value.table_result  # type: ignore[attr-defined]
+    assert [(failure.rows.tolist(), failure.error) for failure in result.failures] == [(list(range(20, 30)), error)]
+    assert result.partitions[topic][0].rows == result.rows_written == 20
+    assert (result.rows_processed, result.is_complete) == (30, False)
+
+
+def test_an_exception_fails_the_rows_of_all_topics_that_were_read_with_those_that_it_ended(
+    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    broker.create_topic(other := topic + "-b", 1)
+    fail_calls(monkeypatch, producer, range(2, 3), ProducerClosedError("closed"))
+    table = pa.table({"topic": [topic, other, topic, None, other], "value": ["0", "1", "2", "3", "4"]})
+    with pytest.raises(ProducerClosedError) as caught:
+        producer.send_table(None, table)
+    result = caught.value.table_result  # type: ignore[attr-defined]
+    assert sorted(int(row) for failure in result.failures for row in failure.rows) == [1, 3, 4]
+    assert result.partitions.keys() == {topic}
+    assert result.rows_processed == 5
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exception_of_a_stream_has_the_result_of_the_rows_that_were_read(
+    producer: KafkaProducer, topic: str, is_async: bool
+) -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from batches_of_ten(3)
+        raise LookupError("the source is gone")
+
+    reader = stream_of(batches())
+    with pytest.raises(LookupError, match="the source is gone") as caught:
+        asyncio.run(producer.send_table_async(topic, reader)) if is_async else producer.send_table(topic, reader)
+    result = caught.value.table_result  # type: ignore[attr-defined]
+    assert (result.rows_written, result.rows_failed, result.is_complete) == (30, 0, False)
+    assert result.partitions[topic][0].rows == 30
+
+
+def test_stops_at_the_limit_of_rows_whose_calls_raise(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
+) -> None:
+    fail_calls(monkeypatch, producer, range(3, 100), MetadataTimeoutError("gone"))
+    result = producer.send_table(topic, stream_of(batches_of_ten(9)), failed_rows_max=15)
+    assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
+    assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))

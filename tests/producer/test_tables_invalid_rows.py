@@ -1,0 +1,181 @@
+"""send_table(): rows with values that cannot be written, and dictionaries that are large once they are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.formats.json_text import JsonFormat
+from spark_kafka_sink.producer import tables
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+
+FAR = 1 << 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with embedded_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.nodeid))}"
+    broker.create_topic(name, 1)
+    return name
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+@pytest.mark.parametrize(
+    ("unit", "time", "reason"),
+    [("s", FAR, "the timestamp is after the year"), ("ns", -5, "the timestamp is before 1970")],
+)
+def test_fails_only_the_row_whose_timestamp_cannot_be_written(
+    producer: KafkaProducer, topic: str, unit: str, time: int, reason: str, is_dictionary: bool
+) -> None:
+    times = pa.array([1, time, 2], pa.timestamp(unit))
+    table = pa.table({"value": ["a", "b", "c"], "timestamp": times.dictionary_encode() if is_dictionary else times})
+    result = producer.send_table(topic, table)
+    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert reason in str(result.failures[0].error)
+    assert result.rows_written == 2
+
+
+def test_fails_only_the_row_whose_number_of_milliseconds_no_timestamp_can_hold(
+    producer: KafkaProducer, topic: str
+) -> None:
+    table = pa.table({"value": ["a", "b", "c"], "timestamp": pa.array([1, 1 << 63, 2], pa.uint64())})
+    result = producer.send_table(topic, table)
+    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert "column timestamp" in str(result.failures[0].error)
+    assert result.rows_written == 2
+
+
+@pytest.mark.parametrize("index", [2, -1])
+@pytest.mark.parametrize("column", ["value", "key", "timestamp", "topic", "word"])
+def test_fails_only_the_row_whose_index_is_outside_of_its_dictionary(
+    producer: KafkaProducer, topic: str, column: str, index: int
+) -> None:
+    texts = {"topic": [topic, topic]}.get(column, ["a", "b"])
+    words = pa.array([1, 2], pa.timestamp("us")) if column == "timestamp" else pa.array(texts)
+    indices = pa.array([0, index, 1], pa.int8())
+    columns = {"value": ["x", "y", "z"], column: pa.DictionaryArray.from_arrays(indices, words, safe=False)}
+    result = producer.send_table(
+        None if column == "topic" else topic, pa.table(columns), value_format="json" if column == "word" else None
+    )
+    assert [failure.rows.tolist() for failure in result.failures] == [[1]]
+    assert f"column {column} of type dictionary" in str(result.failures[0].error)
+    assert result.rows_written == 2
+
+
+def test_fails_only_the_row_that_a_format_cannot_write(
+    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
+) -> None:
+    times = [0] * 100
+    times[37] = times[80] = FAR
+    table = pa.table({"id": range(100), "t": pa.array(times, pa.timestamp("s"))})
+    result = producer.send_table(topic, table, value_format="json")
+    assert [failure.rows.tolist() for failure in result.failures] == [[37], [80]]
+    assert result.failures[0].topic == topic
+    assert "column t of type timestamp[s]" in str(result.failures[0].error)
+    assert (result.rows_written, result.rows_failed, result.is_complete) == (98, 2, True)
+    stored = read_topic(broker.bootstrap_servers, topic)["value"].to_pylist()
+    ids = [row for row in range(100) if row not in (37, 80)]
+    assert stored == [b'{"id":%d,"t":"1970-01-01T00:00:00.000"}' % row for row in ids]
+
+
+def test_stops_at_the_limit_of_rows_that_a_format_cannot_write(producer: KafkaProducer, topic: str) -> None:
+    table = pa.table({"t": pa.array([FAR] * 1_000, pa.timestamp("s"))})
+    result = producer.send_table(topic, table, value_format="json", failed_rows_max=2)
+    assert (result.rows_failed, result.is_complete) == (3, False)
+
+
+def test_gives_the_reason_of_arrow_for_a_table_that_cannot_be_read(producer: KafkaProducer, topic: str) -> None:
+    for values, reason in (
+        (["a", 1], r"Expected bytes, got a 'int' object.* column value"),
+        ([1, "a"], r"Could not convert 'a' with type str: tried to convert to int64.* column value"),
+        ([{"n": 1}, {"n": "a"}], r"Could not convert 'a' with type str.* column value"),
+        ([1 << 80], r"Python int too large"),
+    ):
+        with pytest.raises(InvalidRecordError, match=rf"cannot read pandas.DataFrame as one: {reason}"):
+            producer.send_table(topic, pd.DataFrame({"value": values}))
+
+
+def test_names_the_time_zone_of_a_column_that_is_unknown(producer: KafkaProducer, topic: str) -> None:
+    table = pa.table({"t": pa.array([1], pa.timestamp("us", "Mars/Olympus"))})
+    with pytest.raises(SchemaError, match=r"'Mars/Olympus' of a timestamp column is unknown.* in the column's type"):
+        producer.send_table(topic, table, value_format="json")
+
+
+def test_fails_only_the_row_that_a_format_finds_too_large(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
+) -> None:
+    write = JsonFormat.rows
+
+    def write_unless_large(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
+        if "large" in columns[0].to_pylist():
+            raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+        return write(self, names, columns, rows, header)
+
+    monkeypatch.setattr(JsonFormat, "rows", write_unless_large)
+    result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")
+    assert [failure.rows.tolist() for failure in result.failures] == [[2]]
+    assert "The row is too large to be encoded: array cannot contain" in str(result.failures[0].error)
+    assert result.rows_written == 3
+
+
+def test_rejects_a_column_of_python_objects(producer: KafkaProducer, topic: str) -> None:
+    frame = pl.DataFrame({"value": ["a"], "o": [object()]})
+    with pytest.raises(InvalidRecordError, match="Column o has polars' type Object"):
+        producer.send_table(topic, frame)
+    assert producer.totals().records == 0
+
+
+@pytest.mark.parametrize("words_type", [pa.string(), pa.string_view()])
+@pytest.mark.parametrize(("value_format", "nest"), [(None, False), ("json", False), ("json", True)])
+def test_decodes_a_dictionary_in_small_slices(
+    monkeypatch: pytest.MonkeyPatch,
+    producer: KafkaProducer,
+    topic: str,
+    value_format: Any,
+    nest: bool,
+    words_type: pa.DataType,
+) -> None:
+    """One long word and many short ones: only the rows with the long one are in small slices."""
+    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 1_000_000)
+    send, sizes = producer.send_columns, []
+
+    def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
+        sizes.append((columns.num_rows, columns.nbytes))
+        return send(topic, columns, partition)
+
+    monkeypatch.setattr(producer, "send_columns", send_columns)
+    indices = pa.array([0] * 1_000 + [1] * 3_000, pa.int32())
+    words = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 10_000, "y"] + ["z"] * 5_000, words_type))
+    if nest:
+        words = pa.StructArray.from_arrays([words], ["word"])
+    assert producer.send_table(topic, pa.table({"value": words}), value_format=value_format).rows_written == 4_000
+    assert max(nbytes for _, nbytes in sizes) < 1_100_000
+    assert max(rows for rows, _ in sizes) == 2_000
+
+
+def test_warns_once_of_timestamps_in_seconds(
+    producer: KafkaProducer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pa.record_batch({"value": ["v"], "timestamp": [1_764_000_000]})
+    assert producer.send_table(topic, pa.Table.from_batches([rows, rows])).rows_written == 2
+    assert caplog.text.count("Column timestamp has the number 1764000000") == 1
