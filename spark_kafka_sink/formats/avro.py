@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
+from spark_kafka_sink.formats.arrow_errors import name_columns
 from spark_kafka_sink.formats.avro_leaves import leaf_writer
 from spark_kafka_sink.formats.avro_schema import AvroNames, parsed_schema
 from spark_kafka_sink.formats.binary_pieces import (
@@ -82,20 +83,20 @@ class _Plan:
         unknown = [name for name in names if name not in wanted]
         if unknown:
             raise SchemaError(f"the Avro schema has no field for the column {where}{unknown[0]}")
-        writers: list[tuple[int, Writer]] = []
+        writers: list[tuple[str, int, Writer]] = []
         for name, field in wanted.items():
             position = names.index(name) if name in names else -1
             if position < 0:
-                writers.append((position, self._missing(field, inner, f"{where}{name}")))
+                writers.append((name, position, self._missing(field, inner, f"{where}{name}")))
             else:
-                writers.append((position, self.value(field["type"], inner, types[position], f"{where}{name}")))
+                writers.append((name, position, self.value(field["type"], inner, types[position], f"{where}{name}")))
 
         def write(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
-            return [
-                piece
-                for position, writer in writers
-                for piece in writer(columns[position] if position >= 0 else pa.nulls(0), mask)
-            ]
+            pieces: list[Piece] = []
+            for name, position, writer in writers:
+                with name_columns(f"{where}{name}"):
+                    pieces += writer(columns[position] if position >= 0 else pa.nulls(0), mask)
+            return pieces
 
         return write
 

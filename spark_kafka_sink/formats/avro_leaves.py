@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
 from spark_kafka_sink.formats.java_numbers import float_values
-from spark_kafka_sink.formats.pieces import is_bytes, is_text
+from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_for_error
 from spark_kafka_sink.records.arrays import bytes_array, numbers_of
 from spark_kafka_sink.records.fields import Field, fixed_field, zigzag_fields
 
@@ -119,7 +119,7 @@ def _enum(schema: Any, _logical: str | None, kind: pa.DataType, where: str) -> W
         places = numbers_of(pc.index_in(column, symbols), null=-1).astype(np.int64)
         is_unknown = places < 0 if mask is None else (places < 0) & mask
         if is_unknown.any():
-            example = column[int(np.argmax(is_unknown))].as_py()
+            example = text_for_error(column, int(np.argmax(is_unknown)))
             raise InvalidRecordError(f"column {where}: {example!r} is no symbol of the schema's enum {schema['name']}")
         return list(zigzag_fields(np.maximum(places, 0)))
 

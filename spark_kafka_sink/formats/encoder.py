@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
+from spark_kafka_sink.formats.arrow_errors import name_columns
 from spark_kafka_sink.records.arrays import null_mask, number_array
+from spark_kafka_sink.words import cleaned
 
 _BYTES_MAX = 32 << 20
 """Of columns that are encoded in one call: what is made of them must stay below Arrow's limit of 2 GiB for an array."""
@@ -54,10 +56,13 @@ class ColumnsEncoder:
         if batch.num_rows > 1 and batch.nbytes > _BYTES_MAX:
             return self._in_halves(batch)
         try:
-            return [self._rows(batch)]
-        except (pa.lib.ArrowCapacityError, RecordTooLargeError):
+            with name_columns(*self.names):
+                return [self._rows(batch)]
+        except (pa.ArrowCapacityError, RecordTooLargeError) as error:
             if batch.num_rows <= 1:
-                raise
+                raise RecordTooLargeError(
+                    f"The row is too large to be encoded: {cleaned(str(error))}. Leave large columns out of it"
+                ) from error
             return self._in_halves(batch)
 
     def _in_halves(self, batch: pa.RecordBatch) -> list[pa.Array]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.formats.arrow_errors import name_columns
 from spark_kafka_sink.formats.java_numbers import float_text, not_finite
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
 from spark_kafka_sink.formats.pieces import (
@@ -56,7 +57,11 @@ class JsonFormat:
     """One object for each row."""
 
     def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b"") -> pa.Array:
-        return _object(names, [_text(column) for column in columns], rows, header)
+        fields = []
+        for name, column in zip(names, columns, strict=True):
+            with name_columns(name):
+                fields.append(_text(column))
+        return _object(names, fields, rows, header)
 
 
 def check_json_type(kind: pa.DataType, where: str) -> None:

@@ -38,6 +38,12 @@ def as_binary(array: pa.Array) -> pa.Array:
     return array.cast(_BINARY)
 
 
+def text_for_error(texts: pa.Array, row: int) -> str:
+    """Return one text of an array of strings. Spark hands over strings that are not UTF-8: it casts any bytes."""
+    text: bytes = as_binary(texts)[row].as_py()
+    return text.decode("utf-8", "backslashreplace")
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Spark hands text over with wide offsets where spark.sql.execution.arrow.useLargeVarTypes is set."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
 from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
-from spark_kafka_sink.formats.encoder import RowFormat
+from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_schema import check_json_schema, derived_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
@@ -45,7 +45,11 @@ class PlannedFormat(NamedTuple):
 
 def plan_format(name: str, fields: Sequence[pa.Field], choice: SchemaChoice) -> PlannedFormat:
     """Raise SchemaError if these columns cannot be written so."""
-    return _PLANNERS[name](fields, choice)
+    planned = _PLANNERS[name](fields, choice)
+    # Arrow raises ArrowNotImplementedError by the type alone, so a batch without rows is enough to find it here.
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], [field.name for field in fields])
+    ColumnsEncoder(planned.rows, tuple(fields), tuple(range(len(fields)))).encode(empty)
+    return planned
 
 
 def plan_latest(name: str, fields: Sequence[pa.Field], found: Registered, schema_name: str | None) -> PlannedFormat:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.formats.arrow_errors import name_columns
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
@@ -33,7 +34,7 @@ from spark_kafka_sink.formats.binary_pieces import (
 )
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
-from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_of
+from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_for_error, text_of
 from spark_kafka_sink.formats.protobuf_plan import FieldPlan
 from spark_kafka_sink.records.arrays import bytes_array, number_array, numbers_of
 from spark_kafka_sink.records.fields import constant_field, fixed_field, varint_fields, zigzag_fields
@@ -65,7 +66,8 @@ def _message(
     by_name = dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
     for field in fields:
-        pieces += _field(field, by_name[field.name], mask, f"{where}{field.name}")
+        with name_columns(f"{where}{field.name}"):
+            pieces += _field(field, by_name[field.name], mask, f"{where}{field.name}")
     _check_oneofs(fields, by_name, mask, where)
     return pieces
 
@@ -156,7 +158,7 @@ def _enum_numbers(field: FieldPlan, column: pa.Array, mask: Mask, where: str) ->
     places = numbers_of(pc.index_in(column.cast(pa.string()), names), null=-1)
     is_unknown = places < 0 if mask is None else (places < 0) & mask
     if is_unknown.any():
-        example = column[int(np.argmax(is_unknown))].as_py()
+        example = text_for_error(column, int(np.argmax(is_unknown)))
         raise InvalidRecordError(f"column {where}: {example!r} is no name in the schema's enum")
     numbers: NDArray[np.int64] = np.array([number for _, number in field.symbols], np.int64)
     chosen: NDArray[np.int64] = numbers[places]

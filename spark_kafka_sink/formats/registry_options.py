@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.schema_registry import RegistryConfig, check_urls
+from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, add_option_prefix, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.option import Option
 
-PREFIX = "schema.registry."
+PREFIX = OPTION_PREFIX
 SOURCES = ("register", "lookup", "latest")
+_REGISTRY_FORMATS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
+"""Formats without a schema registry, and the corresponding format that has one."""
 STRATEGIES = ("topic", "record", "topicRecord")
 
 
@@ -94,8 +96,13 @@ def registry_of(
     if not sides:
         if {"valueFormat", "keyFormat"} & reading.wrong:
             return None, []
+        remedies = [
+            f" The format '{options.format}' writes no schema id: set '{options.side}Format' to "
+            f"'{_REGISTRY_FORMATS[options.format]}', or remove the option."
+            for options in formats
+        ]
         return None, [
-            f"Option '{option.name}' has no effect, as no format has a schema registry."
+            f"Option '{option.name}' has no effect, as no format has a schema registry.{''.join(remedies)}"
             for option in REGISTRY_OPTIONS
             if option.name in reading.given
         ]
@@ -146,4 +153,4 @@ def _registry(reading: Reading) -> tuple[RegistryOptions, list[str]]:
         normalize=values["normalize_schemas"],
     )
     registry = RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"])
-    return registry, faults + [PREFIX + fault for fault in of_tls]
+    return registry, faults + [add_option_prefix(fault) for fault in of_tls]

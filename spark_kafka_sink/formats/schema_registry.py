@@ -17,10 +17,11 @@ import http.client
 import json
 import logging
 import math
+import re
 import ssl
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from spark_kafka_sink.network.http_exchange import (
     url_fault,
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.words import cleaned, counted, masked
 
 ANSWER_BYTES_MAX = 16 << 20
@@ -47,6 +49,14 @@ _BACKOFF_S = 0.1
 _TRY_AGAIN = (408, 429, 500, 502, 503, 504)
 _KNOWN_MAX = 1_000
 _NOT_FOUND = (40401, 40402, 40403)
+_WRITE_RULE_LISTS = ("domainRules", "encodingRules")
+_NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
+OPTION_PREFIX = "schema.registry."
+_TLS_OPTION_PATTERN = re.compile(
+    r"(?<![\w./-])(?:"
+    + "|".join(re.escape(name) for name in sorted(SECURITY_OPTIONS, reverse=True) if name.startswith("ssl."))
+    + r")(?![\w-])"
+)
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT = "schema.registry.request.timeout.ms"
 
@@ -103,7 +113,10 @@ class SchemaRegistry:
         self._wait_s = wait_s
         self._context: ssl.SSLContext | None = None
         if any(is_encrypted(url) for url in config.urls):
-            self._context = client_context(config.tls)
+            try:
+                self._context = client_context(config.tls)
+            except ConfigurationError as error:
+                raise ConfigurationError([add_option_prefix(fault) for fault in error.faults]) from error
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
         secrets = [config.token]
         if config.token is not None:
@@ -140,14 +153,18 @@ class SchemaRegistry:
         return self._known[key]
 
     def _asked(self, what: str, subject: str, schema: Schema | None) -> Registered:
-        path = f"/subjects/{urllib.parse.quote(subject, safe='')}"
+        path = _subject_path(subject)
         if schema is None:
             query = "?format=serialized" if what == "serialized" else ""
-            answer = self._request("GET", f"{path}/versions/latest{query}", None, subject)
+            answer = self._latest_version(subject, query)
         else:
             path += "/versions" if what == "register" else ""
             query = "?normalize=true" if self._config.normalize else ""
             answer = self._request("POST", path + query, schema, subject)
+        has_rule_set = "schema" in answer or "ruleSet" in answer
+        # A follower of the registry forwards a registration to its leader and may see the new version a moment later.
+        version = answer if has_rule_set else self._latest_version(subject, retry_statuses=(404, *_TRY_AGAIN))
+        self._reject_write_rules(subject, version)
         number, kind, text = answer.get("id"), answer.get("schemaType", "AVRO"), answer.get("schema", "")
         if type(number) is not int or not 0 <= number < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
@@ -160,18 +177,46 @@ class SchemaRegistry:
             )
         return Registered(number, self.shown(str(kind), 40), text)
 
+    def _latest_version(
+        self, subject: str, query: str = "", retry_statuses: Sequence[int] = _TRY_AGAIN
+    ) -> Mapping[str, Any]:
+        path = f"{_subject_path(subject)}/versions/latest{query}"
+        return self._request("GET", path, None, subject, retry_statuses)
+
+    def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
+        """Raise SchemaRegistryError if serializers must execute rules of this version of the subject.
+
+        A registry copies the default rules of a subject and the rules of its previous version into each new version, so
+        the rule set of the version is complete. A registry that answers a registration with the id alone does not say
+        which rules apply; the caller passes the subject's latest version then.
+        """
+        rules = find_write_rules(version.get("ruleSet"))
+        if rules:
+            raise SchemaRegistryError(
+                f"The subject '{subject}' has {counted(len(rules), 'active write rule')} in the schema registry, which "
+                f"this connector cannot execute: {self.shown(', '.join(rules))}. Disable the rules for this subject, "
+                "or write the topic with a client that executes them."
+            )
+
     def shown(self, words: str, characters_max: int = 1_000) -> str:
         """Words that came from the registry, as they may stand in an error or a log."""
         return cleaned(masked(words, self._secrets), characters_max)
 
-    def _request(self, method: str, path: str, schema: Schema | None, subject: str) -> Mapping[str, Any]:
+    def _request(
+        self,
+        method: str,
+        path: str,
+        schema: Schema | None,
+        subject: str,
+        retry_statuses: Sequence[int] = _TRY_AGAIN,
+    ) -> Mapping[str, Any]:
         """Asks each address, and all of them again after a wait, until one answers or the time is over."""
         until_s = self._now_s() + self._config.timeout_ms / 1000
         for attempt in range(1, RETRIES_MAX + 2):
             faults: list[_Unanswered] = []
             for number, url in enumerate(self._config.urls):
                 share_s = (until_s - self._now_s()) / (len(self._config.urls) - number)
-                found = self._asked_once(method, url, path, schema, share_s)
+                found = self._asked_once(method, url, path, schema, share_s, retry_statuses)
                 if isinstance(found, _Unanswered):
                     faults.append(found)
                 elif found.status == 200:
@@ -187,7 +232,7 @@ class SchemaRegistry:
                 break
             _log.warning("The schema registry gave no answer (%s). It is asked again in %.1f s.", words, rest_s)
             self._wait_s(rest_s)
-        if max(rests_s, default=0.0) > left_s:
+        if max(rests_s, default=0.0) > max(0.0, left_s):
             words += f"; it asks to wait for {rest_s:.0f} s, and {max(0.0, left_s):.1f} s are left"
         raise SchemaRegistryError(
             f"The schema registry gave no answer ({words}). It was asked {counted(attempt, 'time')} and may take "
@@ -196,7 +241,13 @@ class SchemaRegistry:
         )
 
     def _asked_once(
-        self, method: str, url: str, path: str, schema: Schema | None, timeout_s: float
+        self,
+        method: str,
+        url: str,
+        path: str,
+        schema: Schema | None,
+        timeout_s: float,
+        retry_statuses: Sequence[int],
     ) -> Answer | _Unanswered:
         """What one address answers within this time."""
         whole, until_s = url.rstrip("/") + path, self._now_s() + timeout_s
@@ -215,7 +266,7 @@ class SchemaRegistry:
             return _Unanswered(f"{url}: {failure_words(error)}", math.inf)
         except (OSError, http.client.HTTPException) as error:
             return _Unanswered(f"{url}: {failure_words(error)}")
-        if answer.status not in _TRY_AGAIN:
+        if answer.status not in retry_statuses:
             return answer
         said = self._message(json_object(answer.data))
         return _Unanswered(f"{url}: status {answer.status} {said}".rstrip(), _seconds(answer.retry_after))
@@ -260,6 +311,11 @@ def schema_registry(config: RegistryConfig) -> SchemaRegistry:
     return SchemaRegistry(config)
 
 
+def add_option_prefix(fault: str) -> str:
+    """Name TLS options as those of the schema registry: `schema.registry.ssl.keystore.location`."""
+    return _TLS_OPTION_PATTERN.sub(lambda option: OPTION_PREFIX + option[0], fault)
+
+
 def check_urls(text: str) -> tuple[str, ...]:
     """Addresses between commas. ConfigurationError repeats none of them: one may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -271,6 +327,32 @@ def check_urls(text: str) -> tuple[str, ...]:
     if not urls:
         raise ConfigurationError("schema.registry.url is not set; a format that ends in '-confluent' needs it.")
     return urls
+
+
+def find_write_rules(rule_set: object) -> list[str]:
+    """Name the active rules of a `ruleSet` that apply when a record is written.
+
+    Only a rule that is disabled, or whose mode is known to concern readers or migrations, is left out.
+    """
+    if rule_set is None:
+        return []
+    lists = [rule_set.get(name) or [] for name in _WRITE_RULE_LISTS] if isinstance(rule_set, Mapping) else [rule_set]
+    rules = [rule for entries in lists for rule in (entries if isinstance(entries, list) else [entries])]
+    return [_describe_rule(rule) for rule in rules if not _is_inactive_rule(rule)]
+
+
+def _is_inactive_rule(rule: object) -> bool:
+    return isinstance(rule, Mapping) and (rule.get("disabled") is True or rule.get("mode") in _NON_WRITE_RULE_MODES)
+
+
+def _describe_rule(rule: object) -> str:
+    if not isinstance(rule, Mapping):
+        return "a rule of unknown form"
+    return f"'{rule.get('name')}' (type {rule.get('type')}, mode {rule.get('mode')})"
+
+
+def _subject_path(subject: str) -> str:
+    return f"/subjects/{urllib.parse.quote(subject, safe='')}"
 
 
 def _body(schema: Schema | None) -> bytes | None:

@@ -102,7 +102,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise SchemaError(
-            f"The time zone {name!r} of the session is not known here. Set spark.sql.session.timeZone to a region such "
-            "as 'Europe/Paris' or to an offset such as '+01:00'; where the machine has no database of time zones, "
-            "install the package tzdata."
+            f"The time zone {name!r} of a timestamp column is unknown on this machine. Use a region such as "
+            "'Europe/Paris' or an offset such as '+01:00': Spark takes it from spark.sql.session.timeZone, and an "
+            "Arrow table has it in the column's type. If the machine has no time zone database, install "
+            "the package tzdata."
         ) from error

@@ -28,6 +28,10 @@ class FakeRegistry:
         """What comes with these statuses."""
         self.retry_after: str | None = None
         self.user_info: str | None = None
+        self.default_rule_set: dict[str, Any] | None = None
+        """Rules that each new version of each subject gets if it has none."""
+        self.returns_id_only = False
+        """Whether a registration is answered as before Confluent Platform 7.4, without the schema and its rules."""
         self.url = ""
         self._ids: dict[str, int] = {}
 
@@ -77,7 +81,7 @@ class FakeRegistry:
     def _register(self, subject: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         status, known = self._lookup(subject, given)
         if status == 200:
-            return 200, {"id": known["id"]}
+            return 200, self._registration(known["id"], known)
         if given.get("schemaType", "AVRO") == "AVRO":
             try:
                 parsed = json.loads(given["schema"])
@@ -87,8 +91,14 @@ class FakeRegistry:
             if earlier and _added_without_default(json.loads(earlier[-1][1]["schema"]), parsed):
                 return 409, {"error_code": 409, "message": "Schema being registered is incompatible"}
         number = self._ids.setdefault(_normal(given), len(self._ids) + 1)
-        self.subjects.setdefault(subject, []).append((number, given))
-        return 200, {"id": number}
+        versions = self.subjects.setdefault(subject, [])
+        inherited = versions[-1][1].get("ruleSet") if versions else self.default_rule_set
+        version = given if inherited is None else {"ruleSet": inherited, **given}
+        versions.append((number, version))
+        return 200, self._registration(number, version)
+
+    def _registration(self, number: int, version: dict[str, Any]) -> dict[str, Any]:
+        return {"id": number} if self.returns_id_only else {**version, "id": number}
 
 
 def _normal(schema: dict[str, Any]) -> str:

@@ -213,6 +213,13 @@ def test_rows_that_the_schema_does_not_allow_are_refused(avro: Any, values: list
     assert words in str(refused.value)
 
 
+def test_enum_value_that_is_not_utf8_is_refused_and_shown() -> None:
+    invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(InvalidRecordError, match=r"is no symbol of the schema's enum e") as refused:
+        encoded(record(field("a", {"type": "enum", "name": "e", "symbols": ["A"]})), pa.record_batch({"a": invalid}))
+    assert "\\xff" in str(refused.value)
+
+
 def test_bytes_of_another_size_than_the_fixed_types_are_refused() -> None:
     with pytest.raises(InvalidRecordError, match="the schema wants 3 bytes"):
         encoded(record(field("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]}))

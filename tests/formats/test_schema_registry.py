@@ -193,10 +193,33 @@ def test_a_registry_that_drips_its_answer_has_the_time_of_the_question(
         SchemaRegistry(RegistryConfig((url,), timeout_ms=200)).latest("s")
 
 
+def test_a_silent_registry_is_not_said_to_ask_for_a_wait() -> None:
+    with served(is_silent) as url, pytest.raises(SchemaRegistryError, match="gave no answer") as failed:
+        SchemaRegistry(RegistryConfig((url,), timeout_ms=100)).latest("s")
+    assert "asks to wait" not in str(failed.value)
+
+
+def test_names_tls_options_with_the_prefix_of_the_registry() -> None:
+    tls = TlsConfig(identity=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
+    with pytest.raises(ConfigurationError) as rejected:
+        SchemaRegistry(RegistryConfig(("https://registry",), tls=tls))
+    assert "schema.registry.ssl.keystore.location: /etc/ssl.keystore.location/gone.pem cannot be" in str(rejected.value)
+
+
 def test_the_next_address_has_its_share_of_the_time_where_one_is_silent(fake: FakeRegistry) -> None:
     with served(is_silent) as silent:
         registry = SchemaRegistry(RegistryConfig((silent, fake.url), timeout_ms=2_000))
         assert registry.register("s", avro_schema("a")) == 1
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-5", b"-FFFFFFFF"])
+def test_rejects_a_chunk_of_negative_size(size: bytes) -> None:
+    chunk = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b" " * 100
+    with served(lambda client, _: client.sendall(chunk)) as url:
+        clock = Clock()
+        registry = SchemaRegistry(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
+        with pytest.raises(SchemaRegistryError, match=r"gave no answer .*(HTTPException|IncompleteRead)"):
+            registry.latest("s")
 
 
 def test_an_answer_that_is_cut_off_is_none(fake: FakeRegistry) -> None:

@@ -1,0 +1,103 @@
+"""Rules of data contracts in a schema registry: those that apply to writers are rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.errors import SchemaRegistryError
+from spark_kafka_sink.formats.schema_registry import RegistryConfig, SchemaRegistry
+from tests.formats.fake_registry import FakeRegistry, fake_registry
+from tests.formats.registry_contract import avro_schema
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+def rule_set(
+    mode: str, *, name: str = "encryptPII", disabled: bool = False, rules: str = "domainRules"
+) -> dict[str, Any]:
+    return {rules: [{"name": name, "kind": "TRANSFORM", "type": "ENCRYPT", "mode": mode, "disabled": disabled}]}
+
+
+def lookup(registry: SchemaRegistry) -> int:
+    return registry.lookup("s", avro_schema("a"))
+
+
+def register(registry: SchemaRegistry) -> int:
+    return registry.register("s", avro_schema("a"))
+
+
+def use_latest(registry: SchemaRegistry) -> int:
+    return registry.latest("s").id
+
+
+@pytest.mark.parametrize("returns_id_only", [False, True])
+@pytest.mark.parametrize("rules", ["domainRules", "encodingRules"])
+@pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD", None])
+@pytest.mark.parametrize("use", [register, lookup, use_latest])
+def test_rejects_active_write_rules_by_name(
+    fake: FakeRegistry, use: Callable[[SchemaRegistry], int], mode: str, rules: str, returns_id_only: bool
+) -> None:
+    fake.returns_id_only = returns_id_only
+    fake.subjects["s"] = [(1, {"schema": avro_schema("a").text, "ruleSet": rule_set(mode, rules=rules)})]
+    registry = SchemaRegistry(RegistryConfig((fake.url,)))
+    for _ in range(2):
+        with pytest.raises(SchemaRegistryError, match=rf"'s' has 1 active write rule.*'encryptPII' .*ENCRYPT.*{mode}"):
+            use(registry)
+
+
+@pytest.mark.parametrize("returns_id_only", [False, True])
+def test_rejects_default_write_rules_of_a_new_subject(fake: FakeRegistry, returns_id_only: bool) -> None:
+    fake.default_rule_set, fake.returns_id_only = rule_set("WRITE", name="checkLen"), returns_id_only
+    with pytest.raises(SchemaRegistryError, match="'checkLen'"):
+        register(SchemaRegistry(RegistryConfig((fake.url,))))
+
+
+def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
+    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+    answer = fake.answer
+    fake.returns_id_only = True
+
+    def answer_like_a_follower(method: str, *request: Any) -> tuple[int, dict[str, Any]]:
+        if method == "GET" and not waits_s:
+            return 404, {"error_code": 40401, "message": "Subject 's' not found."}
+        return answer(method, *request)
+
+    monkeypatch.setattr(fake, "answer", answer_like_a_follower)
+    assert register(SchemaRegistry(RegistryConfig((fake.url,)), wait_s=waits_s.append)) == 1
+    assert waits_s == [0.1]
+
+
+@pytest.mark.parametrize("unknown", ["rules", ["rule"], {"domainRules": "rule"}, {"domainRules": ["rule"]}])
+def test_rejects_write_rules_of_unknown_form(fake: FakeRegistry, unknown: object) -> None:
+    fake.subjects["s"] = [(1, {"schema": "{}", "ruleSet": unknown})]
+    with pytest.raises(SchemaRegistryError, match="a rule of unknown form"):
+        use_latest(SchemaRegistry(RegistryConfig((fake.url,))))
+
+
+@pytest.mark.parametrize(
+    "inactive",
+    [
+        None,
+        {},
+        {"domainRules": None},
+        {"domainRules": []},
+        {"migrationRules": [{"name": "m", "mode": "UPGRADE"}]},
+        rule_set("READ"),
+        rule_set("WRITE", disabled=True),
+    ],
+)
+@pytest.mark.parametrize("use", [register, lookup, use_latest])
+def test_accepts_rules_that_do_not_apply_to_writes(
+    fake: FakeRegistry, use: Callable[[SchemaRegistry], int], inactive: dict[str, Any] | None
+) -> None:
+    fake.subjects["s"] = [(1, {"schema": avro_schema("a").text, "ruleSet": inactive})]
+    assert use(SchemaRegistry(RegistryConfig((fake.url,)))) == 1
