@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import MissingDependencyError
+from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, base_unit
 from spark_kafka_sink.producer.metrics import split_name
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.totals import WRITE_COUNTERS
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, job_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, query_id_of
 
 try:
     from prometheus_client.core import (
@@ -36,15 +38,14 @@ _BUCKETS_MS = tuple(float(1 << power) for power in range(18))
 """1 ms to 131 s. The producer counts in finer buckets, whose ends meet these."""
 
 
-_NANOSECONDS, _MILLISECONDS = 1e-9, 1e-3
-_IN_MILLISECONDS = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
-_IN_BYTES = ("batch-size-", "record-size-", "request-size-")
+_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
 
 
 class ProducerCollector(Collector):
     """`kafka_producer_record_send_total{client_id="..."}` and so on: docs/metrics.md has the names, with dashes.
 
-    Those of a topic begin with `kafka_producer_topic_` and have the label `topic`. Times are in seconds, and say so.
+    Those of a topic begin with `kafka_producer_topic_` and have the label `topic`; those of a node begin with
+    `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and say so.
     Averages and maxima of nothing are left out. A registry takes one collector, for all producers of the program: `add`
     adds one that is made later, and one that is gone is left out.
     """
@@ -75,29 +76,29 @@ class ProducerCollector(Collector):
 
 
 def _add(families: dict[str, Metric], client: str, name: str, value: float) -> None:
-    stem, topic = split_name(name)
+    stem, tag, tag_value = split_name(name)
     bare, factor = _with_unit(stem)
-    bare = bare if topic is None else f"topic-{bare}"
+    names, values = ["client_id"], [client]
+    if tag is not None:
+        bare = f"{tag.removesuffix('-id')}-{bare}"
+        names.append(tag.replace("-", "_"))
+        values.append(tag_value)
     family = families.get(bare)
     if family is None:
-        names = ["client_id"] if topic is None else ["client_id", "topic"]
         family = families[bare] = _family(bare, stem, names)
-    family.add_metric([client] if topic is None else [client, topic], value * factor)  # type: ignore[attr-defined]
+    family.add_metric(values, value * factor)  # type: ignore[attr-defined]
 
 
-def _with_unit(name: str) -> tuple[str, float]:
+def _with_unit(metric: str) -> tuple[str, float]:
     """The name with Prometheus' base unit at its end, and what the value is multiplied with."""
-    stem, _, kind = name.rpartition("-")
-    if stem.endswith("-ns"):
-        stem = stem.removesuffix("-ns")
-        return (f"{stem}-seconds-total" if kind == "total" else f"{stem}-{kind}-seconds"), _NANOSECONDS
-    if name.startswith(_IN_MILLISECONDS):
-        return f"{name}-seconds", _MILLISECONDS
-    if name == "metadata-age":
-        return f"{name}-seconds", 1.0
-    if name == "connection-count":
+    if metric == "connection-count":
         return "connections", 1.0  # Prometheus keeps the end `_count` for histograms
-    return (f"{name}-bytes" if name.startswith(_IN_BYTES) else name), 1.0
+    name, unit, factor = base_unit(metric)
+    suffix = _SUFFIXES.get(unit)
+    if suffix is None or "byte" in name:
+        return name, factor
+    stem, _, kind = name.rpartition("-")
+    return (f"{stem}-{suffix}-total" if kind == "total" and unit == SECONDS else f"{name}-{suffix}"), factor
 
 
 def _family(name: str, stem: str, labels: list[str]) -> Metric:
@@ -112,26 +113,24 @@ def _producer_latencies(latencies: dict[tuple[str, ...], Latencies]) -> Histogra
 
 
 @dataclass
-class _Job:
-    """What the reports of one query or application add up to. `last` is the latest of them."""
+class _Query:
+    """The sums over the reports of a stream's query or of a batch job's application, and its latest report."""
 
     sums: Counter[str] = field(default_factory=Counter)
     latencies: Latencies = field(default_factory=Latencies)
     last: WriteReport | None = None
+    last_micro_batch_s: float | None = None
+    last_failed_s: float = 0
+    last_dead_letter_s: float = 0
+
+
+def _counter_name(counter: str) -> str:
+    name, unit, _ = WRITE_METRICS[counter]
+    return f"pykafka_{name}_seconds" if unit == SECONDS else f"pykafka_{name}"
 
 
 _SUMS = {
-    "pykafka_rows": "Rows that brokers have acknowledged",
-    "pykafka_bytes": "Keys, values and headers of these rows",
-    "pykafka_wire_bytes": "Record batches as they were sent",
-    "pykafka_uncompressed_bytes": "These batches before compression",
-    "pykafka_retried_records": "Records that were sent again",
-    "pykafka_dead_letters": "Records that went to the dead-letter topic",
-    "pykafka_blocked_seconds": "How long tasks waited for memory",
-    "pykafka_batches": "Record batches that brokers have stored",
-    "pykafka_requests": "Produce requests that brokers have answered",
-    "pykafka_throttle_seconds": "How long brokers held producers back because of a quota",
-    "pykafka_paced_seconds": "How long tasks waited because of maxBytesPerSecond",
+    **{_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
@@ -140,13 +139,16 @@ _LAST = {
     "pykafka_last_write_duration_seconds": "How long the latest write took",
     "pykafka_last_write_rows": "Rows of the latest write",
     "pykafka_last_write_longest_task_seconds": "The longest task of the latest write",
+    "pykafka_last_micro_batch_timestamp_seconds": "When a stream's latest micro-batch ended",
+    "pykafka_last_failed_write_timestamp_seconds": "When the latest failed write ended; 0 if none has failed",
+    "pykafka_last_dead_letter_timestamp_seconds": "When the latest write with dead letters ended; 0 if there is none",
 }
-_JOBS_MAX = 1_000
-"""Jobs that a collector remembers; the first is forgotten for the next."""
+_QUERIES_MAX = 1_000
+"""Queries that a collector remembers; the first one is forgotten for the next."""
 
 
 class WriteCollector(Collector):
-    """The writes of Spark's sink, by the label `job`: a stream's query id, or a batch job's application id.
+    """The writes of Spark's sink, by the label `query`: a stream's query id, or a batch job's application id.
 
     Counters live as long as the process: a long-lived one, such as the program that starts the streams, should call
     `record`, from spark_kafka_sink.spark.progress.
@@ -154,35 +156,51 @@ class WriteCollector(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: dict[str, _Job] = {}  # guarded by _lock
+        self._queries: dict[str, _Query] = {}  # guarded by _lock
+
+    def add_query(self, query_id: str) -> None:
+        """Export the query's counters as 0 until its first report, so that `increase()` sees what that counts."""
+        with self._lock:
+            self._query(query_id)
 
     def record(self, report: WriteReport) -> None:
-        """Add one; it may be a `reportCallback`."""
+        """Add a report; may be used as a `reportCallback`."""
         with self._lock:
-            name = job_of(report)
-            if name not in self._jobs and len(self._jobs) >= _JOBS_MAX:
-                del self._jobs[next(iter(self._jobs))]
-            job = self._jobs.setdefault(name, _Job())
-            job.sums.update(_amounts(report))
-            job.latencies.merge(report.latencies)
-            job.last = report
+            query = self._query(query_id_of(report))
+            query.sums.update(_amounts(report))
+            query.latencies.merge(report.latencies)
+            query.last = report
+            ended_s = report.ended_ms / 1000
+            if report.is_micro_batch:
+                query.last_micro_batch_s = ended_s
+            if report.status == FAILED:
+                query.last_failed_s = ended_s
+            if report.dead_letters:
+                query.last_dead_letter_s = ended_s
+
+    def _query(self, query_id: str) -> _Query:
+        if query_id not in self._queries and len(self._queries) >= _QUERIES_MAX:
+            del self._queries[next(iter(self._queries))]
+        return self._queries.setdefault(query_id, _Query())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            counters = {name: CounterMetricFamily(name, words, labels=["job"]) for name, words in _SUMS.items()}
-            gauges = {name: GaugeMetricFamily(name, words, labels=["job"]) for name, words in _LAST.items()}
-            for name, job in self._jobs.items():
+            counters = {name: CounterMetricFamily(name, words, labels=["query"]) for name, words in _SUMS.items()}
+            gauges = {name: GaugeMetricFamily(name, words, labels=["query"]) for name, words in _LAST.items()}
+            for query_id, query in self._queries.items():
                 for counter, family in counters.items():
-                    family.add_metric([name], job.sums[counter])
-                if job.last is not None:
-                    for gauge, value in _of_last(job.last).items():
-                        gauges[gauge].add_metric([name], value)
+                    family.add_metric([query_id], query.sums[counter])
+                for gauge, value in _latest(query).items():
+                    gauges[gauge].add_metric([query_id], value)
             latencies: dict[tuple[str, ...], Latencies]
-            latencies = {(name,): job.latencies.copy() for name, job in self._jobs.items()}
+            latencies = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
         yield from counters.values()
         yield from gauges.values()
         yield _histogram(
-            "pykafka_delivery_latency_seconds", "From a batch's first record to the acknowledgement", latencies, ["job"]
+            "pykafka_delivery_latency_seconds",
+            "From a batch's first record to the acknowledgement",
+            latencies,
+            ["query"],
         )
 
     def describe(self) -> list[Metric]:
@@ -193,29 +211,25 @@ class WriteCollector(Collector):
 def _amounts(report: WriteReport) -> dict[str, float]:
     failed = report.status == FAILED
     return {
-        "pykafka_rows": report.rows,
-        "pykafka_bytes": report.bytes,
-        "pykafka_wire_bytes": report.wire_bytes,
-        "pykafka_uncompressed_bytes": report.uncompressed_bytes,
-        "pykafka_retried_records": report.retries,
-        "pykafka_dead_letters": report.dead_letters,
-        "pykafka_blocked_seconds": report.blocked_ms / 1000,
-        "pykafka_batches": report.batches,
-        "pykafka_requests": report.requests,
-        "pykafka_throttle_seconds": report.throttle_ms / 1000,
-        "pykafka_paced_seconds": report.paced_ms / 1000,
+        **{_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
         "pykafka_writes": 0 if failed else 1,
         "pykafka_failed_writes": 1 if failed else 0,
     }
 
 
-def _of_last(report: WriteReport) -> dict[str, float]:
-    return {
-        "pykafka_last_write_timestamp_seconds": (report.started_ms + report.duration_ms) / 1000,
-        "pykafka_last_write_duration_seconds": report.duration_ms / 1000,
-        "pykafka_last_write_rows": report.rows,
-        "pykafka_last_write_longest_task_seconds": report.longest_task_ms / 1000,
+def _latest(query: _Query) -> dict[str, float]:
+    values = {
+        "pykafka_last_failed_write_timestamp_seconds": query.last_failed_s,
+        "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_s,
     }
+    if query.last_micro_batch_s is not None:
+        values["pykafka_last_micro_batch_timestamp_seconds"] = query.last_micro_batch_s
+    if query.last is not None:
+        values["pykafka_last_write_timestamp_seconds"] = query.last.ended_ms / 1000
+        values["pykafka_last_write_duration_seconds"] = query.last.duration_ms / 1000
+        values["pykafka_last_write_rows"] = query.last.rows
+        values["pykafka_last_write_longest_task_seconds"] = query.last.longest_task_ms / 1000
+    return values
 
 
 def _histogram(

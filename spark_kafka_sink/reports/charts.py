@@ -10,6 +10,7 @@ Charts over time have a place for each write by when it began, so that a pause i
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -25,6 +26,8 @@ _ROW_HEIGHT = 20
 _LABEL_WIDTH = 150
 _NUMBER_WIDTH = 70
 _LABEL_CHARACTERS_MAX = 23
+_PAUSE_GAPS = 5
+"""A line ends where the next write began more than this many usual gaps later."""
 _NAME_DISTANCE = 13
 """Between the names of lines that end close together."""
 
@@ -151,12 +154,24 @@ def _columns(places: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
             last = place
 
 
+def _pauses(places: Sequence[float]) -> set[int]:
+    """Return the indices of the moments that follow a pause: a gap much wider than most."""
+    gaps = [after - before for before, after in pairwise(places)]
+    if len(gaps) < 3:
+        return set()
+    usual = statistics.median(gaps)
+    return {index for index, gap in enumerate(gaps, 1) if gap > _PAUSE_GAPS * usual}
+
+
 def _path(line: Line, places: Sequence[float], labels: Sequence[str], top: float, words: Words) -> Iterator[str]:
     count, pen, path = len(line.values), "M", []
+    pauses = _pauses(places)
     for index, value in enumerate(line.values):
         if math.isnan(value):
             pen = "M"
             continue
+        if index in pauses:
+            pen = "M"
         path.append(f"{pen}{places[index]:.1f} {_y(value, top):.1f}")
         pen = "L"
     yield f'<path class="line {line.style}" d="{"".join(path)}"/>'

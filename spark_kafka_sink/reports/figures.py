@@ -99,7 +99,7 @@ def _spread(reports: Sequence[WriteReport]) -> Figure:
 
 def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     bars = [
-        Bar(label, report.retries, f"{label}: {counted(report.retries, 'record')} sent again")
+        Bar(label, report.retries, f"{label}: {counted(report.retries, 'record')} retried")
         for label, report in zip(moments.labels, reports, strict=True)
     ]
     retries = sum(report.retries for report in reports)
@@ -107,10 +107,10 @@ def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
         bars = []
     errors = errors_of(report.errors for report in reports)
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
-    again = f"{counted(retries, 'record')} sent again. " if retries else "No record was sent again. "
+    again = f"{counted(retries, 'record')} retried. " if retries else "No record was retried. "
     sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
     return Figure(
-        "Records sent again", column_chart("records sent again by each write", bars, short, moments.times), sentence
+        "Records retried", column_chart("records retried by each write", bars, short, moments.times), sentence
     )
 
 
@@ -156,7 +156,7 @@ def _tasks(reports: Sequence[WriteReport]) -> Figure:
             _name(task),
             task.duration_ms,
             f"task {task.partition_id}, attempt {task.attempt}, on {task.host}: {milliseconds(task.duration_ms)}, "
-            f"{counted(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} sent again",
+            f"{counted(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
         )
         for task in slowest.task_list
     ]

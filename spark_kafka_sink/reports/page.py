@@ -8,7 +8,7 @@ from html import escape
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.numbers import NONE, milliseconds, ratio, short
 from spark_kafka_sink.reports.table import cells_of
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, job_of, latencies_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, latencies_of, query_id_of
 from spark_kafka_sink.words import counted, sized
 
 _WRITES_MAX = 200
@@ -57,7 +57,7 @@ footer { margin-top: 1.25rem; color: var(--soft); font-size: .82rem; }
 """
 
 _COLUMNS = (
-    "started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "sent again", "dead letters", "blocked",
+    "started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "retried", "dead letters", "blocked",
     "tasks", "status", "batch",
 )  # fmt: skip
 _TEXT = frozenset({"started (UTC)", "status", "batch"})
@@ -80,7 +80,7 @@ def page(reports: Sequence[WriteReport], source: str) -> str:
 def _about(reports: Sequence[WriteReport], source: str) -> str:
     if not reports:
         return f"{escape(source)} has no reports."
-    jobs = sorted({job_of(report) for report in reports})
+    jobs = sorted({query_id_of(report) for report in reports})
     of = jobs[0] if len(jobs) == 1 else counted(len(jobs), "job")
     first, last = reports[0].started_at, reports[-1].started_at
     form = "%H:%M:%S" if last.date() == first.date() else "%Y-%m-%d %H:%M:%S"
@@ -94,7 +94,8 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
     wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
     retries, failed = sum(one.retries for one in reports), sum(one.status == FAILED for one in reports)
     duration_ms = sum(one.duration_ms for one in reports)
-    batches, held_ms = sum(one.batches for one in reports), sum(one.throttle_ms + one.paced_ms for one in reports)
+    batches = sum(one.batches for one in reports)
+    throttle_ms, paced_ms = sum(one.throttle_ms for one in reports), sum(one.paced_ms for one in reports)
     mean = f"; a batch {sized(round(wire / batches))}" if batches else ""
     requests = sum(one.requests for one in reports)
     asked = f"; {short(1000 * requests / duration_ms)} requests/s" if requests and duration_ms else ""
@@ -105,12 +106,13 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
         ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing{asked}"),
         ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}{mean}" if plain else "none"),
         ("latency, 99 %", milliseconds(latencies.percentile(0.99)), f"half {milliseconds(latencies.percentile(0.5))}"),
-        ("sent again", short(retries), f"of {rows:,} records"),
+        ("retried", short(retries), f"of {rows:,} records"),
         ("dead letters", short(letters), f"{letters:,} refused" if letters else "no row was refused"),
         (
             "blocked on memory",
             milliseconds(sum(one.blocked_ms for one in reports)),
-            f"held back by quotas {milliseconds(held_ms)}; all tasks added up",
+            f"throttled by quotas {milliseconds(throttle_ms)}, by maxBytesPerSecond {milliseconds(paced_ms)}; "
+            "all tasks added up",
         ),
     )
     shown = "".join(
@@ -122,7 +124,7 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
 
 def _table(reports: Sequence[WriteReport]) -> str:
     head = "".join(f'<th scope="col"{_class(name)}>{name}</th>' for name in _COLUMNS)
-    several = len({job_of(report) for report in reports}) > 1
+    several = len({query_id_of(report) for report in reports}) > 1
     rows = "".join(f"<tr>{_row(report, several)}</tr>" for report in reversed(reports[-_WRITES_MAX:]))
     cut = f", the latest {_WRITES_MAX} of {len(reports):,}" if len(reports) > _WRITES_MAX else ""
     return f"<section><h2>Writes{cut}</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
 from spark_kafka_sink.reports.skew import longest_write, skew_of_tasks
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, job_of, latencies_of, ranges_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, latencies_of, query_id_of, ranges_of
 from spark_kafka_sink.words import cleaned, counted, sized
 
 _HEAD = ("started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch")
@@ -19,7 +19,7 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     if not reports:
         yield "no reports"
         return
-    jobs = {job_of(report) for report in reports}
+    jobs = {query_id_of(report) for report in reports}
     if len(jobs) == 1:
         yield f"{cleaned(jobs.pop())}"
     rows = [_write(report, several=bool(jobs)) for report in reports]
@@ -99,7 +99,7 @@ def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:
     if requests and batches and duration_ms:
         yield (
             f"brokers: {requests:,} requests, {short(1000 * requests / duration_ms)} a second; a batch has "
-            f"{sized(sum(one.wire_bytes for one in reports) / batches)}; tasks were held back by quotas for "
+            f"{sized(sum(one.wire_bytes for one in reports) / batches)}; tasks were throttled by quotas for "
             f"{milliseconds(sum(one.throttle_ms for one in reports))}, by maxBytesPerSecond for "
             f"{milliseconds(sum(one.paced_ms for one in reports))}"
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.producer.totals import PRODUCER_FIELDS, Totals, WriteTotals
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
 from spark_kafka_sink.words import cleaned, counted, sized
 
@@ -47,48 +48,66 @@ class TaskSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WriteReport:
+class WriteReport(WriteTotals):
     """The sum over the tasks of a batch job or of a micro-batch."""
 
     batch: str
     """`<query id>/<batch id>`, or `<application id>/stage-<stage id>`"""
     status: str = COMMITTED
     """`committed`; `failed` if the write failed, with what those tasks wrote that ended well, unless it was aborted"""
+    is_acknowledged: bool = True
+    """False with acks=0: rows were sent, and no broker has confirmed that it stored them"""
     started_ms: int = 0
     """when the first task began, since 1970"""
     duration_ms: int = 0
     """until the last task ended, by the clocks of the executors"""
     tasks: int
     partitions: Partitions
-    rows: int
-    bytes: int
-    """of keys, values and headers, as Spark handed them over"""
-    uncompressed_bytes: int = 0
-    """of the record batches that brokers have stored, before compression"""
-    wire_bytes: int = 0
-    """of the same batches as they were sent, once each"""
-    retries: int
-    """records that were sent again"""
-    dead_letters: int
-    dead_letters_cut: int
-    """of these, how many had to be cut to fit"""
     errors: Mapping[str, int] = field(default_factory=dict)
     """records that were refused and became dead letters, by the name of the error"""
-    blocked_ms: int = 0
-    """how long tasks waited because their memory was full, added up"""
-    batches: int = 0
-    """record batches that brokers have stored"""
-    requests: int = 0
-    """produce requests that brokers have answered"""
-    throttle_ms: int = 0
-    """how long brokers held producers back because of a quota, added up"""
-    paced_ms: int = 0
-    """how long tasks waited because of maxBytesPerSecond, added up"""
     longest_task_ms: int
-    latencies: Latencies = field(default_factory=Latencies)
-    """of all records, from a batch's first record to its acknowledgement"""
     task_list: tuple[TaskSummary, ...] = ()
     """at most TASKS_MAX, the longest first"""
+
+    @property
+    def uncompressed_bytes(self) -> int:
+        """Size of the stored record batches before compression."""
+        return self.producer.uncompressed_bytes
+
+    @property
+    def wire_bytes(self) -> int:
+        """Size of the stored record batches as they were sent; a retry is not counted again."""
+        return self.producer.bytes
+
+    @property
+    def retries(self) -> int:
+        """Records that were retried."""
+        return self.producer.retries
+
+    @property
+    def blocked_ms(self) -> int:
+        """How long tasks waited because their memory was full, added up."""
+        return round(self.producer.blocked_ms)
+
+    @property
+    def batches(self) -> int:
+        """Record batches that brokers have stored."""
+        return self.producer.batches
+
+    @property
+    def requests(self) -> int:
+        """Produce requests that brokers have answered."""
+        return self.producer.requests
+
+    @property
+    def throttle_ms(self) -> int:
+        """How long brokers held producers back because of a quota, added up."""
+        return round(self.producer.throttle_ms)
+
+    @property
+    def latencies(self) -> Latencies:
+        """Of all records, from a batch's first record to its acknowledgement."""
+        return self.producer.latencies
 
     @property
     def compression_ratio(self) -> float:
@@ -114,6 +133,14 @@ class WriteReport:
     def started_at(self) -> datetime:
         return datetime.fromtimestamp(self.started_ms / 1000, timezone.utc)
 
+    @property
+    def ended_ms(self) -> int:
+        return self.started_ms + self.duration_ms
+
+    @property
+    def is_micro_batch(self) -> bool:
+        return self.batch.rpartition("/")[2].isdecimal()
+
     def latency_ms(self, share: float) -> float:
         """Milliseconds within which this share (0 to 1) of the records was acknowledged; nan if there are none."""
         return self.latencies.percentile(share)
@@ -125,8 +152,9 @@ class WriteReport:
         if len(named) > _TOPICS_NAMED_MAX:
             named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
         where = f" to {', '.join(named)}" if named else ""
+        verb = "wrote" if self.is_acknowledged else "sent, not acknowledged (acks=0):"
         words = (
-            f"wrote {counted(self.rows, 'row')} ({sized(self.bytes)}){where}; "
+            f"{verb} {counted(self.rows, 'row')} ({sized(self.bytes)}){where}; "
             f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
             f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
         )
@@ -135,7 +163,8 @@ class WriteReport:
         return f"{words} [{self.batch}]"
 
     def to_json(self) -> str:
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        counters = {each.name for each in fields(WriteTotals)}
+        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in counters}
         plain["partitions"] = [
             {"topic": topic, "partition": partition, **asdict(written)}
             for topic, of_topic in sorted(self.partitions.items())
@@ -143,7 +172,7 @@ class WriteReport:
         ]
         plain["errors"] = dict(self.errors)
         plain["task_list"] = [asdict(task) for task in self.task_list]
-        del plain["latencies"]
+        plain |= {name: round(value) for name, value in self.counts().items()}
         plain["started_at"] = self.started_at.isoformat(timespec="milliseconds")
         plain["compression_ratio"] = _number(self.compression_ratio)
         plain["rows_per_second"] = _number(self.rows_per_second)
@@ -184,7 +213,10 @@ def from_json(line: str) -> WriteReport:
                 raise ValueError(f"latency_counts has the time {_shown(end_ms)}")
             latencies.add(math.nextafter(end_ms, 0), _whole("latency_counts", records))
         known = {name: value for name, value in plain.items() if name not in _DERIVED}
-        known["partitions"], known["latencies"] = partitions, latencies
+        producer = {
+            attribute: _whole(name, known.pop(name)) for name, attribute in PRODUCER_FIELDS.items() if name in known
+        }
+        known["partitions"], known["producer"] = partitions, Totals(latencies=latencies, **producer)
         known["task_list"] = tuple(TaskSummary(**_checked(TaskSummary, task)) for task in plain.get("task_list", ()))
         known["errors"] = {_text("errors", name): _whole(name, n) for name, n in plain.get("errors", {}).items()}
         report = WriteReport(**_checked(WriteReport, known))
@@ -197,7 +229,7 @@ def from_json(line: str) -> WriteReport:
 
 def _checked(kind: type[Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a report has for this class; ValueError where a number or a text is not what the class declares."""
-    checks = {"int": _whole, "str": _text}
+    checks = {"bool": _boolean, "int": _whole, "str": _text}
     for one in fields(kind):
         if one.name in plain and one.type in checks:
             checks[str(one.type)](one.name, plain[one.name])
@@ -208,6 +240,12 @@ def _whole(name: str, value: object) -> int:
     lowest = -1 if name.endswith("_offset") else 0  # which is unknown then
     if type(value) is not int or not lowest <= value < _WHOLE_MAX:
         raise ValueError(f"{name} is {_shown(value)}, not a whole number")
+    return value
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {_shown(value)}, not true or false")
     return value
 
 
@@ -227,8 +265,8 @@ def _fault(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else "its fields are not those of a report"
 
 
-def job_of(report: WriteReport) -> str:
-    """The query of a stream, or the application of a batch job."""
+def query_id_of(report: WriteReport) -> str:
+    """Return the id of a stream's query, or of a batch job's application."""
     return report.batch.partition("/")[0]
 
 

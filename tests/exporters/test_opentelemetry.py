@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -17,6 +18,7 @@ from opentelemetry.sdk.metrics.export import (
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments, observe_producer
+from spark_kafka_sink.exporters.units import base_unit
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
@@ -25,7 +27,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 def collected(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
-    """(name, topic or status or quantile) -> value, or the sum of a histogram."""
+    """(name, topic, node, status or quantile) -> value, or the sum of a histogram."""
     data = reader.get_metrics_data()
     assert data is not None
     values: dict[tuple[str, object], Any] = {}
@@ -33,7 +35,9 @@ def collected(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
     for metric in metrics:
         for point in metric.data.data_points:
             attributes = point.attributes or {}
-            kind = next((attributes[key] for key in ("topic", "status", "quantile") if key in attributes), None)
+            kind = next(
+                (attributes[key] for key in ("topic", "node_id", "status", "quantile") if key in attributes), None
+            )
             values[metric.name, kind] = getattr(point, "value", None) or getattr(point, "sum", None)
     return values
 
@@ -46,12 +50,57 @@ def test_a_producers_metrics_are_read_when_they_are_collected() -> None:
     values = collected(reader)
     assert values[("kafka.producer.record_send", None)] == 1
     assert values[("kafka.producer.topic.record_send", "t")] == 1
-    assert values[("kafka.producer.request_latency_avg", None)] > 0
+    assert 0 < values[("kafka.producer.request_latency_avg", None)] < 1
+    assert values[("kafka.producer.node.request", "node-0")] >= 1
+    assert 0 < values[("kafka.producer.node.request_latency_max", "node-0")] < 1
+    assert values[("kafka.producer.buffer_total", None)] == producer.config.buffer_memory
     names = {name for name, _ in values}
     for name, value in producer.metrics().items():
-        stem, _, topic = name.partition("{")
-        wanted = f"kafka.producer.{'topic.' if topic else ''}{stem.replace('-', '_').removesuffix('_total')}"
+        stem, _, tag = name.partition("{")
+        bare = base_unit(stem).name
+        bare = (bare.removesuffix("-total") if stem.endswith("-total") else bare).replace("-", "_")
+        wanted = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
         assert wanted in names or value != value, name  # nan: an average of nothing
+    producer.close()
+
+
+UNITS = {
+    "kafka.producer.flush_time": "s",
+    "kafka.producer.io_wait_time_avg": "s",
+    "kafka.producer.request_latency_max": "s",
+    "kafka.producer.metadata_age": "s",
+    "kafka.producer.buffer_available": "By",
+    "kafka.producer.batch_size_avg": "By",
+    "kafka.producer.incoming_byte": "By",
+    "kafka.producer.outgoing_byte_rate": "By/s",
+    "kafka.producer.record_send": "{record}",
+    "kafka.producer.record_send_rate": "{record}/s",
+    "kafka.producer.connection_count": "{connection}",
+    "kafka.producer.failed_authentication": "{authentication}",
+    "kafka.producer.io_ratio": "1",
+    "kafka.producer.topic.byte": "By",
+    "kafka.producer.node.outgoing_byte": "By",
+    "kafka.producer.node.request_latency_avg": "s",
+    "kafka.producer.topic.compression_rate": "1",
+    "pykafka.bytes": "By",
+    "pykafka.wire.size": "By",
+    "pykafka.write.duration": "s",
+}
+
+
+def test_instruments_have_units_and_none_in_their_names() -> None:
+    producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    observe_producer(producer, provider)
+    WriteInstruments(provider).record(report())
+    outcome(producer, producer.send(ProducerRecord("t", b"v")))
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = [each for one in data.resource_metrics for scope in one.scope_metrics for each in scope.metrics]
+    units = {each.name: each.unit for each in metrics}
+    assert {name: units[name] for name in UNITS} == UNITS
+    assert [name for name, unit in units.items() if not unit or re.search("_(ns|ms|bytes)(_|$)", name)] == []
     producer.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import re
 import sys
 
@@ -20,14 +21,14 @@ from tests.producer.virtual_time import outcome, simulated_producer
 from tests.reports.some_reports import report
 from tests.simulated_cluster import SimulatedCluster
 
+KEYS = ("topic", "node_id", "le", "query")
+
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
-    """The text that Prometheus gets, parsed again: (name, topic or job or le) -> value."""
+    """The text that Prometheus gets, parsed again: (name, topic, node, query or le) -> value."""
     text = generate_latest(registry).decode()
     return {
-        (sample.name, sample.labels.get("topic") or sample.labels.get("le") or sample.labels.get("job") or ""): (
-            sample.value
-        )
+        (sample.name, next((sample.labels[key] for key in KEYS if key in sample.labels), "")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -43,6 +44,11 @@ def test_a_producers_metrics_are_read_when_prometheus_asks() -> None:
     values = scraped(registry)
     assert values[("kafka_producer_record_send_total", "")] == 3
     assert values[("kafka_producer_topic_record_send_total", "t")] == 3
+    requests = [values[("kafka_producer_node_request_total", f"node-{node}")] for node in (-1, 0)]
+    assert requests[1] >= 3
+    assert sum(requests) == values[("kafka_producer_request_total", "")]
+    latency_ms = producer.metric("request-latency-avg")
+    assert values[("kafka_producer_node_request_latency_avg_seconds", "node-0")] == pytest.approx(latency_ms / 1000)
     assert values[("kafka_producer_buffer_total_bytes", "")] == producer.config.buffer_memory
     assert values[("kafka_producer_delivery_latency_seconds_count", "")] == 3
     assert values[("kafka_producer_delivery_latency_seconds_bucket", "0.001")] == 0
@@ -61,7 +67,7 @@ def test_every_metric_of_the_producer_is_scraped_in_base_units() -> None:
     registry.register(ProducerCollector(producer))
     values = scraped(registry)
     families = {name for name, _ in values if "latency_seconds_" not in name}
-    numbers = [value for value in producer.metrics().values() if value == value]  # nan: an average of nothing
+    numbers = {name.replace("node--1", "node-0") for name, value in producer.metrics().items() if not math.isnan(value)}
     assert len(families) == len(numbers)
     assert [name for name in families if any(unit in name for unit in NOT_BASE_UNITS)] == []
     assert {name.rpartition("_")[2] for name in families} <= UNITS
@@ -117,9 +123,40 @@ def test_the_writes_of_a_job_add_up() -> None:
     assert values[("pykafka_blocked_seconds_total", "6d2a")] == pytest.approx(0.16)
     assert values[("pykafka_last_write_rows", "6d2a")] == 7
     assert values[("pykafka_last_write_timestamp_seconds", "6d2a")] == 1_700_000_030.5
+    assert values[("pykafka_last_micro_batch_timestamp_seconds", "6d2a")] == 1_700_000_030.5
     assert values[("pykafka_delivery_latency_seconds_bucket", "0.002")] == 0
     assert values[("pykafka_delivery_latency_seconds_bucket", "0.004")] == 3_000
     assert values[("pykafka_delivery_latency_seconds_bucket", "+Inf")] == 4_000
+
+
+def test_a_query_that_was_added_has_counters_of_0_before_its_first_report() -> None:
+    registry, writes = CollectorRegistry(), WriteCollector()
+    registry.register(writes)
+    writes.add_query("6d2a")
+    values = scraped(registry)
+    assert values[("pykafka_failed_writes_total", "6d2a")] == values[("pykafka_dead_letters_total", "6d2a")] == 0
+    assert ("pykafka_last_write_timestamp_seconds", "6d2a") not in values
+
+
+def test_the_last_failure_and_the_last_dead_letters_have_their_times() -> None:
+    registry, writes = CollectorRegistry(), WriteCollector()
+    registry.register(writes)
+    writes.record(dataclasses.replace(report(0), dead_letters=0))
+    values = scraped(registry)
+    assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 0
+    assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 0
+    writes.record(dataclasses.replace(report(1), status=FAILED))
+    writes.record(dataclasses.replace(report(2), dead_letters=0))
+    values = scraped(registry)
+    assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 1_700_000_010.5
+    assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 1_700_000_010.5
+
+
+def test_a_batch_job_has_no_time_of_a_micro_batch() -> None:
+    registry, writes = CollectorRegistry(), WriteCollector()
+    registry.register(writes)
+    writes.record(dataclasses.replace(report(), batch="app-20261127/stage-3"))
+    assert ("pykafka_last_micro_batch_timestamp_seconds", "app-20261127") not in scraped(registry)
 
 
 def test_a_collector_forgets_the_first_of_too_many_jobs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
 
@@ -20,15 +21,11 @@ def report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) ->
         partitions={"orders": {0: OffsetRange(batch_id * rows, batch_id * rows + rows - 1, rows)}},
         rows=rows,
         bytes=100 * rows,
-        uncompressed_bytes=110 * rows,
-        wire_bytes=44 * rows,
-        retries=3,
         dead_letters=2,
         dead_letters_cut=1,
         errors={"RecordTooLargeError": 2},
-        blocked_ms=40,
+        producer=Totals(bytes=44 * rows, uncompressed_bytes=110 * rows, latencies=latencies, retries=3, blocked_ms=40),
         longest_task_ms=400,
-        latencies=latencies,
         task_list=(TaskSummary(0, 0, "worker-1", rows, 100 * rows, 400, 3, 40),),
     )
 
@@ -71,13 +68,15 @@ def _micro_batch(random: Random, number: int) -> WriteReport:
         },
         rows=sum(rows),
         bytes=sum(rows) * 120,
-        uncompressed_bytes=sum(rows) * 128,
-        wire_bytes=sum(rows) * 40,
-        retries=random.choice([0, 0, 0, 0, 120, 9_000]),
         dead_letters=0,
         dead_letters_cut=0,
-        blocked_ms=sum(task.blocked_ms for task in tasks),
+        producer=Totals(
+            bytes=sum(rows) * 40,
+            uncompressed_bytes=sum(rows) * 128,
+            latencies=latencies,
+            retries=random.choice([0, 0, 0, 0, 120, 9_000]),
+            blocked_ms=sum(task.blocked_ms for task in tasks),
+        ),
         longest_task_ms=tasks[0].duration_ms,
-        latencies=latencies,
         task_list=tuple(tasks),
     )

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from spark_kafka_sink.producer.results import OffsetRange
-from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.reports import table
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.page import page
@@ -78,6 +78,27 @@ def test_times_are_to_scale() -> None:
         wide = places[-1] - places[0]
         assert [(place - places[0]) / wide for place in places] == pytest.approx([0, 0.01, 0.1, 1], abs=0.002)
         assert wide > 380
+
+
+def test_no_line_is_drawn_through_a_pause() -> None:
+    seconds = (0, 10, 20, 30, 1_000, 1_010)
+    reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 1_000 * each) for each in seconds]
+    throughput, latency, *_ = figures(reports)
+    for svg in (throughput.svg, latency.svg):
+        for path in re.findall(r'<path class="line s\d" d="([^"]*)"', svg):
+            assert re.sub(r"[^ML]", "", path) == "MLLLML"
+
+
+def test_writes_at_usual_intervals_are_one_line() -> None:
+    reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + each) for each in (0, 10, 25, 60, 65)]
+    throughput, *_ = figures(reports)
+    (path,) = re.findall(r'<path class="line s1" d="([^"]*)"', throughput.svg)
+    assert re.sub(r"[^ML]", "", path) == "MLLLL"
+
+
+def test_separates_waits_for_quotas_from_waits_for_max_bytes_per_second() -> None:
+    text = page([dataclasses.replace(report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl")
+    assert "throttled by quotas 250 ms, by maxBytesPerSecond 1.5 s; all tasks added up" in text
 
 
 def test_writes_of_one_moment_stand_side_by_side() -> None:
@@ -213,9 +234,7 @@ def test_a_single_partition_is_not_called_even() -> None:
 
 
 def test_a_write_without_rows_has_a_page_and_a_table_that_say_so() -> None:
-    empty = dataclasses.replace(
-        report(0), rows=0, partitions={}, latencies=Latencies(), uncompressed_bytes=0, wire_bytes=0
-    )
+    empty = dataclasses.replace(report(0), rows=0, partitions={}, producer=Totals())
     text = page([empty], "reports.jsonl")
     assert "No partition got rows." in text
     assert "nan" not in text

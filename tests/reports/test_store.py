@@ -238,3 +238,31 @@ def test_a_password_in_a_path_that_is_read_is_not_shown() -> None:
     with pytest.raises(ConfigurationError, match="has a password in it") as refused:
         read_reports("s3a://AKIA:topsecret@bucket/reports")
     assert "topsecret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_reads_a_file_whose_reports_contain_unicode_line_separators(tmp_path: Path, separator: str) -> None:
+    path = str(tmp_path / "reports.jsonl")
+    prepare(path)
+    batches = [f"nightly{separator}{number}" for number in (1, 2)]
+    for batch in batches:
+        keep(path, dataclasses.replace(report(), batch=batch))
+    assert [one.batch for one in read_reports(path)] == batches
+    found = find_report(path, batches[0])
+    assert found is not None
+    assert found.batch == batches[0]
+
+
+def test_ignores_a_fifo_in_a_report_folder(tmp_path: Path) -> None:
+    kept(f"{tmp_path}/", 1)
+    os.mkfifo(tmp_path / "later-6d2a-1.json")
+    assert [one.rows for one in read_reports(str(tmp_path))] == [11]
+    found = find_report(str(tmp_path), report(1).batch)
+    assert found is not None
+    assert found.rows == 11
+
+
+def test_rejects_a_fifo_in_place_of_a_new_report(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / file_name(report(1)))
+    with pytest.raises(OSError, match="No such device or address"):
+        keep(f"{tmp_path}/", report(1))

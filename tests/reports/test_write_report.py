@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -39,10 +40,7 @@ def test_the_json_has_the_numbers_that_people_look_for() -> None:
 
 
 def test_a_report_of_nothing_has_no_ratio_and_no_percentile() -> None:
-    empty = WriteReport(
-        batch="b", tasks=0, partitions={}, rows=0, bytes=0, retries=0, dead_letters=0, dead_letters_cut=0,
-        longest_task_ms=0,
-    )  # fmt: skip
+    empty = WriteReport(batch="b", tasks=0, partitions={}, longest_task_ms=0)
     plain = json.loads(empty.to_json())
     assert (plain["compression_ratio"], plain["rows_per_second"], plain["latency_ms"]["p99"]) == (None, None, None)
     assert math.isnan(from_json(empty.to_json()).latency_ms(0.5))
@@ -123,3 +121,18 @@ def test_what_is_no_text_and_no_time_is_refused_by_its_name(changed: dict[str, o
 def test_a_line_of_many_brackets_is_no_report() -> None:
     with pytest.raises(ConfigurationError, match="no report of a write"):
         from_json("[" * 1_000_000)
+
+
+def test_rows_without_acknowledgement_are_reported_as_sent() -> None:
+    unconfirmed = dataclasses.replace(report(), is_acknowledged=False)
+    assert unconfirmed.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
+    assert report().line().startswith("wrote 1,000 rows (")
+    assert not from_json(unconfirmed.to_json()).is_acknowledged
+
+
+def test_a_report_of_an_earlier_release_is_acknowledged() -> None:
+    plain = json.loads(report().to_json())
+    del plain["is_acknowledged"]
+    assert from_json(json.dumps(plain)).is_acknowledged
+    with pytest.raises(ConfigurationError, match="is_acknowledged is 1, not true or false"):
+        from_json(json.dumps({**plain, "is_acknowledged": 1}))
