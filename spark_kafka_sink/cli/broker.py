@@ -39,11 +39,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="transactions of this version (default: %(default)s)",
     )
+    add("--num-network-threads", type=int, default=2, help="threads that read and write (default: %(default)s)")
+    add(
+        "--num-io-threads",
+        type=int,
+        default=2,
+        help="threads that handle requests; 0: the network threads handle them (default: %(default)s)",
+    )
+    add(
+        "--queued-max-requests",
+        type=int,
+        default=500,
+        help="requests that may wait for an I/O thread (default: %(default)s)",
+    )
     add("--security", default="PLAINTEXT", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     add("--certificate", type=Path, metavar="PEM", help="key and certificate chain of the listener, for TLS")
     add("--client-ca", type=Path, metavar="PEM", help="ask clients for certificates of this authority")
     add("--users", type=Path, metavar="FILE", help="for PLAIN and SCRAM: a line NAME:PASSWORD for each user")
-    add("--unsigned-tokens", action="store_true", help="also offer OAUTHBEARER, and accept every token unchecked")
+    add(
+        "--unsigned-tokens",
+        action="store_true",
+        help="also offer OAUTHBEARER: accept unsigned tokens that name a user and have not expired",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -64,6 +81,9 @@ def run(chosen: argparse.Namespace) -> int:
             host=chosen.host,
             advertised_host=chosen.advertised_host,
             port=chosen.port,
+            num_network_threads=chosen.num_network_threads,
+            num_io_threads=chosen.num_io_threads,
+            queued_max_requests=chosen.queued_max_requests,
         )
     except OSError as error:
         print(f"pykafka: cannot listen on {chosen.host}:{chosen.port}: {error.strerror}", file=sys.stderr)

@@ -94,7 +94,7 @@ def text_of(path: Path, where: str) -> str:
 
 def reach(config: ClientConfig, *topics: str) -> None:
     """PreflightError, after a second, if there is no cluster to talk to, or not these topics."""
-    from spark_kafka_sink.client.preflight import HASTE, Target, failure, preflight
+    from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
 
     with quiet():
         checks = preflight(config, Target(topics, create_topics=False), patience=HASTE)
@@ -105,7 +105,7 @@ def reach(config: ClientConfig, *topics: str) -> None:
 
 def reach_to_write(config: ProducerConfig, topic: str) -> None:
     """PreflightError, after a second, if this user cannot write to this topic from here."""
-    from spark_kafka_sink.client.preflight import HASTE, Target, failure, preflight
+    from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
 
     target = Target((topic,), idempotent=config.enable_idempotence)
     with quiet():

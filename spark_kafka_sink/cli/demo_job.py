@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.errors import KafkaSinkError, NetworkError
-from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport, ranges_of
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.topic_admin import create_if_missing
 from spark_kafka_sink.spark.patches.drop_in import register
-from spark_kafka_sink.words import cleaned
 
 PARTITIONS = 6
 TASKS = 16
@@ -137,19 +137,11 @@ class Demo:
 
 
 def create_topic(config: ClientConfig, bootstrap: str, topic: str) -> None:
-    wanted = CreatableTopic(name=topic, num_partitions=PARTITIONS, replication_factor=-1)
     try:
         with BlockingClient(config, timeout_ms=ANSWER_MS_MAX) as client:
-            node = client.any_node()
-            assert node is not None
-            answer = client.ask(node, CreateTopicsResponse, CreateTopicsRequest(topics=[wanted]))
+            create_if_missing(client, NewTopic(topic, PARTITIONS))
     except NetworkError as error:
         raise NetworkError(f"no Kafka at {bootstrap}: {error}") from error
-    for result in answer.topics:
-        if result.error_code:
-            raise KafkaSinkError(
-                f"topic {topic} could not be made: {cleaned(result.error_message)} ({result.error_code})"
-            )
 
 
 @contextlib.contextmanager
@@ -204,7 +196,7 @@ def show_table(reports: list[WriteReport], batch_seconds: float) -> None:
     print(
         f"The batch job: {batch.rows / batch_seconds:,.0f} rows per second, "
         f"{batch.bytes / batch_seconds / 1e6:.1f} MB per second; {batch.tasks} tasks in {batch_seconds:.1f} s, "
-        f"with everything on this machine.\nRecords sent again, in batch and stream: {retries}.\n"
+        f"with everything on this machine.\nRecords retried, in batch and stream: {retries}.\n"
     )
 
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.cli.client_options import (
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.client.preflight import Check, Target
+    from spark_kafka_sink.preflight import Check, Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
 HELP = "check whether this machine can write to a cluster, and say what to do if not"
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.client.preflight import HASTE, Outcome, preflight
+    from spark_kafka_sink.preflight import HASTE, Outcome, preflight
 
     config, target, report_path = _of_options(chosen) if chosen.spark_conf is None else _of_spark(chosen)
     target = replace(
@@ -77,7 +77,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _of_options(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str | None]:
-    from spark_kafka_sink.client.preflight import Target
+    from spark_kafka_sink.preflight import Target
     from spark_kafka_sink.producer.config import ProducerConfig
 
     config = ProducerConfig.parse(given_options(chosen))
@@ -104,7 +104,7 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
 
 def _rows_of_tasks(report_path: str) -> Check:
     """How the rows of the job's last write were spread over its tasks, if it has written a report."""
-    from spark_kafka_sink.client.preflight import Check, Outcome
+    from spark_kafka_sink.preflight import Check, Outcome
     from spark_kafka_sink.reports.skew import (
         SKEWED,
         fullest_partition,

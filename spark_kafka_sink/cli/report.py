@@ -24,14 +24,14 @@ def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.reports import table
     from spark_kafka_sink.reports.page import page
     from spark_kafka_sink.reports.store import read_reports
-    from spark_kafka_sink.reports.write_report import job_of
+    from spark_kafka_sink.reports.write_report import query_id_of
 
     if chosen.last < 1:
         raise ConfigurationError("--last is the number of writes, at least 1")
     if chosen.job is None:
         reports = read_reports(chosen.path, chosen.last)
     else:
-        of_job = (report for report in read_reports(chosen.path) if job_of(report) == chosen.job)
+        of_job = (report for report in read_reports(chosen.path) if query_id_of(report) == chosen.job)
         reports = list(deque(of_job, maxlen=chosen.last))
     for line in table.lines(reports):
         print(line)

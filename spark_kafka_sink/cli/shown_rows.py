@@ -39,7 +39,14 @@ def json_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
         row["headers"] = [
             {"key": header["key"], "value": _readable(header["value"])} for header in row["headers"] or ()
         ]
-        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        yield _escape_invisible(json.dumps(row, ensure_ascii=False)).encode() + b"\n"
+
+
+def _escape_invisible(text: str) -> str:
+    """Escape characters that a terminal would act on, or that change the direction of text."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
 
 
 class TableLines:

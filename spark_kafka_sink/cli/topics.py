@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach, reading_config
 from spark_kafka_sink.cli.tables import print_table
-from spark_kafka_sink.errors import NetworkError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
@@ -55,16 +54,11 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def _metadata(config: ClientConfig, topics: Sequence[str] | None) -> MetadataResponse:
-    from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-    from spark_kafka_sink.reader.blocking_client import BlockingClient
+    from spark_kafka_sink.requests.blocking import BlockingClient
+    from spark_kafka_sink.requests.topics import DescribeTopics
 
-    wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in dict.fromkeys(topics)]
     with BlockingClient(config) as client:
-        node = client.any_node()
-        if node is None:
-            raise NetworkError("no broker can be asked: the connections were lost again")
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        return client.ask(node, MetadataResponse, request)
+        return client.send(DescribeTopics(None if topics is None else list(dict.fromkeys(topics))))
 
 
 def _list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:

@@ -138,9 +138,9 @@ def _decision(survey: PrefixSurvey) -> str:
 
 def _owner(survey: PrefixSurvey) -> str:
     """Who writes under the prefix: the newest driver's host and start, or whose job without a name it is."""
-    from spark_kafka_sink.exactly_once.job_names import whose
+    from spark_kafka_sink.exactly_once.job_names import job_description
 
-    return whose(survey.prefix) or ("" if survey.entry is None else survey.entry.driver)
+    return job_description(survey.prefix) or ("" if survey.entry is None else survey.entry.driver)
 
 
 def _rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:

@@ -16,16 +16,16 @@ from typing import Any
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import errors
-from spark_kafka_sink.client.preflight import Check, Target, failure, preflight
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, driver_id, prefix_of
 from spark_kafka_sink.formats.chosen_columns import plan_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
+from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
 from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
 from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
-from spark_kafka_sink.spark.new_topic import create_if_missing, warn_of_differences
+from spark_kafka_sink.spark.new_topic import create_if_missing, log_warnings
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -110,10 +110,9 @@ def check_connection(options: SinkOptions, start: str | None = None) -> None:
     if (looked_at in _reachable and not may_create) or not (options.check_connection or target.new_topic):
         return
     checks = _checked(options, target)
-    if target.new_topic is not None:
-        warn_of_differences(checks)
-        if create_if_missing(options, target.new_topic):
-            _checked(options, replace(target, new_topic=None))
+    log_warnings(checks)
+    if target.new_topic is not None and create_if_missing(options, target.new_topic):
+        _checked(options, replace(target, new_topic=None))
     if len(_reachable) >= _REACHABLE_MAX:
         _reachable.clear()
     _reachable.add(looked_at)
@@ -127,8 +126,10 @@ def _checked(options: SinkOptions, target: Target) -> list[Check]:
         checks = preflight(options.producer_config().client_config(), target)
         error = failure(checks)
         if error is not None:
-            # With exactly once the driver itself commits: it must reach Kafka.
-            elsewhere = "" if options.exactly_once is not None else f"\n{_WHERE_TO_LOOK}"
+            # With exactly once the driver itself commits: it must reach Kafka. Where Kafka has answered, executors
+            # get the same answer.
+            is_unreachable = all(check.concerns_address for check in checks if check.outcome is Outcome.FAILED)
+            elsewhere = f"\n{_WHERE_TO_LOOK}" if is_unreachable and options.exactly_once is None else ""
             raise PreflightError(as_in_spark(f"{error}{elsewhere}"))
     return checks
 
@@ -137,6 +138,7 @@ def write_target(options: SinkOptions) -> Target:
     """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
     named = (options.topic, options.dead_letter_topic, options.report_topic)
     topics = tuple(topic for topic in named if topic is not None)
+    others = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id, prefix = None, ""
     if options.exactly_once is not None:
         # Where the user gives no prefix, the check uses one that begins like the sink's own: rights are granted for the
@@ -145,6 +147,7 @@ def write_target(options: SinkOptions) -> Target:
         prefix = options.exactly_once.prefix or OWN_PREFIX
     return Target(
         topics,
+        topic_options=tuple((topic, name) for topic, name in others if topic is not None and topic != options.topic),
         every_broker=options.topic is None,
         new_topic=options.new_topic,
         idempotent=options.producer_config().enable_idempotence,

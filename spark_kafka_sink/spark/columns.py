@@ -16,7 +16,7 @@ too. The schema is checked on the driver, without a broker. Tasks then pick colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -151,8 +151,13 @@ def _is_header_type(kind: DataType) -> bool:
     )
 
 
-def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRows]:
-    """The rows of `batch`, topic by topic; within a topic in their order. No Python per row."""
+def split_by_topic(
+    batch: pa.RecordBatch, plan: ColumnPlan, prefetch_topics: Callable[[Iterable[str]], object] | None = None
+) -> Iterator[TopicRows]:
+    """The rows of `batch`, topic by topic; within a topic in their order. No Python per row.
+
+    `prefetch_topics` is called with all topics of the batch before its first rows, if there are several.
+    """
     if batch.num_rows == 0:
         return
     columns = RecordColumns(
@@ -165,7 +170,7 @@ def split_by_topic(batch: pa.RecordBatch, plan: ColumnPlan) -> Iterator[TopicRow
     if plan.fixed_topic is not None:
         yield TopicRows(plan.fixed_topic, columns, partition)
         return
-    yield from by_topic(batch.column(plan.topic), columns, partition)
+    yield from by_topic(batch.column(plan.topic), columns, partition, prefetch_topics)
 
 
 def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa.ChunkedArray:

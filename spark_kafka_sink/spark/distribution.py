@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -32,8 +33,8 @@ from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.partitioner import partitions_by_key
-from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.kept_clients import KeptClients
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import as_in_spark
@@ -53,8 +54,7 @@ _NOT_ASKED = (
     "could not: {}\nIf only the executors can reach Kafka, distribute by 'key', for which the driver asks nothing."
 )
 
-_kept: KeptClients[BlockingClient] = KeptClients()
-os.register_at_fork(after_in_child=_kept.begin_anew)
+_clients: Leases[BlockingClient] = Leases(BlockingClient.close, max_idle=4)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,8 @@ def _partitions(options: SinkOptions) -> int:
     client_config = config.client_config()
     try:
         # One client for all micro-batches: to connect and to log in would take longer than the question.
-        with _kept.lent(client_config, lambda: BlockingClient(client_config, timeout_ms=config.max_block_ms)) as client:
+        make = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
+        with _clients.lease(client_config, make, CLIENT_IDLE_SECONDS) as client:
             return len(client.topic(options.topic, fresh=True).partitions)
     except KafkaSinkError as error:
         raise PreflightError(

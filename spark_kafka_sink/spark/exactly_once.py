@@ -24,16 +24,15 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
 from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, beginning_of
+from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, beginning_of
 from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
-from spark_kafka_sink.exactly_once.operations import free_abandoned_jobs
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.options.delivery import DeliveryOptions
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.words import NO_NAME
+from spark_kafka_sink.spark.words import KEY_IN_STREAM, NO_NAME
 
 _CLOSE_SECONDS = 5.0
 _REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"
@@ -42,10 +41,6 @@ _REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"
 _ABORTED = "its transactions were aborted, and read_committed readers see nothing of it"
 _ABORTED_UNREPORTED = "no task has reported; transactions that were open are aborted, and readers do not wait for them"
 _LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
-_KEY_IN_STREAM = (
-    "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
-    "are what a batch is known by."
-)
 
 
 @dataclass(frozen=True)
@@ -157,7 +152,7 @@ class Unreported:
 
 def _content(reports: Sequence[TaskReport]) -> Content:
     """Of what was written, or passed over."""
-    return added_up((report.rows_of_topics(), report.passed_over_bytes or report.bytes) for report in reports)
+    return added_up((report.rows_of_topics(), report.passed_over_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker
@@ -169,11 +164,7 @@ def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
 
 
 def begin_job(options: SinkOptions) -> ExactlyOnce:
-    delivery = job_delivery(options)
-    if delivery.is_forgotten:
-        with refusals.before_the_first_row():
-            free_abandoned_jobs(delivery.options, delivery.topic)
-    return _begun(delivery, driver_name(uuid.uuid4().hex), is_stream=False)
+    return _begun(job_delivery(options), driver_name(uuid.uuid4().hex), is_stream=False)
 
 
 def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
@@ -201,24 +192,26 @@ def stream_delivery(options: SinkOptions) -> Delivery:
     """The Delivery of a stream. Each process that plans or commits computes an equal one."""
     asked = _exactly_once(options)
     if asked.key is not None:
-        raise ConfigurationError(_KEY_IN_STREAM)
+        raise ConfigurationError(KEY_IN_STREAM)
     checkpoint = "" if asked.checkpoint is None else checkpoint_name(asked.checkpoint)
     if asked.prefix is None and not checkpoint:
         raise ConfigurationError(NO_NAME)
-    return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), checkpoint=checkpoint)
+    return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), WriterKind.STREAM, checkpoint=checkpoint)
 
 
 def job_delivery(options: SinkOptions) -> Delivery:
     asked = _exactly_once(options)
     if asked.prefix is not None:
-        return _delivery(options, asked.prefix)
+        return _delivery(options, asked.prefix, WriterKind.JOB)
     if asked.key is not None:
         # A date is the key that people take, in every job: it is one of the topic's.
-        return _delivery(options, prefix_of("key", f"{options.topic or ''}\n{asked.key}"))
-    return _delivery(options, new_job_prefix(), is_forgotten=True)
+        return _delivery(options, prefix_of("key", f"{options.topic or ''}\n{asked.key}"), WriterKind.JOB)
+    return _delivery(options, new_job_prefix(), WriterKind.JOB, is_forgotten=True)
 
 
-def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_forgotten: bool = False) -> Delivery:
+def _delivery(
+    options: SinkOptions, prefix: str, writer: WriterKind, *, checkpoint: str = "", is_forgotten: bool = False
+) -> Delivery:
     asked = _exactly_once(options)
     return Delivery(
         options=options.producer,
@@ -231,6 +224,7 @@ def _delivery(options: SinkOptions, prefix: str, *, checkpoint: str = "", is_for
         scope=options.topic or "",
         is_given=asked.prefix is not None,
         is_forgotten=is_forgotten,
+        writer=writer,
         tolerates_mismatch=asked.tolerates_mismatch,
     )
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable
 
 from spark_kafka_sink.client.new_topic import NewTopic
-from spark_kafka_sink.client.preflight import Check, Outcome
-from spark_kafka_sink.client.preflight.creation import CREATION
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.held_log import warn_once
-from spark_kafka_sink.reader.blocking_client import BlockingClient
-from spark_kafka_sink.reader.topic_admin import LISTS_TRANSACTIONS, TopicAdmin
+from spark_kafka_sink.preflight import Check, Outcome
+from spark_kafka_sink.requests import topic_admin
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transactions import LISTS_TRANSACTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 _OPTIONS = "The options are createTopic.partitions, createTopic.replicationFactor and createTopic.config.*."
@@ -24,8 +24,8 @@ def create_if_missing(options: SinkOptions, wanted: NewTopic) -> bool:
     config = options.producer_config()
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
-            needed = LISTS_TRANSACTIONS if options.exactly_once is not None else None
-            was_missing = TopicAdmin(client, wanted.name, needed=needed).create_if_missing(wanted)
+            required = LISTS_TRANSACTIONS if options.exactly_once is not None else None
+            was_missing = topic_admin.create_if_missing(client, wanted, required=required)
     except KafkaSinkError as error:
         raise PreflightError(f"Nothing was written: {error} {_OPTIONS}") from error
     if was_missing:
@@ -33,7 +33,8 @@ def create_if_missing(options: SinkOptions, wanted: NewTopic) -> bool:
     return was_missing
 
 
-def warn_of_differences(checks: Iterable[Check]) -> None:
+def log_warnings(checks: Iterable[Check]) -> None:
+    """Log the warnings of preflight about what the options of the write ask for."""
     for check in checks:
-        if check.name.startswith(CREATION) and check.outcome is Outcome.WARNING:
+        if check.logged_by_driver and check.outcome is Outcome.WARNING:
             warn_once(_log, str(check))

@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import POOL
+from spark_kafka_sink.spark.pool import POOL, lease_producer
 from spark_kafka_sink.spark.worker_log import LOGGER
 
 _IDLE_SECONDS = 600.0
@@ -79,7 +79,7 @@ def _attempt(action: Callable[[], object], what: str) -> None:
 
 def _send(options: SinkOptions, topic: str, report: WriteReport) -> None:
     """With the options of the write. Reports of one query or application have one key, so they keep their order."""
-    with POOL.lease(options.producer, _IDLE_SECONDS) as producer:
+    with lease_producer(POOL, options.producer, _IDLE_SECONDS) as producer:
         key = report.batch.partition("/")[0]
         future = producer.send(ProducerRecord(topic, key=key.encode(), value=report.to_json().encode()))
         producer.flush()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.producer.results import OffsetRange
-from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.producer.totals import WriteTotals
 
 if TYPE_CHECKING:
     from spark_kafka_sink.exactly_once.batch_start import BatchStart
-    from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-    from spark_kafka_sink.reports.write_report import WriteReport
+    from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
+    from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 
 @dataclass(frozen=True)
@@ -42,31 +42,19 @@ class TaskIdentity:
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """The commit message of one task: all of its records are acknowledged, or in the dead-letter topic.
+    """The commit message of one task: all of its records are acknowledged, or in the dead-letter topic, but for acks=0.
 
-    What the fields mean is said in WriteReport, which has their sums.
+    WriteReport, which has the sums of all tasks, describes the fields.
     """
 
     task: TaskIdentity
     partitions: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
-    rows: int = 0
-    bytes: int = 0
-    uncompressed_bytes: int = 0
-    wire_bytes: int = 0
-    retries: int = 0
-    dead_letters: int = 0
-    dead_letters_cut: int = 0
+    totals: WriteTotals = field(default_factory=WriteTotals)
     errors: dict[str, int] = field(default_factory=dict)
-    latency_counts: dict[int, int] = field(default_factory=dict)
-    """by the number of their bucket (`Latencies`): 449 at most, mostly a few dozen"""
-    blocked_ms: float = 0.0
-    batches: int = 0
-    requests: int = 0
-    throttle_ms: float = 0.0
-    paced_ms: float = 0.0
     started_ms: int = 0
     duration_ms: int = 0
     host: str = ""
+    is_acknowledged: bool = True
     was_committed: bool = False
     """Exactly once: an earlier run has committed this batch, so nothing was written now."""
     passed_over: dict[str, int] = field(default_factory=dict)
@@ -90,46 +78,36 @@ class TaskReport(WriterCommitMessage):
 
 def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
     """The report of a write: the sum of its tasks' reports. Called on the driver."""
-    from spark_kafka_sink.reports.write_report import TASKS_MAX, TaskSummary, WriteReport, added_up, errors_of
+    from spark_kafka_sink.reports.write_report import TASKS_MAX, WriteReport, added_up, errors_of
 
-    latencies = Latencies()
-    for report in reports:
-        latencies.merge(Latencies(report.latency_counts))
+    totals = sum((report.totals for report in reports), WriteTotals())
     started_ms = min((report.started_ms for report in reports), default=0)
     longest = sorted(reports, key=lambda report: report.duration_ms, reverse=True)
     return WriteReport(
         batch=batch or (reports[0].task.batch if reports else "no tasks"),
         status=status,
+        is_acknowledged=all(report.is_acknowledged for report in reports),
         started_ms=started_ms,
         duration_ms=max((report.started_ms + report.duration_ms for report in reports), default=0) - started_ms,
         tasks=len(reports),
         partitions=added_up(report.partitions for report in reports),
-        rows=sum(report.rows for report in reports),
-        bytes=sum(report.bytes for report in reports),
-        uncompressed_bytes=sum(report.uncompressed_bytes for report in reports),
-        wire_bytes=sum(report.wire_bytes for report in reports),
-        retries=sum(report.retries for report in reports),
-        dead_letters=sum(report.dead_letters for report in reports),
-        dead_letters_cut=sum(report.dead_letters_cut for report in reports),
         errors=errors_of(report.errors for report in reports),
-        blocked_ms=round(sum(report.blocked_ms for report in reports)),
-        batches=sum(report.batches for report in reports),
-        requests=sum(report.requests for report in reports),
-        throttle_ms=round(sum(report.throttle_ms for report in reports)),
-        paced_ms=round(sum(report.paced_ms for report in reports)),
         longest_task_ms=longest[0].duration_ms if longest else 0,
-        latencies=latencies,
-        task_list=tuple(
-            TaskSummary(
-                partition_id=report.task.partition_id,
-                attempt=report.task.attempt_number,
-                host=report.host,
-                rows=report.rows,
-                bytes=report.bytes,
-                duration_ms=report.duration_ms,
-                retries=report.retries,
-                blocked_ms=round(report.blocked_ms),
-            )
-            for report in longest[:TASKS_MAX]
-        ),
+        task_list=tuple(_summary(report) for report in longest[:TASKS_MAX]),
+        **vars(totals),
+    )
+
+
+def _summary(report: TaskReport) -> TaskSummary:
+    from spark_kafka_sink.reports.write_report import TaskSummary
+
+    return TaskSummary(
+        partition_id=report.task.partition_id,
+        attempt=report.task.attempt_number,
+        host=report.host,
+        rows=report.totals.rows,
+        bytes=report.totals.bytes,
+        duration_ms=report.duration_ms,
+        retries=report.totals.producer.retries,
+        blocked_ms=round(report.totals.producer.blocked_ms),
     )

@@ -8,6 +8,10 @@ NOT_DISTRIBUTED = (
     "Option 'distribution' needs spark_kafka_sink.register(spark) in the program that writes, and save() or start(): "
     "elsewhere Spark asks a data source in Python too late to bring rows to other tasks."
 )
+KEY_IN_STREAM = (
+    "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
+    "are what a batch is known by."
+)
 NO_NAME = (
     "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
     "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."

@@ -13,12 +13,14 @@ leaves nothing behind: the pool closes its producer.
 from __future__ import annotations
 
 import contextlib
+import logging
 import platform
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +38,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.calls import Shares
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.results import ColumnsResult, RowFailures, written_ranges
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.producer.totals import WriteTotals
+from spark_kafka_sink.records.columns import LIKELY_SECONDS_MESSAGE, RecordColumns, find_likely_seconds
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.spark.cache_timeout import idle_seconds
 from spark_kafka_sink.spark.columns import ColumnPlan, split_by_topic
@@ -44,13 +47,15 @@ from spark_kafka_sink.spark.dead_letters import cut, dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pace import Pace
-from spark_kafka_sink.spark.pool import POOL, ProducerPool
+from spark_kafka_sink.spark.pool import POOL, ProducerPool, lease_producer
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
 
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+
+_log = logging.getLogger(__name__)
 
 NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."
 """In the words of Spark's own sink."""
@@ -88,12 +93,14 @@ def write_rows(
         for batch in batches:
             if batch.num_rows and writing is None:
                 # Not before there is a row: an empty partition needs no broker.
-                producer = stack.enter_context(pool.lease(producer_options, idle_seconds(context)))
+                producer = stack.enter_context(lease_producer(pool, producer_options, idle_seconds(context)))
                 if once is not None:
                     stack.enter_context(once.transaction(producer, report))
                 writing = Writing(producer, options, report)
             if writing is not None:
-                for rows in split_by_topic(batch, plan):
+                if plan.timestamp is not None:
+                    writing.check_times(batch.column(plan.timestamp))
+                for rows in split_by_topic(batch, plan, writing.producer.prefetch_topics):
                     writing.send(rows)
         if writing is not None:
             writing.finish()
@@ -133,14 +140,25 @@ class Writing:
     waiting_bytes: int = 0
     _stored: dict[str, list[Shares]] = field(default_factory=dict)  # by topic, not in the report yet
     _stored_shares: int = 0
+    _has_warned_of_seconds: bool = False
 
     def __post_init__(self) -> None:
+        self._counts = SimpleNamespace(**vars(WriteTotals()))  # with the attributes of WriteTotals, and no other
+        self._blocked_ms = 0.0
         config = self.producer.config
         self._waiting_bytes_max = config.buffer_memory
         self._answer_seconds_max = wait_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
         self._pace = None if self.options.bytes_per_second is None else Pace(self.options.bytes_per_second)
         self._failures = Failures(self.report.task)
         self._before = self.producer.totals()
+
+    def check_times(self, timestamp: pa.Array) -> None:
+        """Warn once in a task of numbers that are likely seconds."""
+        if not self._has_warned_of_seconds:
+            seconds = find_likely_seconds(timestamp, time.time() * 1_000)
+            if seconds is not None:
+                self._has_warned_of_seconds = True
+                _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows) -> None:
         for piece in [rows] if self._pace is None else self._pace.pieces(rows):
@@ -171,7 +189,7 @@ class Writing:
         with self.producer.without_linger():
             while self._waiting and self.waiting_bytes > self._waiting_bytes_max // 2:
                 self._settle(self._waiting.popleft())
-        self.report.blocked_ms += (time.monotonic() - started) * 1000
+        self._blocked_ms += (time.monotonic() - started) * 1000
 
     def _report_ranges(self) -> None:
         for topic, stored in self._stored.items():
@@ -181,17 +199,12 @@ class Writing:
         self._stored_shares = 0
 
     def _report_totals(self) -> None:
-        """What the producer counted in this task; it works for one task at a time."""
-        totals = self.producer.totals().since(self._before)
-        self.report.wire_bytes = totals.bytes
-        self.report.uncompressed_bytes = totals.uncompressed_bytes
-        self.report.latency_counts = totals.latencies.counts
-        self.report.retries = totals.retries
-        self.report.blocked_ms += totals.blocked_ms
-        self.report.paced_ms = 0.0 if self._pace is None else self._pace.waited * 1000
-        self.report.batches = totals.batches
-        self.report.requests = totals.requests
-        self.report.throttle_ms = totals.throttle_ms
+        """Report what was counted in this task, by its producer too, which works for one task at a time."""
+        producer = self.producer.totals() - self._before
+        self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._blocked_ms)
+        self._counts.paced_ms = 0 if self._pace is None else round(self._pace.waited * 1000)
+        self.report.totals = WriteTotals(**vars(self._counts))
+        self.report.is_acknowledged = self.producer.config.acks != 0
 
     def _hand_over(self, rows: TopicRows, *, is_dead_letter: bool = False, was_cut: bool = False) -> None:
         try:
@@ -226,8 +239,8 @@ class Writing:
             written_bytes -= failed.payload_nbytes
             self._failed(waiting, failed, failure)
         if waiting.is_dead_letter:
-            self.report.dead_letters += count
-            self.report.dead_letters_cut += count if waiting.was_cut else 0
+            self._counts.dead_letters += count
+            self._counts.dead_letters_cut += count if waiting.was_cut else 0
             return
         if stored:
             assert rows.topic is not None  # nothing is written to no topic
@@ -235,8 +248,8 @@ class Writing:
             self._stored_shares += sum(map(len, stored))
             if self._stored_shares > _SHARES_MAX:
                 self._report_ranges()
-        self.report.rows += count
-        self.report.bytes += written_bytes
+        self._counts.rows += count
+        self._counts.bytes += written_bytes
 
     def _failed(self, waiting: _Waiting, failed: RecordColumns, failure: RowFailures) -> None:
         error = failure.error

@@ -139,15 +139,24 @@ def abort(
     show_log()
     if once is not None:
         was_aborted, words = once.abort(reports)
-        LOGGER.warning("the write failed: %s [%s]", words, report.batch)
+        LOGGER.warning("The write failed: %s [%s]", words, report.batch)
         if was_aborted:
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
-    else:
+    elif report.rows or report.dead_letters:
         LOGGER.warning(
-            "the write failed; %d of %d tasks had ended well, and their rows stay in Kafka: %s. "
-            "Running it again writes them again.",
+            "The write failed after %d of %d tasks had finished. The rows of finished tasks %s in Kafka, and running "
+            "the write again writes them again: %s",
             len(reports),
             len(messages),
+            "stay" if report.is_acknowledged else "may be",
             report.line(),
+        )
+    else:
+        LOGGER.warning(
+            "The write failed, and no finished task had written a row (%d of %d tasks had finished). Failed tasks may "
+            "have written rows, which running the write again writes again. [%s]",
+            len(reports),
+            len(messages),
+            report.batch,
         )
     publish(options, report)

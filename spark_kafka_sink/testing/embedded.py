@@ -104,6 +104,9 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     host: str = "127.0.0.1",
     advertised_host: str | None = None,
     port: int = 0,
+    num_network_threads: int = 2,
+    num_io_threads: int = 2,
+    queued_max_requests: int = 500,
     seed: int = 0,
 ) -> EmbeddedBroker:
     """A running broker, or a cluster of several nodes, to be used in a `with`.
@@ -120,12 +123,12 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     data                 a directory in which topics outlive the broker
     host                 where to listen; 0.0.0.0 is all interfaces, and `advertised_host` then a name of this machine
     port                 of the first node, the others follow; 0 for any free ones
+    num_network_threads  threads that read requests and write responses, as Kafka's num.network.threads
+    num_io_threads       threads that handle requests, as num.io.threads; 0: the network threads handle them
+    queued_max_requests  requests that may wait for an I/O thread, as queued.max.requests
     seed                 of everything in `control` that is left to chance
     """
-    if tls not in (False, True, MUTUAL):
-        raise ConfigurationError(f"tls is True, False or {MUTUAL!r}, not {tls!r}")
-    if security is not None and (tls or users):
-        raise ConfigurationError("security says all of TLS and SASL: leave out tls and users, or security")
+    _check_security(tls=tls, users=users, security=security)
     if not 0 <= port <= PORT_MAX - max(nodes - 1, 0):
         raise ConfigurationError(f"{nodes} nodes from port {port} on: ports are numbers up to {PORT_MAX}, or 0 for any")
     config = ClusterConfig(
@@ -140,8 +143,25 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     )
     ports = [port + number for number in range(nodes)] if port else []
     with secured(tls=tls, users=users or {}, mechanism=mechanism, names=[host, advertised_host or host]) as made:
-        listening = Listening(host, advertised_host, ports=ports, security=security or made.listener)
+        listening = Listening(
+            host,
+            advertised_host,
+            ports=ports,
+            security=security or made.listener,
+            network_threads=num_network_threads,
+            io_threads=num_io_threads,
+            max_queued_requests=queued_max_requests,
+        )
         return EmbeddedBroker(config, listening, topics=topics, data=data, client_options=made.client_options)
+
+
+def _check_security(
+    *, tls: bool | Literal["mutual"], users: Mapping[str, str] | None, security: ListenerSecurity | None
+) -> None:
+    if tls not in (False, True, MUTUAL):
+        raise ConfigurationError(f"tls is True, False or {MUTUAL!r}, not {tls!r}")
+    if security is not None and (tls or users):
+        raise ConfigurationError("security says all of TLS and SASL: leave out tls and users, or security")
 
 
 def _cluster(

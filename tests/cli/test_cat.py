@@ -21,9 +21,10 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.testing import embedded_broker
 from tests.reader.stored_batches import batch
+from tests.requests.node_message import send_to
 
 Output = pytest.CaptureFixture[bytes]
 
@@ -45,7 +46,7 @@ def write(bootstrap: str, partition: int, records: bytes) -> None:
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
         )
-        answer = client.ask(leader, ProduceResponse, request, versions=VersionRange(3, 12))
+        answer = send_to(client, leader, ProduceResponse, request, versions=VersionRange(3, 12))
         assert answer.responses[0].partition_responses[0].error_code == 0
 
 

@@ -54,10 +54,12 @@ def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
 def test_what_brokers_had_to_do_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
     for number in range(2):
-        keep(path, dataclasses.replace(report(number), requests=10, batches=4, throttle_ms=250, paced_ms=1_500))
+        write = report(number)
+        producer = dataclasses.replace(write.producer, requests=10, batches=4, throttle_ms=250)
+        keep(path, dataclasses.replace(write, producer=producer, paced_ms=1_500))
     main(["report", path])
     assert (
-        "brokers: 20 requests, 20 a second; a batch has 11.0 KB; tasks were held back by quotas for 500 ms, "
+        "brokers: 20 requests, 20 a second; a batch has 11.0 KB; tasks were throttled by quotas for 500 ms, "
         "by maxBytesPerSecond for 3 s\n"
     ) in capsys.readouterr().out
 

@@ -11,6 +11,7 @@ import pytest
 
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import CommitLostError
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
@@ -126,7 +127,7 @@ def test_abort_ends_what_is_not_decided(capsys: Output, query: Query) -> None:
 def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, query: Query) -> None:
     first, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
-        client.init_producer_id(second, 60_000)
+        init_producer_id(client, second, 60_000)
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
@@ -141,7 +142,7 @@ def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, qu
 def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch_as_done(query: Query) -> None:
     _, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
-        client.init_producer_id(second, 60_000)
+        init_producer_id(client, second, 60_000)
     with pytest.raises(CommitLostError) as error:
         query.again().begin()
     (command,) = re.findall(r"`pykafka ([^`]*give-up [^`]*)`", str(error.value))

@@ -8,8 +8,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.client.preflight import run
-from spark_kafka_sink.client.preflight.checks import Patience
+from spark_kafka_sink.preflight import run
+from spark_kafka_sink.preflight.checks import Patience
 from tests.spark_session import shared_spark
 
 

@@ -58,7 +58,7 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
     print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")
 
 
-def started(stream: DataStreamWriter, again: int = 5) -> StreamingQuery:
+def started(stream: DataStreamWriter, again: int = 30) -> StreamingQuery:
     """Spark gives a new worker, which foreachBatch needs, ten seconds to connect. A busy machine may take longer."""
     try:
         return stream.start()

@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -44,6 +45,8 @@ UNREACHABLE = {
     "topic": "t",
 }
 
+ATTEMPTS = 3
+
 # To a file, since a Spark that was started by Python shows warnings only on its console.
 LOG_SETTINGS = """
 rootLogger.level = debug
@@ -69,19 +72,20 @@ def write(spark: SparkSession, folder: Path) -> None:
     print(f"=== {type(spark).__module__}", flush=True)
     options = UNREACHABLE | SECRETS
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
-    _show("batch job", lambda: rows.write.format("pykafka").options(**options).save())
-    _show("misspelt option", lambda: rows.write.format("pykafka").options(**options, **MISTAKEN).save())
+    show_failure, show_success = partial(_show, is_expected_to_fail=True), partial(_show, is_expected_to_fail=False)
+    show_failure("batch job", lambda: rows.write.format("pykafka").options(**options).save())
+    show_failure("misspelt option", lambda: rows.write.format("pykafka").options(**options, **MISTAKEN).save())
 
     ticks = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-    _show("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | MISTAKEN))
-    _show("stream that fails", lambda: _run(ticks, folder / "failing", options))
-    _show("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
+    show_failure("stream with a misspelt option", lambda: _run(ticks, folder / "misspelt", options | MISTAKEN))
+    show_failure("stream that fails", lambda: _run(ticks, folder / "failing", options))
+    show_success("stream without rows", lambda: _run(ticks.where("value = 'none'"), folder / "empty", options))
     (folder / "words").mkdir(parents=True)
     for number in range(2):
         (folder / "words" / f"{number}.txt").write_text("some\n")
     words = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "words"))
     changes = words.where("value = 'none'").groupBy("value").count().selectExpr("value")
-    _show("stream of changes", lambda: _run_to_the_end(changes, folder / "changes", options))
+    show_success("stream of changes", lambda: _run_to_the_end(changes, folder / "changes", options))
 
 
 def _spark(folder: Path) -> SparkSession:
@@ -117,13 +121,19 @@ def _page(address: str) -> bytes:
         return content
 
 
-def _show(title: str, action: Callable[[], None]) -> None:
-    print(f"=== {title}", flush=True)
-    try:
-        action()
-        print("=== ended well", flush=True)
-    except (PySparkException, KafkaSinkError) as error:
-        print(f"=== failed: {type(error).__name__} {error}", flush=True)
+def _show(title: str, action: Callable[[], None], *, is_expected_to_fail: bool) -> None:
+    """Print how the action ends. Another end than the expected one is retried: Spark's own sockets time out at times
+    on a busy machine."""
+    for _ in range(ATTEMPTS):
+        try:
+            action()
+            has_failed = False
+            print(f"=== ended well: {title}", flush=True)
+        except (PySparkException, KafkaSinkError) as error:
+            has_failed = True
+            print(f"=== failed: {title}: {type(error).__name__} {error}", flush=True)
+        if has_failed == is_expected_to_fail:
+            return
 
 
 def _run_to_the_end(frame: DataFrame, folder: Path, options: dict[str, str]) -> None:

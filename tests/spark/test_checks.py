@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_kafka_sink.client.preflight import Check, Outcome, Target
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
 from spark_kafka_sink.held_log import forget
+from spark_kafka_sink.preflight import Check, Outcome, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import checks
@@ -32,10 +32,12 @@ class Preflights:
         self.targets: list[Target] = []
         self.outcome = Outcome.PASSED
         self.remedy = ""
+        self.concerns_address = True
 
     def __call__(self, config: object, target: Target) -> list[Check]:
         self.targets.append(target)
-        return [Check("bootstrap servers", self.outcome, "connection refused", self.remedy)]
+        address = self.concerns_address
+        return [Check("bootstrap servers", self.outcome, "connection refused", self.remedy, concerns_address=address)]
 
 
 @pytest.fixture
@@ -141,6 +143,14 @@ def test_to_leave_the_check_out_is_no_advice_with_exactly_once_whose_driver_must
     assert ("checkConnection" in str(error.value)) == (guarantee == "at-least-once")
 
 
+def test_to_leave_the_check_out_is_no_advice_after_kafka_has_answered(preflights: Preflights) -> None:
+    preflights.outcome = Outcome.FAILED
+    preflights.concerns_address = False
+    with pytest.raises(PreflightError) as error:
+        check_connection(parse_options(SERVERS | {"topic": "t"}))
+    assert "checkConnection" not in str(error.value)
+
+
 def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows_name_theirs(
     preflights: Preflights,
 ) -> None:
@@ -149,8 +159,8 @@ def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows
     check_connection(parse_options(SERVERS | letters))
     check_connection(parse_options(SERVERS))
     assert preflights.targets == [
-        Target(("t", "dead"), idempotent=True),
-        Target(("dead",), every_broker=True, idempotent=True),
+        Target(("t", "dead"), topic_options=(("dead", "deadLetterTopic"),), idempotent=True),
+        Target(("dead",), topic_options=(("dead", "deadLetterTopic"),), every_broker=True, idempotent=True),
         Target((), every_broker=True, idempotent=True),
     ]
 

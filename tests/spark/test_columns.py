@@ -166,6 +166,14 @@ def rows_of(batch: pa.RecordBatch, plan: ColumnPlan) -> dict[str | None, TopicRo
     return {rows.topic: rows for rows in split_by_topic(batch, plan)}
 
 
+def test_all_topics_of_a_batch_are_prefetched_before_its_first_rows() -> None:
+    batch = pa.record_batch({"topic": ["a", None, "b", "a"], "value": ["1", "2", "3", "4"]})
+    prefetched: list[list[str]] = []
+    rows = split_by_topic(batch, ColumnPlan(topic=0, value=1), lambda topics: prefetched.append([*topics]))
+    next(rows)
+    assert prefetched == [["a", "b"]]
+
+
 def test_rows_are_grouped_by_topic_and_keep_their_order() -> None:
     batch = pa.record_batch(
         {

@@ -29,9 +29,9 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError, PreflightError
-from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.checks import check_write
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -161,7 +161,7 @@ def partitions_of(topic: str, **options: str) -> int:
 
 def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
     broker.create_topic("asked-each-time", 3)
-    distribution._kept.close_idle()
+    distribution._clients.close()
     with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as made:
         assert partitions_of("asked-each-time", **broker.spark_options) == 3
         broker.control.add_partitions("asked-each-time", 5)

@@ -98,6 +98,18 @@ def test_a_stream_without_a_name_that_stays_is_refused_by_start(words: DataFrame
     assert words.sparkSession.streams.active == []
 
 
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_start_rejects_idempotency_key_of_a_stream(
+    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, mode: str
+) -> None:
+    given = {"idempotencyKey": "k", "checkpointLocation": str(tmp_path / "checkpoint")}
+    writer = words.writeStream.format("pykafka").options(**options(broker), **given).outputMode(mode)
+    with pytest.raises(ConfigurationError, match=r"^Option 'idempotencyKey' is for batch jobs. A stream needs none"):
+        writer.start()
+    assert words.sparkSession.streams.active == []
+    assert not (tmp_path / "checkpoint").exists()
+
+
 def test_a_checkpoint_that_spark_has_from_a_setting_names_the_query(
     words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once import query_transactions
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.names import prefix_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.exactly_once.cases import LOG, seen, write_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
@@ -69,7 +69,7 @@ def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is
     job(idempotencyKey="yesterday")  # creates the log
     prefix, batch, content = prefix_of("key", "t\ntoday"), Batch(key="today", scope="t"), Content.of({"t": 2}, 2)
     write_as(broker, "evil", prefix, encoded(Entry(prefix).decided(batch, content, ()).done()))
-    monkeypatch.setattr(TransactionsClient, "owners", lambda client: {})
+    monkeypatch.setattr(query_transactions, "owners", lambda client: {})
     for _ in range(2):
         with pytest.raises(ExactlyOnceError, match="it cannot be seen who has written that"):
             job(idempotencyKey="today")

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.entries import beginning_of
-from spark_kafka_sink.exactly_once.job_names import new_job_prefix
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import open_ids, seen
+from tests.exactly_once.cases import seen
 from tests.spark.test_exactly_once_writers import Spark, open_count, rows
 from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
-
-
-def test_a_job_without_a_name_frees_what_one_whose_process_has_ended_has_left(
-    spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        prefix = new_job_prefix(process.pid)
-        process.kill()
-    with monkeypatch.context() as patch:
-        patch.setattr(exactly_once, "new_job_prefix", lambda: prefix)
-        spark.task(spark.job(), rows("a"))
-    assert len(open_ids(broker, prefix)) == 1
-    spark.job()
-    assert open_ids(broker, prefix) == []
 
 
 def test_an_attempt_whose_batch_ends_while_it_gets_its_id_begins_nothing(

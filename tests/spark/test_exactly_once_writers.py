@@ -15,10 +15,11 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import ranges_of
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
+from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import exactly_once, write_task
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
@@ -75,7 +76,7 @@ def micro_batch(spark: Spark, number: int, *values: str, query: str = "q") -> No
 
 def open_count(broker: EmbeddedBroker) -> int:
     with client_of(broker) as client:
-        return len(client.ids(lambda name: True, ONGOING))
+        return len(list_transactional_ids(client, ONGOING))
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: Embedded
 def test_a_task_asks_over_the_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
     """A client of its own would cost each attempt of a task new connections."""
     writer = spark.job()
-    with patch.object(TransactionsClient, "__init__", side_effect=AssertionError("a client of its own")):
+    with patch.object(BlockingClient, "__init__", side_effect=AssertionError("a client of its own")):
         message = spark.task(writer, rows("a"))
     writer.commit([message])
     assert seen(broker) == ["a"]
@@ -236,7 +237,7 @@ def test_a_micro_batch_that_is_decided_is_passed_over_to_its_last_row(spark: Spa
     again = rows("a")
     message = spark.task(spark.batch(), again, **where)
     assert next(again, None) is None
-    assert (message.was_committed, message.rows, message.transaction) == (True, 0, None)
+    assert (message.was_committed, message.totals.rows, message.transaction) == (True, 0, None)
     spark.committing().commit([message], 0)
     assert seen(broker, "read_uncommitted") == ["a"]
 

@@ -75,4 +75,4 @@ def test_a_stream_is_watched_as_documented(spark: SparkSession, tmp_path: Path) 
     assert len(topic) == 1
     text = generate_latest(REGISTRY).decode()
     REGISTRY.unregister(names["writes"])
-    assert f'pykafka_rows_total{{job="{query.id}"}} 500.0' in text
+    assert f'pykafka_rows_total{{query="{query.id}"}} 500.0' in text

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import publish
@@ -63,7 +64,7 @@ def sink_options(broker: EmbeddedBroker | None = None, **given: str) -> SinkOpti
 def task(partition: int = 0) -> TaskReport:
     written = {"orders": {0: OffsetRange(0, 9, 10)}}
     identity = TaskIdentity(partition, 0, 100, 3, "app", "query", "12")
-    return TaskReport(identity, written, rows=10, started_ms=1_700_000_000_000, duration_ms=20)
+    return TaskReport(identity, written, WriteTotals(rows=10), started_ms=1_700_000_000_000, duration_ms=20)
 
 
 def test_a_function_of_the_users_gets_the_report() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.error_document import rows_that_explain
+from tools.error_document import rows_that_explain
 
 pytestmark = pytest.mark.needs("java")
 

@@ -28,8 +28,9 @@ from tests.spark.task_cases import broker as broker
 from tests.spark.task_cases import pool as pool
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
+def sender_threads() -> set[threading.Thread]:
+    """Return the sender threads of all producers of this process, those of earlier tests included."""
+    return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
 def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
@@ -46,7 +47,7 @@ def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
     report = write_rows(options(broker), PLAN, (batch(100 * number) for number in range(20)), pool)
     assert 0 < max(added_up) <= 5 + 2, "a batch of rows has two partitions, and here one answer for each"
     assert min(added_up[:-1]) > 5, "and not before there are many"
-    assert sum(written.rows for written in report.partitions[TOPIC].values()) == report.rows == 2_000
+    assert sum(written.rows for written in report.partitions[TOPIC].values()) == report.totals.rows == 2_000
     for written in report.partitions[TOPIC].values():
         assert (written.first_offset, written.last_offset) == (0, written.rows - 1)
 
@@ -59,18 +60,22 @@ def test_a_task_reports_what_was_acknowledged(broker: EmbeddedBroker, pool: Prod
     ]
     report = write_rows(options(broker), plan, iter(batches), pool)
     assert report.partitions == {TOPIC: {0: OffsetRange(0, 99, 100), 1: OffsetRange(0, 99, 100)}}
-    assert (report.rows, report.retries, report.dead_letters) == (200, 0, 0)
-    assert report.bytes == sum(len(f"{n}key-{n}") for n in range(200)), "of keys and values, without Arrow's offsets"
+    assert (report.totals.rows, report.totals.producer.retries, report.totals.dead_letters) == (200, 0, 0)
+    assert report.totals.bytes == sum(len(f"{n}key-{n}") for n in range(200)), (
+        "of keys and values, without Arrow's offsets"
+    )
     assert len(pool) == 1
 
 
 def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     first = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(0, 5_000)]), pool)
     report = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(5_000, 100)]), pool)
-    assert sum(first.latency_counts.values()) == 5_000
-    assert sum(report.latency_counts.values()) == 100, "of its own rows, though the producer is not new"
-    assert 0 < first.wire_bytes < first.uncompressed_bytes
-    assert report.uncompressed_bytes < first.uncompressed_bytes / 10
+    assert sum(first.totals.producer.latencies.counts.values()) == 5_000
+    assert sum(report.totals.producer.latencies.counts.values()) == 100, (
+        "of its own rows, though the producer is not new"
+    )
+    assert 0 < first.totals.producer.bytes < first.totals.producer.uncompressed_bytes
+    assert report.totals.producer.uncompressed_bytes < first.totals.producer.uncompressed_bytes / 10
     assert first.started_ms <= report.started_ms
     assert report.host == platform.node()
 
@@ -78,8 +83,18 @@ def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, poo
 def test_a_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     write_rows(options(broker), PLAN, iter([batch(0, 5_000)]), pool)
     report = write_rows(options(broker), PLAN, iter([batch(5_000, 100)]), pool)
-    assert (report.requests, report.batches) == (1, 2), "of this task, though the producer is not new"
-    assert (report.throttle_ms, report.paced_ms) == (0, 0)
+    assert (report.totals.producer.requests, report.totals.producer.batches) == (1, 2), (
+        "of this task, though the producer is not new"
+    )
+    assert (report.totals.producer.throttle_ms, report.totals.paced_ms) == (0, 0)
+
+
+@pytest.mark.parametrize(("acks", "is_acknowledged"), [("0", False), ("1", True), ("all", True)])
+def test_a_task_reports_whether_brokers_acknowledge_its_rows(
+    broker: EmbeddedBroker, pool: ProducerPool, acks: str, is_acknowledged: bool
+) -> None:
+    report = write_rows(options(broker, kafka__acks=acks), PLAN, iter([batch(0)]), pool)
+    assert report.is_acknowledged == is_acknowledged
 
 
 def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
@@ -89,23 +104,24 @@ def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
     monkeypatch.setattr(write_task, "Pace", lambda share: Pace(share, lambda: sum(slept), slept.append))
     slow = options(broker, maxBytesPerSecond="2000", **{TASKS_AT_ONCE: "2"})
     report = write_rows(slow, PLAN, iter([batch(0, 1_000)]), pool)
-    assert report.rows == len(values(broker)) == 1_000
-    assert report.bytes / 1e3 - 1e-6 <= sum(slept) == report.paced_ms / 1e3, "a thousand a second for one of two tasks"
+    assert report.totals.rows == len(values(broker)) == 1_000
+    assert report.totals.bytes / 1e3 - 1e-6 <= sum(slept), "a thousand a second for one of two tasks"
+    assert report.totals.paced_ms == round(sum(slept) * 1e3)
 
 
 def test_a_task_reports_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(50)
     slow = options(broker, kafka__buffer__memory="300000", kafka__batch__size="65536")
     report = write_rows(slow, PLAN, iter([batch(start, 2_000) for start in range(0, 40_000, 2_000)]), pool)
-    assert report.rows == 40_000
-    assert report.blocked_ms >= 50
+    assert report.totals.rows == 40_000
+    assert report.totals.producer.blocked_ms >= 50
 
 
 def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     write_rows(options(broker), PLAN, iter([batch(0)]), pool)
-    before = threads()
+    before = sender_threads()
     write_rows(options(broker), PLAN, iter([batch(100)]), pool)
-    assert threads() == before
+    assert sender_threads() <= before
     assert len(pool) == 1
     assert len(values(broker)) == 200
 
@@ -113,13 +129,13 @@ def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, poo
 def test_a_task_without_rows_makes_no_producer(pool: ProducerPool) -> None:
     nowhere = parse_options({"kafka.bootstrap.servers": "no-such-host.invalid:1", "topic": TOPIC})
     report = write_rows(nowhere, PLAN, iter([batch(0, 0), batch(0, 0)]), pool)
-    assert (report.rows, len(pool)) == (0, 0)
+    assert (report.totals.rows, len(pool)) == (0, 0)
 
 
 def test_retries_are_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE).fail(error_codes.NOT_LEADER_OR_FOLLOWER)
     report = write_rows(options(broker), PLAN, iter([batch(0)]), pool)
-    assert report.retries > 0
+    assert report.totals.producer.retries > 0
     assert len(values(broker)) == 100
 
 
@@ -127,14 +143,14 @@ def test_a_task_does_not_compute_all_metrics_to_read_one(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(KafkaProducer, "metrics")
-    assert write_rows(options(broker), PLAN, iter([batch(0)]), pool).rows == 100
+    assert write_rows(options(broker), PLAN, iter([batch(0)]), pool).totals.rows == 100
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt, GeneratorExit, SystemExit])
 def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
     broker: EmbeddedBroker, pool: ProducerPool, end: type[BaseException]
 ) -> None:
-    before = threads()
+    before = set(threading.enumerate())
 
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield batch(0)
@@ -145,7 +161,7 @@ def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
 
     with pytest.raises(end):
         task()
-    assert threads() == before
+    assert set(threading.enumerate()) <= before
     assert len(pool) == 0
 
 
@@ -167,3 +183,14 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert max(waiting) <= 300_000
     assert len(values(broker)) == 60_000
+
+
+@pytest.mark.parametrize(("factor", "warnings"), [(1, 1), (1_000, 0)])
+def test_a_task_warns_once_of_timestamps_in_seconds(
+    broker: EmbeddedBroker, pool: ProducerPool, caplog: pytest.LogCaptureFixture, factor: int, warnings: int
+) -> None:
+    rows = pa.record_batch({"value": [b"v"], "timestamp": [1_764_000_000 * factor]})
+    plan = ColumnPlan(value=0, timestamp=1, fixed_topic=TOPIC)
+    write_rows(options(broker), plan, iter([rows, rows]), pool)
+    assert caplog.text.count("multiply it by 1000") == warnings
+    assert len(values(broker)) == 2

@@ -42,6 +42,13 @@ OF_TABLES_AND_FILES = {
 }
 """Options of Delta, of files and of JDBC that jobs take along, in lower case; none has a meaning for Kafka."""
 
+ASYNC_PROGRESS_OPTIONS = (
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+    "_asyncProgressTrackingOverrideSinkSupportCheck",
+)
+"""Options of Spark's async progress tracking, which Spark allows for its own Kafka sink but not for sinks in Python."""
+
 
 def as_in_spark(words: str) -> str:
     """With the prefix before each option of the producer that has none."""

@@ -22,8 +22,7 @@ from itertools import combinations
 from spark_kafka_sink.client.option_parsing import Reading, read_options
 from spark_kafka_sink.client.other_names import meant, unknown_option
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.formats.options import SIDES, formats_of
-from spark_kafka_sink.formats.planning import WITH_REGISTRY
+from spark_kafka_sink.formats.options import encoded_sides, formats_of
 from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.formats.registry_options import registry_of
 from spark_kafka_sink.held_log import warn_once
@@ -32,6 +31,7 @@ from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER, PRODUCER_OPT
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.distribution import distribution_of
 from spark_kafka_sink.spark.options.names import (
+    ASYNC_PROGRESS_OPTIONS,
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
     OF_TABLES_AND_FILES,
@@ -49,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 _SURE = 0.75
 """How near a name must be to be the one that was meant: 'mergeSchema' and 'keySchema' are at 0.7."""
+_ASYNC_PROGRESS_NAMES = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
 _VALUES_TO_SHOW = {name for name, option in SINK_OPTIONS.items() if not option.secret} - {"schema.registry.url"}
 
@@ -128,16 +129,17 @@ def _read(own: Mapping[str, str]) -> Reading:
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     """Without the options of Spark's source, of consumers and of registries, which the sink has no use for."""
-    has_registry = any(given.get(f"{side}format", "").strip().lower() in WITH_REGISTRY for side in SIDES)
-    passed_over = [name for name in given if _is_of_others(name, has_registry)]
+    has_format = bool(encoded_sides(given))
+    passed_over = [name for name in given if _is_of_others(name, has_format)]
     if passed_over:
         words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "
         warn_once(_log, words + ", ".join(sorted(passed_over)))
     return {name: value for name, value in given.items() if name not in passed_over}
 
 
-def _is_of_others(name: str, has_registry: bool) -> bool:
-    if has_registry and name.startswith(REGISTRY_PREFIX):
+def _is_of_others(name: str, has_format: bool) -> bool:
+    """Return whether the sink ignores the option. With a format, `schema.registry.*` are options of the sink."""
+    if has_format and name.startswith(REGISTRY_PREFIX):
         return False
     bare = name.removeprefix(KAFKA_PREFIX)
     return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
@@ -155,6 +157,11 @@ def _fault_of_name(name: str) -> str:
         return f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'."
     if name in OF_TABLES_AND_FILES:
         return f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out."
+    if name in _ASYNC_PROGRESS_NAMES:
+        return (
+            f"Option '{_ASYNC_PROGRESS_NAMES[name]}' is not supported: Spark tracks progress asynchronously only for "
+            "its own Kafka sink. Leave it out."
+        )
     return f"Unknown option '{name}'. {_meant(name)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from spark_kafka_sink.client.option_parsing import boolean, one_of, whole, words
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.option import Option, option_table
 from spark_kafka_sink.reports.store import fault_of
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX
@@ -81,6 +81,6 @@ _ROWS = (
     CHECKPOINT_LOCATION,
     Option("queryName", None, words, "of a stream; Spark's own; the sink ignores it"),
 )
-SINK_OPTIONS = {option.name: option for option in _ROWS}
+SINK_OPTIONS = option_table(_ROWS)
 IN_LOWER_CASE = {name.lower(): name for name in SINK_OPTIONS}
 """Spark hands the names over in lower case."""

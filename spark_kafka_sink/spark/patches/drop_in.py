@@ -53,7 +53,13 @@ _log = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again."""
+    """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again.
+
+    Example:
+
+        register(spark)
+        frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
+    """
     spark.dataSource.register(KafkaDataSource)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         from pyspark.sql.connect import readwriter

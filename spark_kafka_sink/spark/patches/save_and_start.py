@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
 from spark_kafka_sink.spark.words import (
     CHECKED,
     DISTRIBUTED,
+    KEY_IN_STREAM,
     MICRO_BATCH,
     MODE_NOT_ALLOWED,
     NAME,
@@ -226,7 +227,7 @@ def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **set
     writer.options(**options)
     _say(writer, **settings)
     _check_trigger(said)
-    _name_query(writer, said)
+    _prepare_exactly_once(writer, said)
 
 
 def _say(writer: Any, **settings: Any) -> None:
@@ -271,11 +272,16 @@ def _warn_of_tables(said: Record) -> None:
         )
 
 
-def _name_query(writer: Any, said: Record) -> None:
-    """Exactly once needs the checkpoint's location among the options; Spark may have it from a setting instead."""
+def _prepare_exactly_once(writer: Any, said: Record) -> None:
+    """Reject a stream that exactly once has no name for, or a key that only batch jobs have.
+
+    The name comes from the checkpoint's location, which Spark may have from a setting: it becomes an option here.
+    """
     options = said.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
         return
+    if "idempotencykey" in options:
+        raise ConfigurationError(KEY_IN_STREAM)
     if "checkpointlocation" in options or "transactionalidprefix" in options:
         return
     folder = frame_of(writer).sparkSession.conf.get(_CHECKPOINTS, None)

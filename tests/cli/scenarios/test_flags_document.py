@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from spark_kafka_sink.cli.main import COMMANDS
-from tests.cli.flags_document import DOCUMENT, commands, sections, written
+from tools.flags_document import DOCUMENT, commands, sections, written
 
 PAGE = DOCUMENT.read_text()
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, as_in_spark
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -114,8 +114,15 @@ def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning
 
 
 def test_no_option_of_the_producer_is_passed_over() -> None:
-    assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
+    # Consumers have client.rack since long; for a producer it means nothing without partitioner.rack.aware.
+    assert set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS} == {"client.rack"}
     assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
+
+
+@pytest.mark.parametrize("name", ["partitioner.rack.aware", "metadata.cluster.check.enable"])
+def test_rejects_producer_option_that_is_not_supported_yet(name: str) -> None:
+    (fault,) = faults(NEEDED | {f"kafka.{name}": "true"})
+    assert f"kafka.{name} cannot be set: not supported yet: " in fault
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,15 @@ def test_what_needs_a_java_class_is_answered_with_what_a_spark_job_does_instead(
 def test_an_option_of_another_sink_is_not_taken_for_one_of_ours_misspelt(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
     assert fault == f"Option '{name.lower()}' is one of tables or files, and means nothing to Kafka: leave it out."
+
+
+@pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
+def test_rejects_async_progress_tracking_by_name(name: str) -> None:
+    (fault,) = faults(NEEDED | {name: "true"})
+    assert fault == (
+        f"Option '{name}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
+        "Leave it out."
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from spark_kafka_sink.spark.patches.drop_in import REDACTION
-from tests.spark.options_document import DOCUMENT, written
+from tools.options_document import DOCUMENT, written
 
 
 def test_the_document_lists_exactly_the_options_of_the_code() -> None:
     document = DOCUMENT.read_text()
-    assert document == written(document), "run `python -m tests.spark.options_document` and read what it changed"
+    assert document == written(document), "run `python -m tools.options_document` and read what it changed"
 
 
 def test_what_register_hides_stands_in_the_document() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError
 from spark_kafka_sink.exactly_once.names import split_id
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import client_of, seen
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, open_count, rows
@@ -51,9 +52,9 @@ def test_a_task_that_a_newer_driver_fences_while_it_writes_says_so(
 def end_all(broker: EmbeddedBroker) -> None:
     """As brokers do when the timeout of a transaction is over."""
     with client_of(broker) as client:
-        ids = client.ids(lambda name: split_id(name) is not None, ONGOING, EMPTY)
+        ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if split_id(name) is not None]
         for name in ids:
-            client.init_producer_id(name, 60_000)
+            init_producer_id(client, name, 60_000)
         assert ids
 
 

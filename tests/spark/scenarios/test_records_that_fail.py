@@ -74,8 +74,8 @@ def test_records_that_are_too_large_go_to_the_dead_letter_topic(broker: Embedded
     big = pa.record_batch({"value": [b"a", b"x" * 5_000, b"b", b"y" * 6_000], "key": ["1", "2", "3", "4"]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
-    assert (report.rows, report.dead_letters, report.dead_letters_cut) == (2, 2, 0)
-    assert report.bytes < 1_000, "what became a dead letter was not written to its topic"
+    assert (report.totals.rows, report.totals.dead_letters, report.totals.dead_letters_cut) == (2, 2, 0)
+    assert report.totals.bytes < 1_000, "what became a dead letter was not written to its topic"
     assert values(broker) == [b"a", b"b"]
     assert sorted(values(broker, "dead")) == [b"x" * 5_000, b"y" * 6_000]
     for letter in dead_letters(broker):
@@ -100,7 +100,7 @@ def test_the_dead_letters_of_the_last_rows_do_not_linger_but_are_flushed_togethe
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
     more |= {"kafka__batch__size": "1000000", "kafka__linger__ms": "60000"}  # no batch is full, none is due
     report = write_rows(options(broker, **more), PLAN, iter([big, big]), pool)
-    assert (report.rows, report.dead_letters) == (2, 2)
+    assert (report.totals.rows, report.totals.dead_letters) == (2, 2)
     assert flushes == [2, 4]
 
 
@@ -108,7 +108,7 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut_and_counted(broker: Embed
     big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
     report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
-    assert (report.rows, report.dead_letters, report.dead_letters_cut) == (1, 1, 1)
+    assert (report.totals.rows, report.totals.dead_letters, report.totals.dead_letters_cut) == (1, 1, 1)
     assert values(broker, "dead") == [b"x" * 65_536]
     assert dead_letters(broker)[0]["pykafka.value.bytes"] == b"300000"
 
@@ -127,7 +127,7 @@ def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBro
     rows = pa.record_batch({"value": [b"a", b"b"], "partition": pa.array([0, 77], pa.int32())})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "500"}
     report = write_rows(options(broker, **more), plan, iter([rows]), pool)
-    assert (report.rows, report.dead_letters) == (1, 1)
+    assert (report.totals.rows, report.totals.dead_letters) == (1, 1)
     assert values(broker, "dead") == [b"b"]
     assert dead_letters(broker)[0]["pykafka.partition"] == b"77"
 
@@ -141,7 +141,7 @@ def test_the_innocent_records_of_a_refused_batch_are_written_and_the_guilty_beco
     rows = pa.record_batch({"value": [b"a", b"b", b"c", b"d"], "key": ["k", None, "k", None]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), plan, iter([rows]), pool)
-    assert (report.rows, report.dead_letters) == (2, 2)
+    assert (report.totals.rows, report.totals.dead_letters) == (2, 2)
     assert values(broker, "compacted") == [b"a", b"c"]
     assert values(broker, "dead") == [b"b", b"d"]
     assert [letter["pykafka.partition"] for letter in dead_letters(broker)] == [b"0", b"0"]
@@ -206,7 +206,7 @@ def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
 def test_a_null_topic_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
-    assert (report.rows, report.dead_letters) == (2, 1)
+    assert (report.totals.rows, report.totals.dead_letters) == (2, 1)
     assert values(broker, "dead") == [b"b"]
     assert dead_letters(broker)[0]["pykafka.topic"] is None
     assert (dead_letters(broker)[0]["pykafka.message"] or b"").startswith(b"null topic present in the data.")
@@ -217,5 +217,5 @@ def test_a_topic_that_cannot_exist_makes_a_dead_letter(broker: EmbeddedBroker, p
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, topic]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([rows]), pool)
-    assert (report.rows, report.dead_letters) == (1, 1)
+    assert (report.totals.rows, report.totals.dead_letters) == (1, 1)
     assert dead_letters(broker)[0]["pykafka.topic"] == topic.encode()

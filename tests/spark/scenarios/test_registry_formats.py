@@ -198,6 +198,16 @@ def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(re
     assert id_of_stream(again, SCHEMA) == 2
 
 
+@pytest.mark.parametrize("source", ["register", "lookup", "latest"])
+def test_rejects_active_write_rules_on_the_driver(registry: FakeRegistry, source: str) -> None:
+    writer_of(registry, SCHEMA, valueFormat="avro-confluent")
+    rule = {"name": "encryptPII", "type": "ENCRYPT", "mode": "WRITEREAD"}
+    registry.subjects["orders-value"][0][1]["ruleSet"] = {"domainRules": [rule]}
+    schema_registry.cache_clear()
+    with pytest.raises(SchemaRegistryError, match="'encryptPII'"):
+        writer_of(registry, SCHEMA, valueFormat="avro-confluent", schemaSource=source)
+
+
 def test_the_process_that_commits_a_stream_does_not_ask_the_registry(registry: FakeRegistry) -> None:
     source = KafkaDataSource(NEEDED | {"schema.registry.url": registry.url, "valueFormat": "avro-confluent"})
     source.__setstate__({})
@@ -233,6 +243,10 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
             "schema.registry.ssl.truststore.type must be one of PEM, PKCS12, JKS",
         ),
         (
+            {"valueFormat": "avro-confluent", "schema__registry__ssl__keystore__key": "k"},
+            "schema.registry.ssl.keystore.key and schema.registry.ssl.keystore.certificate.chain must be set together",
+        ),
+        (
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
             "schema.registry.request.timeout.ms must be a whole number from 1 to 2147483647. It is '1s'.",
         ),
@@ -245,6 +259,20 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
 )
 def test_wrong_options_of_a_registry_are_refused(options: dict[str, str], words: str) -> None:
     assert words in faults(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"valueFormat": "avro"}, "set 'valueFormat' to 'avro-confluent', or remove the option"),
+        ({"valueFormat": "json"}, "set 'valueFormat' to 'json-schema-confluent', or remove the option"),
+        ({"valueColumns": "id"}, "has no effect without 'valueFormat'; set it to one of 'json', 'avro', 'avro-conf"),
+        ({"valueFormat": "protobuf"}, "must be one of json, avro, avro-confluent, protobuf-confluent"),
+        ({"keyFormat": "json", "keyColumns": "id"}, "set 'keyFormat' to 'json-schema-confluent', or remove the option"),
+    ],
+)
+def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str, str], remedy: str) -> None:
+    assert remedy in faults(schema__registry__url="http://registry:8081", **options)
 
 
 def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:

@@ -1,0 +1,23 @@
+"""Rows of `pykafka cat` as text for a terminal."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.cli.shown_rows import json_lines
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\U000e0001"])
+def test_json_escapes_what_a_terminal_would_act_on_or_not_show(character: str) -> None:
+    text = f"stra\u00dfe {character}[2J"
+    row = {"key": text.encode(), "value": text.encode(), "headers": [{"key": text, "value": text.encode()}]}
+    rows = pa.Table.from_pylist([{**row, "timestamp": datetime(2026, 1, 1, tzinfo=timezone.utc)}])
+    (line,) = json_lines(rows, ())
+    assert line.decode().removesuffix("\n").isprintable()
+    assert "stra\u00dfe" in line.decode()
+    shown = json.loads(line)
+    assert (shown["key"], shown["value"], shown["headers"]) == (text, text, [{"key": text, "value": text}])
