@@ -10,7 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.errors import KafkaSinkError
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from spark_kafka_sink.errors import KafkaSinkError, MissingDependencyError
     from spark_kafka_sink.producer.producer import KafkaProducer
     from spark_kafka_sink.producer.record import ProducerRecord
     from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
@@ -50,7 +53,23 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    from spark_kafka_sink.errors import MissingDependencyError
+
+    try:
+        return getattr(import_module(home), name)
+    except MissingDependencyError as error:
+        return _stand_in(name, error)
+
+
+def _stand_in(name: str, error: MissingDependencyError) -> Callable[..., NoReturn]:
+    """Return a function that raises the error: `help`, `hasattr` and `import *` read every public name."""
+
+    def missing(*args: object, **options: object) -> NoReturn:
+        raise error
+
+    missing.__name__ = missing.__qualname__ = name
+    missing.__doc__ = str(error)
+    return missing
 
 
 def __dir__() -> list[str]:

@@ -37,7 +37,7 @@ def no_such_column(name: str, names: Sequence[str], kind: str = "columns") -> st
     """Which columns there are, and which one may be meant."""
     for other in names:
         if other.lower() == name.lower():
-            return f"There is '{cleaned(other, NAME_CHARACTERS_MAX)}', but the names of columns are case-sensitive."
+            return f"There is '{cleaned(other, NAME_CHARACTERS_MAX)}', but the names of {kind} are case-sensitive."
     near = get_close_matches(name, names, 1)
     return listed(names, kind) + (f" Is '{cleaned(near[0], NAME_CHARACTERS_MAX)}' meant?" if near else "")
 

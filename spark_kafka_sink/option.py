@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 Parser = Callable[[object], object]
@@ -26,6 +26,21 @@ class Option:
     """Accepted, without effect: it means something in a JVM alone."""
 
     @property
+    def is_honoured(self) -> bool:
+        """Return whether the option has an effect here."""
+        return not (self.refused or self.ignored)
+
+    @property
     def field(self) -> str:
         """The name of the field of ClientConfig or ProducerConfig."""
         return self.name.replace(".", "_")
+
+
+def option_table(options: Iterable[Option]) -> dict[str, Option]:
+    """Return the options by their names. Raise ValueError for two of one name."""
+    table: dict[str, Option] = {}
+    for option in options:
+        if option.name in table:
+            raise ValueError(f"Two rows of a table of options have the name {option.name}. Remove one of them.")
+        table[option.name] = option
+    return table

@@ -14,7 +14,7 @@ GUARDED = (
     "client/",
     "exactly_once/test_clients.py",
     "exporters/test_prometheus.py",
-    "network/security/test_security_oidc.py",
+    "network/security/test_oidc.py",
     "producer/batching/test_accumulator.py",
     "producer/batching/test_batch_filler.py",
     "producer/batching/test_buffer_pool.py",
@@ -25,8 +25,8 @@ GUARDED = (
     "producer/test_partitioner.py",
     "producer/test_transactional_calls.py",
     "producer/test_transactional_producer.py",
-    "producer/transactions/test_transactions",
-    "spark/test_pool.py",
+    "producer/transactions/test_manager",
+    "requests/test_leases.py",
 )
 BROKER = "broker/"
 

@@ -20,6 +20,7 @@ import spark_kafka_sink
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
@@ -31,10 +32,9 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.partitioner import Partitioner
-from spark_kafka_sink.producer.transactions.descriptions import Descriptions
+from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.reader.kept_clients import KeptClients
-from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.requests.leases import Leases
 
 PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
 
@@ -77,7 +77,7 @@ GUARDS = [
     Guard(
         RecordAccumulator,
         "_lock",
-        _names("_queues _incomplete _stuck_nodes _answers_awaited"),
+        _names("_queues _incomplete _stuck_nodes"),
         _names("_closed"),
         _names("next_expiry_ms flush"),
     ),
@@ -88,31 +88,24 @@ GUARDS = [
         exempt=_names("topics some_failed has_rows"),
     ),
     Guard(TokenSource, "_lock", _names("_token _renew_s _renewing")),
-    Guard(WriteCollector, "_lock", _names("_jobs")),
+    Guard(WriteCollector, "_lock", _names("_queries")),
     Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
-    Guard(KeptClients, "_lock", _names("_idle"), exempt=_names("begin_anew")),
-    Guard(ProducerPool, "_changed", _names("_idle"), _names("_evictor"), _names("begin_anew")),
+    Guard(Leases, "_changed", _names("_idle"), _names("_evictor"), _names("_reset")),
     Guard(
         ProducerMetrics,
         "_lock",
-        _names("_averages _meters _nanoseconds _network _sent _requests_sent _stored _topics _sent_since_ms"),
+        _names("_averages _meters _nanoseconds _network _sent _requests_sent _counts _topics _sent_since_ms"),
     ),
     Guard(ColumnsFuture, "_lock", _names("_pending _stored _written _failures"), exempt=_names("_resolve")),
     Guard(Partitioner, "_lock", _names("_topics")),
     Guard(
         TransactionManager,
         "_lock",
-        _names("_calls _transaction _pace _version _wants_producer_id _expected _begun _may_come_late"),
+        _names("_calls _transaction _version _wants_producer_id _expected _begun _may_come_late"),
         _names("id_and_epoch"),
-        _names("state error trouble transactional_id"),
+        _names("state error fatal_error transactional_id"),
     ),
-    Guard(
-        Descriptions,
-        "_lock",
-        _names("_calls _offered _under_way _pace"),
-        _names("_error"),
-        _names("trouble"),
-    ),
+    Guard(ClusterRequests, "_lock", _names("_waited _error")),
 ]
 
 BROKER_GUARDS = [
@@ -129,6 +122,7 @@ BROKER_GUARDS = [
         _names("_base_offsets _batches _producers _aborted"),
         _names("next_offset log_start_offset records_appended bytes_appended batches_appended"),
     ),
+    Guard(RequestQueue, "_lock", _names("_requests _closed")),
     Guard(
         WaitingRequests,
         "_lock",

@@ -34,6 +34,8 @@ SMALL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # Where Python and the JVM connect to each other: a busy machine has taken longer than the default, 15 seconds.
+    "spark.python.authenticate.socketTimeout": "5m",
 }
 """Settings of every Spark that the tests start, also of those in processes of their own."""
 

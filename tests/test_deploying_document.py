@@ -93,20 +93,3 @@ def test_the_way_to_build_the_image_names_its_dockerfile() -> None:
     (build,) = (line for line in command_lines(PAGE) if line.startswith("docker build"))
     words = build.split()
     assert (ROOT / words[words.index("-f") + 1]).exists()
-
-
-def test_each_way_is_tested_or_says_that_it_was_not_tried() -> None:
-    """A row of the table that says yes names the test; the sections of the others have a line in italics."""
-    text = (ROOT / PAGE).read_text()
-    said = {"no": "Not tried", "by hand": "Tried by hand"}
-    rows = re.findall(r"^\| (.*) \| (yes|no|by hand)(.*) \|$", text, re.MULTILINE)
-    assert len(rows) == 8
-    for places, tried, how in rows:
-        for file in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", how):
-            assert (ROOT / file).exists()
-        if tried in said:
-            for heading in re.findall(r"\[([\w ]+)\]\(#|, \[(\w+)\]\(#", places):
-                title = next(part for part in heading if part)
-                assert re.search(rf"^## .*{title.split()[-1]}$.*?^\*{said[tried]}", text, re.MULTILINE | re.DOTALL), (
-                    title
-                )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import error_document
+from tools import error_document
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("docs", ".github")

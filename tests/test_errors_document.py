@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import errors
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING, TransactionDescription
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
-from tests.error_document import Row, rows_that_explain, sentences
+from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from tools.error_document import Row, rows_that_explain, sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
@@ -86,22 +86,29 @@ LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(refusals.unproven_decision, ENTRY, BATCH, CONTENT, CONTENT), "But it cannot be seen"),
     (partial(refusals.older_batch, ENTRY, BATCH), "must not be written"),
     (partial(refusals.other_query, ENTRY, BATCH), "belongs to another query"),
+    (partial(refusals.other_writer, ENTRY), "belongs to … and this is"),
     (partial(refusals.other_checkpoint, ENTRY, "/other"), "is in use by a query"),
     (partial(refusals.log_lost, "orders", "pykafka-decisions"), "has nothing of the prefix"),
     (partial(refusals.log_deleted, "pykafka-decisions", 3), "records of partition"),
     (partial(refusals.unreadable_entry, "offset 3", "orders", DecodeError("junk")), "the newest decision"),
     (partial(refusals.unknown_prefix, "pykafka-decisions", "orders", exists=True), "so it is not known"),
     (partial(refusals.late_attempt, "orders", "It wrote nothing."), "came too late"),
-    (partial(refusals.too_late, ENTRY, OPEN, 5_000), "were left for"),
-    (partial(refusals.not_open, ENTRY, ["orders-1-0-0"]), "are not open any more"),
-    (partial(refusals.downgraded, ENTRY), "transaction.version was lowered"),
-    (partial(refusals.decision_in_doubt, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
-    (partial(refusals.commit_not_finished, ENTRY, KafkaSinkError("no answer.")), "it is not known whether all"),
-    (partial(refusals.not_yet_committed, ENTRY, refused(error_codes.NOT_COORDINATOR)), "could not be committed now"),
-    (partial(refusals.not_committed, ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
-    (partial(refusals.not_committed, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)), "brokers know nothing"),
+    (partial(commit_errors.too_late, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(commit_errors.not_open, ENTRY, ["orders-1-0-0"]), "are not open any more"),
+    (partial(commit_errors.downgraded, ENTRY), "transaction.version was lowered"),
+    (partial(commit_errors.decision_in_doubt, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
+    (partial(commit_errors.commit_not_finished, ENTRY, KafkaSinkError("no answer.")), "it is not known whether all"),
+    (
+        partial(commit_errors.not_yet_committed, ENTRY, refused(error_codes.NOT_COORDINATOR)),
+        "could not be committed now",
+    ),
+    (partial(commit_errors.not_committed, ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
+    (
+        partial(commit_errors.not_committed, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
+        "brokers know nothing",
+    ),
 ]
-FOUND_BY_KAFKAS_NAME = {"fenced"}
+FOUND_BY_KAFKAS_NAME = {"fenced", "handed_over"}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
@@ -116,17 +123,14 @@ def test_who_looks_up_an_error_of_exactly_once_finds_its_row(
 def test_every_refusal_of_exactly_once_is_looked_up() -> None:
     names = {
         name
-        for name, function in inspect.getmembers(refusals, inspect.isfunction)
-        if function.__module__ == refusals.__name__
+        for module in (refusals, commit_errors)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
         and not name.startswith("_")
         and str(function.__annotations__["return"]) in vars(errors)
     }
     looked_up = {refuse.func.__name__ for refuse, _ in LOOKED_UP if isinstance(refuse, partial)}
     assert names == looked_up | FOUND_BY_KAFKAS_NAME
-
-
-def test_many_sentences_are_quoted() -> None:
-    assert len(QUOTED) > 25
 
 
 def test_every_exception_is_explained() -> None:

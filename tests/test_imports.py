@@ -26,9 +26,10 @@ _COMMANDS = "a command loads what it needs when it runs: `pykafka --help` is the
 
 DOORS = (
     Door("client.*", ("cli.client_options", "cli.doctor"), _COMMANDS),
+    Door("preflight*", ("cli.client_options", "cli.doctor"), _COMMANDS),
+    Door("requests.*", ("cli.*",), _COMMANDS),
     Door("producer.*", ("cli.client_options", "cli.bench", "cli.doctor", "cli.produce", "cli.transactions"), _COMMANDS),
     Door("network.system", ("cli.bench",), _COMMANDS),
-    Door("protocol.messages.metadata", ("cli.topics",), _COMMANDS),
     Door("reader.*", ("cli.cat", "cli.topics"), _COMMANDS),
     Door("reports.*", ("cli.doctor", "cli.report"), _COMMANDS),
     Door("spark.*", ("cli.doctor",), _COMMANDS),
@@ -42,6 +43,7 @@ DOORS = (
     Door("*", ("spark_kafka_sink",), "the names that users import: each is loaded when it is first used"),
     Door("*", ("named_function",), "a function of the user's own, by its name"),
     Door("protocol.messages.*", ("protocol.messages",), "the file of one message, by its key, when it is first used"),
+    Door("broker.handlers.*", ("broker.handlers",), "the handler of one API, by its key, when it is first used"),
     Door("lz4.frame", ("records.compression",), "optional dependency"),
     Door("gssapi", ("sasl.gssapi",), "optional dependency"),
     Door("chispa", ("testing.frames",), "optional dependency"),
@@ -55,7 +57,7 @@ DOORS = (
     Door("py4j.protocol", ("spark.tasks_at_once",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",
-        ("network.channels", "network.security_config", "client.preflight.certificates"),
+        ("network.channels", "network.security_config", "preflight.certificates"),
         "not for connections without TLS and SASL",
     ),
     Door(
@@ -64,11 +66,6 @@ DOORS = (
         "not for a producer without a transactional.id",
     ),
     Door("producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"),
-    Door(
-        "producer.sending.transaction_talk",
-        ("producer.sending.sender",),
-        "not for a producer without a transactional.id",
-    ),
     Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
     Door("spark.publish", ("spark.writer",), "reports are made on the driver; not for tasks"),
     Door("reports.write_report", ("spark.report",), "reports are made on the driver; not for tasks"),
@@ -77,7 +74,7 @@ DOORS = (
     Door("producer.progress", ("producer.table_calls",), "with what it draws; not for a task of Spark"),
     Door(
         "asyncio",
-        ("producer.futures", "producer.table_calls"),
+        ("producer.futures", "producer.producer", "producer.table_calls"),
         "as long as all of a worker's network takes, and for few callers",
     ),
     Door("pyarrow.fs", ("reports.store",), "clients of S3 and HDFS come with it; only for reports in files"),
@@ -85,15 +82,19 @@ DOORS = (
 
 NOT_IN_A_WORKER = (
     "broker",
-    "client.preflight",
+    "preflight",
     "exactly_once",
     "formats",
     "network.security",
     "network.tls",
     "producer.progress",
     "producer.table_plan",
+    "producer.table_types",
     "producer.tables",
-    "producer.sending.transaction_talk",
+    "producer.typed_options",
+    "requests.blocking",
+    "requests.topics",
+    "requests.transactions",
     "producer.transaction_waits",
     "producer.transactions",
     "protocol.messages.fetch",

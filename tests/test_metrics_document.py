@@ -13,12 +13,16 @@ from tests.simulated_cluster import SimulatedCluster
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
 
+NODES = ["node--1", "node-0"]
+
+
 def documented() -> set[str]:
-    """`x-rate/total{topic=...}` stands for x-rate{topic=...} and x-total{topic=...}."""
+    """`x-rate/total{topic=...}` stands for x-rate{topic=t} and x-total{topic=t}; a node may be each of NODES."""
     table = DOCUMENT.read_text().split("|---|---|")[1]
     names = set()
-    for stem, endings, topic in re.findall(r"`([a-z-]+)-([a-z]+(?:/[a-z]+)*)(\{topic=...\})?`", table):
-        names |= {f"{stem}-{ending}{topic.replace('...', 't')}" for ending in endings.split("/")}
+    for stem, endings, tag in re.findall(r"`([a-z-]+)-([a-z]+(?:/[a-z]+)*)(\{(?:topic|node-id)=...\})?`", table):
+        tags = [tag.replace("...", value) for value in (NODES if "node-id" in tag else ["t"])]
+        names |= {f"{stem}-{ending}{tag}" for ending in endings.split("/") for tag in tags}
     return names
 
 

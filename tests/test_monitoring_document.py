@@ -70,7 +70,7 @@ def test_a_batch_job_pushes_its_report(gateway: tuple[str, list[bytes]]) -> None
     address, pushed = gateway
     example("push", {"gateway:9091": address})["push"](report())
     assert pushed[0].startswith(b"/metrics/job/nightly-orders\n")
-    assert b'pykafka_rows_total{job="6d2a"} 1000.0' in pushed[0]
+    assert b'pykafka_rows_total{query="6d2a"} 1000.0' in pushed[0]
 
 
 def test_a_producer_is_scraped() -> None:
@@ -165,7 +165,7 @@ def test_each_rule_says_what_has_happened_and_names_the_job_or_the_producer() ->
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names)) > 5
     for rule in rules():
-        label = "job" if "pykafka_" in rule["expr"] else "client_id"
+        label = "query" if "pykafka_" in rule["expr"] else "client_id"
         assert f"{{{{ $labels.{label} }}}}" in rule["annotations"]["summary"]
         assert rule["labels"]["severity"] in ("critical", "warning")
 
@@ -175,7 +175,7 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_name_their_series() -> N
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
     assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
     legends = [target["legendFormat"] for panel in panels for target in panel["targets"]]
-    assert all(legend.startswith(("{{job}}", "{{client_id}}")) for legend in legends)
+    assert all(legend.startswith(("{{query}}", "{{client_id}}")) for legend in legends)
 
 
 @pytest.mark.needs("promtool")
@@ -186,3 +186,9 @@ def test_promtool_finds_nothing_to_mend_in_the_page() -> None:
 @pytest.mark.needs("promtool")
 def test_promtool_takes_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(ASSETS / "prometheus-rules.yml")], check=True)
+
+
+@pytest.mark.needs("promtool")
+def test_alerts_fire_and_resolve_as_the_cases_say() -> None:
+    cases = Path(__file__).parent / "exporters" / "prometheus_rules_test.yml"
+    subprocess.run(["promtool", "test", "rules", str(cases)], check=True)

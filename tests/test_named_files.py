@@ -11,7 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_kafka_sink"
-FILES = sorted(path for folder in (PACKAGE, ROOT / "tests", ROOT / "integration") for path in folder.rglob("*.py"))
+FILES = sorted(
+    path for folder in (PACKAGE, ROOT / "tests", ROOT / "integration", ROOT / "tools") for path in folder.rglob("*.py")
+)
 PATHS = [f"/{path.relative_to(ROOT).as_posix()}" for path in (*FILES, *ROOT.glob("*.py"))]
 NAMED = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
 

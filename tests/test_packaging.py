@@ -22,11 +22,12 @@ from typing import Any, cast
 import pytest
 
 from spark_kafka_sink import __version__
-from tests.wheel_sbom import add_to_wheel, finished
+from tools.wheel_sbom import add_to_wheel, finished
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = (
     "pyproject.toml",
+    "setup.py",
     "MANIFEST.in",
     "README.md",
     "CHANGELOG.md",
@@ -46,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build")
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
-    for name in (PACKAGE, "tests"):
+    for name in (PACKAGE, "conf", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     done = subprocess.run([sys.executable, "-c", BUILD], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,6 +87,21 @@ def test_the_wheel_says_what_one_looks_for(metadata: Message) -> None:
     assert "kafka" in metadata["Keywords"].split(",")
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert not [line for line in metadata.get_all("Classifier", []) if line.startswith("License")], "PEP 639"
+
+
+def test_links_of_the_description_are_absolute(metadata: Message) -> None:
+    description = metadata.get_payload()
+    assert isinstance(description, str)
+    assert "To run it on a cluster, see\ndeploying;" in description
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("https://")] == []
+
+
+def test_make_build_puts_the_bill_of_materials_into_the_wheel() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^build:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert "tools.wheel_sbom" in recipe
+    assert recipe.index("tools.wheel_sbom") < recipe.index("twine check")
+    assert "bill of materials in the wheel of `make build`" in (ROOT / "THIRD-PARTY.md").read_text()
 
 
 def test_a_plain_install_needs_no_spark(metadata: Message) -> None:
@@ -139,6 +155,16 @@ def test_the_source_archive_has_no_half_of_the_tests(built: Path) -> None:
     assert not [name for name in names if name.startswith("tests")]
 
 
+def test_source_archive_has_the_configuration_files_for_users(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+    presets = {file.relative_to(ROOT).as_posix() for file in (ROOT / "conf" / "presets").glob("*.properties")}
+    assert presets
+    expected = {"conf/logging.json", "conf/spark-defaults.conf", *presets}
+    assert {name for name in names if name.startswith("conf/")} == expected
+
+
 @pytest.mark.parametrize("page", PAGES_OF_A_PROJECT)
 def test_what_github_shows_to_contributors_is_there(page: str) -> None:
     assert (ROOT / ".github" / page).read_text().strip()
@@ -148,7 +174,7 @@ def test_a_release_is_published_without_a_password_and_only_with_the_projects_ad
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     assert "id-token: write" in release
     assert not re.search(r"password:|secrets\.", release)
-    for step in ("make build sbom", "project.urls", "attest"):
+    for step in ("make build", "project.urls", "attest"):
         assert step in release
 
 

@@ -22,7 +22,7 @@ from spark_kafka_sink.reports.write_report import from_json
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, token_part
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.documents import ROOT, blocks, languages, pages
+from tests.documents import blocks, languages, pages
 
 HERE = "tests/test_snippets.py"
 WITH_SPARK = "tests/spark/scenarios/test_documented_examples.py"
@@ -60,17 +60,6 @@ ADDRESS = "localhost:9092"
 def test_every_block_of_code_is_run_by_a_test() -> None:
     found = {(page, language) for page in pages() for language in languages(page) - NOT_RUN - {"sh"}}
     assert found == set(RUN_BY)
-
-
-def test_each_of_these_tests_names_its_page() -> None:
-    for (page, _), files in RUN_BY.items():
-        for file in files:
-            assert Path(page).name in (ROOT / file).read_text(), (page, file)
-
-
-def test_every_block_says_what_it_is() -> None:
-    assert [page for page in pages() if "" in languages(page)] == []
-    assert (ROOT / COMMANDS).exists()
 
 
 @pytest.fixture(scope="module")

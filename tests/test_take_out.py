@@ -1,4 +1,4 @@
-"""What tests/take_out.py takes out: each statement once, and nothing that is no statement of a function."""
+"""What tools/take_out.py takes out: each statement once, and nothing that is no statement of a function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.take_out import ROOT, code_without, functions_by_place, in_rooms, place_of, statements, without
+from tools.take_out import ROOT, code_without, functions_by_place, in_rooms, place_of, statements, without
 
 SOURCE = '''"""A module."""
 
@@ -123,7 +123,7 @@ def tried(folder: Path, module: Path, tests: Path) -> str:
     """What a trial of the module prints, run by itself."""
     program = f"""
 import pathlib, pytest, sys
-from tests import take_out
+from tools import take_out
 sys.path.insert(0, {str(folder)!r})
 take_out.ROOT = pathlib.Path({str(folder)!r})
 trial = take_out.Trial([pathlib.Path({str(module)!r})], shows_all=True)

@@ -219,7 +219,17 @@ def measure(bootstrap: str, row: Row, records: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def discard_broker() -> Iterator[str]:
-    command = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0", "--discard"]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_kafka_sink.cli",
+        "broker",
+        "--port",
+        "0",
+        "--discard",
+        "--num-io-threads",
+        "0",
+    ]
     for topic, partitions in TOPICS.items():
         command += ["--topic", f"{topic}:{partitions}"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -113,7 +113,17 @@ def measured_write(write: Callable[[], None], broker: int | None) -> Write:
 
 @contextlib.contextmanager
 def discard_broker() -> Iterator[tuple[str, int]]:
-    command = [sys.executable, "-m", "spark_kafka_sink.cli", "broker", "--port", "0", "--discard"]
+    command = [
+        sys.executable,
+        "-m",
+        "spark_kafka_sink.cli",
+        "broker",
+        "--port",
+        "0",
+        "--discard",
+        "--num-io-threads",
+        "0",
+    ]
     command += ["--topic", f"{TOPIC}:{PARTITIONS}"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

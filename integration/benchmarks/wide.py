@@ -125,7 +125,7 @@ CONTENDERS: dict[str, Callable[[str, str, int], Figures]] = {"pykafka": ours, "c
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[str]:
     """The address of a cluster with a topic for each number of partitions."""
-    broker = f"-m spark_kafka_sink.cli broker --port 0 --discard --no-auto-create --nodes {nodes}"
+    broker = f"-m spark_kafka_sink.cli broker --port 0 --discard --num-io-threads 0 --no-auto-create --nodes {nodes}"
     command = [sys.executable, *broker.split()]
     for partitions in PARTITIONS:
         command += ["--topic", f"p{partitions}:{partitions}"]

@@ -67,10 +67,10 @@ def parts() -> list[Part]:
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
         Part("installation", ["make", "--no-print-directory", "test-prepare-oldest"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
-        Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
         _pytest(REST, ["integration", *named]),
         _pytest("spark", ["tests/spark"]),
         *real,
+        Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
     ]
 
 

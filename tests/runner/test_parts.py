@@ -23,6 +23,12 @@ def test_each_file_of_integration_belongs_to_one_part() -> None:
     assert set(rest.command) >= {"integration", *(f"--ignore=integration/{file}" for file in named)}
 
 
+def test_smoke_tests_on_the_oldest_pyspark_exist() -> None:
+    for line in (parts.ROOT / "tests" / "spark" / "smoke_tests.txt").read_text().splitlines():
+        file, _, name = line.partition("::")
+        assert f"def {name}(" in (parts.ROOT / file).read_text() or not name, line
+
+
 def test_every_part_is_run_and_what_it_says_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     ended = run([python(name, f"print('{name} here')") for name in "abc"], at_once=2)
     assert sorted((one.part.name, one.status) for one in ended) == [("a", 0), ("b", 0), ("c", 0)]

@@ -1,8 +1,8 @@
 """Takes each statement of modules out of the code once, and runs their tests: what survives has no test, or no use.
 
-    python -m tests.take_out spark_kafka_sink/exactly_once/late_attempts.py
-    python -m tests.take_out MODULE --tests tests/exactly_once -k "not explorer"
-    python -m tests.take_out --rooms                               all of ROOMS (hours)
+    python -m tools.take_out spark_kafka_sink/exactly_once/late_attempts.py
+    python -m tools.take_out MODULE --tests tests/exactly_once -k "not explorer"
+    python -m tools.take_out --rooms                               all of ROOMS (hours)
 
 Prints a line for each statement that no test misses, and with `--all` the first test that misses each other one. What
 it does not know itself goes to pytest.
@@ -66,7 +66,8 @@ ROOMS = {
     "spark_kafka_sink/exactly_once": _EXACTLY_ONCE,
     "spark_kafka_sink/spark/exactly_once.py": _EXACTLY_ONCE,
     "spark_kafka_sink/producer/transactions": _TRANSACTIONS,
-    "spark_kafka_sink/producer/sending/transaction_talk.py": _TRANSACTIONS,
+    "spark_kafka_sink/producer/sending/cluster_requests.py": _TRANSACTIONS,
+    "spark_kafka_sink/requests": ("tests/requests", *_TRANSACTIONS),
 }
 """Where a statement that no test misses may lose or double rows; with the places of their tests."""
 _CPU_SECONDS, _SECONDS, _TIMES = 3.0, 60.0, 10.0

@@ -12,7 +12,7 @@ write to the same broker were there (ServedCluster.weight).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -22,11 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from integration.benchmarks.scale.served_cluster import ServedCluster, Service
+from integration.benchmarks.scale.turns import Caller, SharedSystem, TurnLoop, Turns
+from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
-from tests.scale.served_cluster import ServedCluster, Service
-from tests.scale.turns import Caller, SharedSystem, TurnLoop, Turns
 
 TOPIC = "t"
 ARROW_ROWS = 10_000
@@ -111,6 +113,17 @@ class Written:
         return self.requests / self.rows * 1_000_000
 
 
+class _Producer(KafkaProducer):
+    """A producer in virtual time, whose sender takes turns with the other tasks."""
+
+    def __init__(self, config: Mapping[str, object], system: System, loop: SenderLoop, random: Random) -> None:
+        self._environment = system, loop, random
+        super().__init__(config)
+
+    def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
+        return self._environment
+
+
 class SimulatedWrite:
     def __init__(self, write: Write) -> None:
         self.write = write
@@ -168,7 +181,7 @@ class SimulatedWrite:
 
     def _new_producer(self, random: Random) -> KafkaProducer:
         config = {"bootstrap.servers": self.cluster.bootstrap_servers, **BULK_DEFAULTS}
-        producer = KafkaProducer(config, system=self.system, loop=TurnLoop(self.turns), random=random)
+        producer = _Producer(config, self.system, TurnLoop(self.turns), random)
         self._producers.append(producer)
         return producer
 

@@ -1,4 +1,4 @@
-"""The tables of docs/errors.md: that of Kafka's codes, which `python -m tests.error_document` makes anew from the code,
+"""The tables of docs/errors.md: that of Kafka's codes, which `python -m tools.error_document` makes anew from the code,
 and those of sentences, in which a reader looks up what a program has said."""
 
 from __future__ import annotations

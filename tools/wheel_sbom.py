@@ -1,4 +1,4 @@
-"""Finish a bill of materials and put it into its wheel (PEP 770): `python -m tests.wheel_sbom SBOM WHEEL`.
+"""Finish a bill of materials and put it into its wheel (PEP 770): `python -m tools.wheel_sbom SBOM WHEEL`.
 
 The tool that lists an environment does not know which of its packages the list is about. That package becomes
 `metadata.component`, without the place on this machine from which it was installed.

@@ -1,6 +1,6 @@
 """What a write costs its brokers, by simulation: connections, requests, batches, memory, time, and how they grow.
 
-    python -m tests.scale --tasks 1000 --partitions 10000 --brokers 100
+    python -m integration.benchmarks.scale --tasks 1000 --partitions 10000 --brokers 100
 
 Two tables: with rows that go from each task to all partitions, and with rows that were brought to the task of their
 partition first. Their first column is the write that was asked for; in each of the others one of tasks, partitions and
@@ -16,9 +16,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from integration.benchmarks.scale.served_cluster import SLOWNESS, Service
+from integration.benchmarks.scale.simulated_write import SimulatedWrite, Write, Written
 from spark_kafka_sink.words import counted
-from tests.scale.served_cluster import SLOWNESS, Service
-from tests.scale.simulated_write import SimulatedWrite, Write, Written
 
 FIGURES = (
     ("connections", "connections at one time", "{:,.0f}"),
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m integration.benchmarks.scale", description=__doc__)
     add = parser.add_argument
     add("--tasks", type=int, default=1000)
     add("--partitions", type=int, default=10_000)

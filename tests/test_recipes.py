@@ -1,0 +1,187 @@
+"""The recipes of docs/developing.md, carried out on a copy of the package: each edit that they name, and no other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def insert(tmp_path: Path) -> Callable[[str, str, str], None]:
+    """Insert lines into a module of the copy, behind a line that it has once."""
+    for folder in ("spark_kafka_sink", "tools"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def insert(module: str, anchor: str, lines: str) -> None:
+        path = tmp_path / "spark_kafka_sink" / module
+        text = path.read_text()
+        assert text.count(f"{anchor}\n") == 1, f"{module} has no line, or several, {anchor!r}"
+        path.write_text(text.replace(f"{anchor}\n", f"{anchor}\n{lines}\n"))
+
+    return insert
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python code, or a module, with the copy of the package."""
+
+    def run(code: str, switch: str = "-c") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, switch, code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+WRITE_AND_EXPORT = """
+import json
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+import pyarrow as pa
+
+from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
+from spark_kafka_sink.exporters.prometheus import WriteCollector
+from spark_kafka_sink.reports.write_report import from_json
+from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.spark.pool import new_pool
+from spark_kafka_sink.spark.report import add_up
+from spark_kafka_sink.spark.write_task import write_rows
+from spark_kafka_sink.testing import embedded_broker
+
+with embedded_broker(topics={"t": 1}) as broker:
+    pool = new_pool()
+    options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers})
+    rows = pa.record_batch({"value": [b"1", b"2", b"3"]})
+    tasks = [write_rows(options, ColumnPlan(value=0, fixed_topic="t"), iter([rows]), pool) for _ in range(2)]
+    pool.close()
+report = add_up(tasks)
+registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
+registry.register(writes)
+writes.record(report)
+WriteInstruments(MeterProvider([reader])).record(report)
+print("task", [task.totals.counts()["NAME"] for task in tasks])
+print("report", report.counts()["NAME"], json.loads(report.to_json())["NAME"])
+print("read", from_json(report.to_json()).counts()["NAME"])
+print([line for line in generate_latest(registry).decode().splitlines() if line.startswith("pykafka_NAME_total{")])
+for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
+    if metric.name == "pykafka.NAME":
+        print(metric.name, metric.unit, metric.data.data_points[0].value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "counted"),
+    [
+        pytest.param(
+            '    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")',
+            ("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.NAME += 3"),
+            id="of a producer",
+        ),
+        pytest.param(
+            '    rows: int = _counter("Rows that brokers have acknowledged", "row")',
+            ("spark/write_task.py", "        self._counts.rows += count", "        self._counts.NAME += 3"),
+            id="of a task",
+        ),
+    ],
+)
+def test_a_counter_of_two_lines_is_in_reports_and_metrics(
+    insert: Callable[[str, str, str], None],
+    run: Callable[..., subprocess.CompletedProcess[str]],
+    declared: str,
+    counted: tuple[str, str, str],
+) -> None:
+    insert("producer/totals.py", declared, '    throwaways: int = _counter("Throwaways", "throwaway")')
+    insert(*(part.replace("NAME", "throwaways") for part in counted))
+    done = run(WRITE_AND_EXPORT.replace("NAME", "throwaways"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "task [3, 3]",
+        "report 6 6",
+        "read 6",
+        "['pykafka_throwaways_total{query=\"None\"} 6.0']",
+        "pykafka.throwaways {throwaway} 6",
+    ]
+
+
+def test_a_counter_that_is_counted_but_not_declared_is_an_error(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    insert("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.throwaways = 3")
+    done = run(WRITE_AND_EXPORT.replace("NAME", "throwaways"))
+    assert "unexpected keyword argument 'throwaways'" in done.stderr
+
+
+READ_OPTION = """
+from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.spark.options.parse import parse_options
+
+servers = {"bootstrap.servers": "a:1"}
+print(ProducerConfig.parse(servers).throwaway_ms, ProducerConfig.parse({**servers, "throwaway.ms": "9"}).throwaway_ms)
+print(parse_options({"kafka.bootstrap.servers": "a:1", "kafka.throwaway.ms": "9"}).producer["throwaway.ms"])
+"""
+
+
+def test_an_option_of_one_row_has_a_field_that_the_generator_writes(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    insert("producer/options.py", "_DELIVERY = (", '    Option("throwaway.ms", 7, natural_int, "a throwaway"),')
+    forgotten = run(READ_OPTION)
+    assert "unexpected keyword argument 'throwaway_ms'" in forgotten.stderr, "it would have no effect"
+    generated = run("tools.typed_options_source", "-m")
+    assert generated.returncode == 0, generated.stderr
+    done = run(READ_OPTION)
+    assert done.stdout.split() == ["7", "9", "9"], done.stderr
+    package = tmp_path / "spark_kafka_sink"
+    assert "\n    throwaway_ms: int\n" in (package / "producer" / "config.py").read_text()
+    assert "\n    throwaway_ms: Number\n" in (package / "producer" / "typed_options.py").read_text()
+
+
+def test_an_option_of_the_client_without_a_field_is_an_error(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    row = '    Option("throwaway.ms", 7, natural_int, "a throwaway"),'
+    insert("client/options.py", "_REQUEST_OPTIONS = (", row)
+    done = run('from spark_kafka_sink.client.options import client_config\nclient_config({"bootstrap.servers": "a:1"})')
+    assert "unexpected keyword argument 'throwaway_ms'" in done.stderr
+
+
+LAST_ERROR_CODE = 'SHARE_SESSION_LIMIT_REACHED = _row(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)'
+
+
+def test_an_error_code_of_one_row_has_its_name_and_advice(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    insert(
+        "protocol/error_codes.py", LAST_ERROR_CODE, 'THROWAWAY = _row(999, "THROWAWAY", RETRIABLE, "Throw it away.")'
+    )
+    done = run('from spark_kafka_sink.protocol.error_codes import broker_error\nprint(broker_error(999, "t-0"))')
+    assert done.stdout == "t-0: THROWAWAY (999). Throw it away.\n", done.stderr
+
+
+@pytest.mark.parametrize("row", ['_row(133, "THROWAWAY")', '_row(999, "SHARE_SESSION_LIMIT_REACHED")'])
+def test_an_error_code_or_name_that_is_there_already_is_an_error(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], row: str
+) -> None:
+    insert("protocol/error_codes.py", LAST_ERROR_CODE, row)
+    done = run("import spark_kafka_sink.protocol.error_codes")
+    assert "ValueError: Two rows of the table have the code" in done.stderr
+
+
+def test_two_options_of_one_name_are_an_error(
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    insert("producer/options.py", "_DELIVERY = (", '    Option("linger.ms", 7, natural_int, "again"),')
+    done = run("import spark_kafka_sink.producer.options")
+    assert "Two rows of a table of options have the name linger.ms" in done.stderr

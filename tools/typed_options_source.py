@@ -1,0 +1,146 @@
+"""The module producer/typed_options.py and the fields of ProducerConfig, generated from the option tables.
+
+`python -m tools.typed_options_source` writes them.
+
+A type is as wide as what the option's parser accepts, but for words, which have to be spelled as the documentation
+spells them: any letter case would hide a misspelled word from a type checker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_kafka_sink.client.option_parsing import OneOf
+from spark_kafka_sink.network.security.assertions import ALGORITHMS
+from spark_kafka_sink.network.security.login import SASL_MECHANISMS
+from spark_kafka_sink.network.security_config import PROTOCOLS
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
+from spark_kafka_sink.option import Option
+from spark_kafka_sink.producer.options import ACKS, PRODUCER_OPTIONS
+from spark_kafka_sink.producer.table_plan import TABLE_ARGUMENTS
+
+PRODUCER = Path(__file__).resolve().parents[1] / "spark_kafka_sink" / "producer"
+MODULE = PRODUCER / "typed_options.py"
+CONFIG = PRODUCER / "config.py"
+BEGIN = "    # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:\n"
+END = "    # End of what is generated.\n"
+MAX_LINE_LENGTH = 120
+
+HEADER = '''\
+"""Types of the options, for type checkers and editors. Nothing imports this module at run time.
+
+Generated from the option tables by `python -m tools.typed_options_source`: do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+Boolean = bool | Literal["true", "false"] | None
+Number = int | str | None
+Ratio = float | str | None
+Text = str | None
+Texts = str | list[str] | tuple[str, ...] | None
+'''
+
+WORDS: Mapping[str, Sequence[str | int]] = {
+    "acks": (*ACKS.choices, -1, 0, 1),
+    "security.protocol": PROTOCOLS,
+    "sasl.mechanism": SASL_MECHANISMS,
+    "sasl.oauthbearer.assertion.algorithm": ALGORITHMS,
+    "ssl.endpoint.identification.algorithm": ("https", ""),
+}
+"""The choices of options whose parser is not a OneOf."""
+
+TYPES = {
+    "sasl.oauthbearer.token.callback": "Callable[[], object] | Text",
+    "ssl.cipher.suites": "Texts",
+    "ssl.enabled.protocols": "Texts",
+}
+"""The types that neither the parser nor the default reveals."""
+
+
+def build_source() -> str:
+    producer = {
+        option.field: option
+        for option in (*PRODUCER_OPTIONS.values(), *SECURITY_OPTIONS.values())
+        if not option.refused
+    }
+    return "\n".join(
+        [
+            HEADER,
+            "",
+            *_typed_dict("ProducerOptions", "Keyword arguments of KafkaProducer: the producer's options.", producer),
+            "",
+            "",
+            *_typed_dict(
+                "TableOptions",
+                "Keyword arguments of send_table(): the options of formats and of schema registries.",
+                TABLE_ARGUMENTS,
+            ),
+            "",
+        ]
+    )
+
+
+def _typed_dict(name: str, docstring: str, options: Mapping[str, Option]) -> list[str]:
+    lines = [f"class {name}(TypedDict, total=False):", f'    """{docstring}"""', ""]
+    for argument, option in options.items():
+        line = f"    {argument}: {find_type(option)}"
+        assert len(line) <= MAX_LINE_LENGTH, line
+        lines.append(line)
+    return lines
+
+
+def find_type(option: Option) -> str:
+    """Return the annotation of the option. None is in each, because it counts as no value."""
+    if option.ignored:
+        return "object"
+    if option.name in TYPES:
+        return TYPES[option.name]
+    words = find_words(option)
+    if words:
+        listed = ", ".join(f'"{word}"' if isinstance(word, str) else str(word) for word in words)
+        return f"Literal[{listed}] | None"
+    return _type_of_default(option.default)
+
+
+def find_words(option: Option) -> Sequence[str | int]:
+    """Return the only values that the option accepts; empty if there are more than a few."""
+    if isinstance(option.parse, OneOf):
+        return option.parse.choices
+    return WORDS.get(option.name.removeprefix("schema.registry."), ())
+
+
+def _type_of_default(default: object) -> str:
+    """Return the type of a default. Those of TLS and SASL are text, also of a number."""
+    if isinstance(default, bool) or default in ("true", "false"):
+        return "Boolean"
+    if isinstance(default, int) or (isinstance(default, str) and default.isdigit()):
+        return "Number"
+    if isinstance(default, str) and default.replace(".", "", 1).isdigit():
+        return "Ratio"
+    return "Texts" if isinstance(default, tuple) else "Text"
+
+
+def build_config(source: str, options: Mapping[str, Option] = PRODUCER_OPTIONS) -> str:
+    """Return the source of config.py with a field for each option that is honoured."""
+    before, rest = source.split(BEGIN)
+    _, after = rest.split(END)
+    honoured = [option for option in options.values() if option.is_honoured]
+    fields = "".join(f"    {option.field}: {_value_type(option.default)}\n" for option in honoured)
+    return f"{before}{BEGIN}{fields}{END}{after}"
+
+
+def _value_type(default: object) -> str:
+    """Return the type of the values of an option, which is that of its default."""
+    if default is None:
+        return "str | None"
+    return "tuple[str, ...]" if isinstance(default, tuple) else type(default).__name__
+
+
+if __name__ == "__main__":
+    MODULE.write_text(build_source())
+    CONFIG.write_text(build_config(CONFIG.read_text()))
