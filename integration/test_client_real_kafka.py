@@ -17,9 +17,10 @@ from spark_kafka_sink.errors import AuthenticationError, BrokerError, MetadataTi
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.reader.blocking_client import BlockingClient
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
+from spark_kafka_sink.requests.blocking import BlockingClient
+from tests.requests.node_message import send_to
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -82,7 +83,8 @@ def test_a_real_broker_takes_every_version_of_api_versions_that_we_speak(kafka: 
         assert node is not None
         for version in range(ApiVersionsRequest.VERSIONS.min, ApiVersionsRequest.VERSIONS.max + 1):
             only = type(ApiVersionsRequest.VERSIONS)(version, version)
-            answer = client.ask(
+            answer = send_to(
+                client,
                 node,
                 ApiVersionsResponse,
                 ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),

@@ -10,7 +10,7 @@ import pytest
 from integration.support.coordinator_answers import UNUSED, CoordinatorAnswers
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic
-from spark_kafka_sink.producer.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.testing import embedded_broker
 
 pytestmark = pytest.mark.needs("kafka")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import cast
@@ -16,22 +16,31 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import Brokers
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
+from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import driver_id
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, can_write
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient, expected_of
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import AddPartitions, InitProducerId
-from spark_kafka_sink.producer.transactions.transaction_description import EMPTY, ONGOING
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.transaction_admin import (
+    describe_transactions,
+    end_transactions,
+    init_producer_id,
+    list_transactional_ids,
+)
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transactions import AddPartitions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions, write_with
+from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions, write_with, writer_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -47,17 +56,17 @@ ELECTION_SECONDS_MAX = 300.0
 """A test that has failed before the election ends its look; it takes 3 s, and on a slow machine some more."""
 
 
-def client_of(cluster: KafkaCluster) -> TransactionsClient:
-    return TransactionsClient(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
+def client_of(cluster: KafkaCluster) -> BlockingClient:
+    return new_client(ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config())
 
 
-def prepared(client: TransactionsClient, topic: str, ids: Sequence[str] = ()) -> list[TransactionIdentity]:
+def prepared(client: BlockingClient, topic: str, ids: Sequence[str] = ()) -> list[TransactionIdentity]:
     """An open transaction for each task, without a producer for each."""
     ids = ids or [f"{topic}-{number}" for number in range(TASKS)]
-    answers = client._coordinated.answers(InitProducerId(name, TIMEOUT_MS) for name in ids)
+    answers = client.send_all(InitProducerId(name, TIMEOUT_MS) for name in ids)
     begun = [TransactionIdentity(name, each.producer_id, each.producer_epoch, 1) for name, each in answers.items()]
-    client._coordinated.answers(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
-    assert all(each.state == ONGOING for each in client.describe(ids).values())
+    client.send_all(AddPartitions(each, frozenset([TopicPartition(topic, 0)])) for each in begun)
+    assert all(each.state == ONGOING for each in describe_transactions(client, ids).values())
     return begun
 
 
@@ -102,22 +111,23 @@ def leads(bootstrap: str, node_id: int, topic: str) -> bool:
     return any(partition.leader in (node_id, -1) for partition in found.partitions.values())
 
 
-def is_alone(cluster: KafkaCluster, node_id: int) -> bool:
-    """Has this broker, in the log of transactions, no other in sync?"""
-    bootstrap = f"localhost:{cluster.nodes[node_id].ports['PLAINTEXT']}"
-    found = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(OF_TRANSACTIONS, timeout=60)
-    return all(each.isrs == [node_id] for each in found.topics[OF_TRANSACTIONS].partitions.values())
+def find_id_that_cannot_be_stored(client: BlockingClient, transactional_ids: Iterable[str]) -> str:
+    """Return the first id for which the coordinator answers COORDINATOR_NOT_AVAILABLE.
+
+    Each try needs an id of its own. A broker shows the new in-sync replicas in its metadata before its partitions use
+    them: shutting down fetchers from suspended brokers may take 30 s between the two. A record that is appended
+    meanwhile waits for the suspended brokers as long as the id's transaction timeout, and the id with it.
+    """
+    for transactional_id in transactional_ids:
+        with pytest.raises(KafkaSinkError) as rejected:
+            client.send(InitProducerId(transactional_id, TIMEOUT_MS), timeout_ms=2_000)
+        if "COORDINATOR_NOT_AVAILABLE" in str(rejected.value):
+            return transactional_id
+    raise AssertionError(f"the coordinator stores every id, or does not answer: {rejected.value}")
 
 
-def cannot_be_written(client: TransactionsClient, transactional_id: str) -> bool:
-    """Does the coordinator say so within two seconds? On a busy machine it may not, and is asked again."""
-    with pytest.raises(KafkaSinkError) as refused:
-        client._coordinated.answers([InitProducerId(transactional_id, TIMEOUT_MS)], timeout_ms=2_000)
-    return "COORDINATOR_NOT_AVAILABLE" in str(refused.value)
-
-
-def coordinator_of_most(client: TransactionsClient) -> int:
-    nodes = [node.id for node in client._coordinated.coordinators.values()]
+def coordinator_of_most(client: BlockingClient) -> int:
+    nodes = [node.id for node in client._pending.routing._coordinators.values()]
     return max(set(nodes), key=nodes.count)
 
 
@@ -148,11 +158,11 @@ def test_transactions_of_many_tasks_are_committed(kafka3: KafkaCluster, fault: s
             if strike is not nothing:
                 patience.wait_for_election(kafka3, struck, OF_TRANSACTIONS)
             with patience.measured(f"{TASKS} transactions, {fault}"):
-                assert client.end(tasks, commit=True) == {}
+                assert end_transactions(client, tasks, commit=True) == {}
             with patience.measured(f"{TASKS} descriptions, {fault}"):
-                found = client.describe(names).values()
+                found = describe_transactions(client, names).values()
             with patience.measured(f"the list, {fault}"):
-                assert client.ids(lambda name: name.startswith(f"{topic}-"), ONGOING) == []
+                assert not [name for name in list_transactional_ids(client, ONGOING) if name.startswith(f"{topic}-")]
         finally:
             heal(kafka3, struck)
         assert len(found) == TASKS
@@ -200,17 +210,17 @@ def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
 ) -> None:
     """Coordinators wait for the other brokers to have their record of an id for as long as the id's timeout: if it were
     short, the id would be blocked for minutes."""
-    monkeypatch.setattr(TransactionsClient, "transaction_version", 1)
+    monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with client_of(kafka3) as client:
         begun = time.monotonic()
         tasks = prepared(client, topic)
         patience = Patience(time.monotonic() - begun)
         with patience.measured(f"{TASKS} aborts as in version 1"):
-            client.abort([*client.describe(each.transactional_id for each in tasks).values()])
+            abort_listed(client, [*describe_transactions(client, [each.transactional_id for each in tasks]).values()])
         with patience.measured(f"{TASKS} transactions of these ids"):
             again = prepared(client, topic)
-        client.abort([*client.describe(each.transactional_id for each in again).values()])
+        abort_listed(client, [*describe_transactions(client, [each.transactional_id for each in again]).values()])
 
 
 def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_brokers_are_back(
@@ -219,25 +229,27 @@ def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_b
     """The coordinator describes it with an epoch of -1, which it refuses as that of a request."""
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with client_of(kafka3) as client:
-        client.init_producer_id(f"{topic}-other", TIMEOUT_MS)  # its coordinator is known then
-        assert client.describe([topic]) == {}
-        coordinator = client._coordinated.coordinators[CoordinatorKey(TRANSACTION, topic)].id
+        init_producer_id(client, f"{topic}-other", TIMEOUT_MS)  # the connection to its coordinator is open from then on
+        ids = [f"{topic}-{number}" for number in range(600)]
+        assert describe_transactions(client, ids) == {}
+        coordinators = client._pending.routing._coordinators
+        coordinator = coordinators[CoordinatorKey(TRANSACTION, f"{topic}-other")].id
+        ids = [each for each in ids if coordinators[CoordinatorKey(TRANSACTION, each)].id == coordinator]
         others = [node.node_id for node in kafka3.nodes.values() if node.is_broker and node.node_id != coordinator]
         for node in others:
             kafka3.pause(node)
         try:
-            wait_until(lambda: is_alone(kafka3, coordinator))
-            wait_until(lambda: cannot_be_written(client, topic))
+            transactional_id = find_id_that_cannot_be_stored(client, ids)
         finally:
             for node in others:
                 kafka3.resume(node)
         kafka3.wait_until_ready()
-        described = client.describe([topic])[topic]
+        described = describe_transactions(client, [transactional_id])[transactional_id]
         assert (described.state, described.id_and_epoch.epoch) == (EMPTY, -1)
-        held = client.init_producer_id(topic, TIMEOUT_MS, expected_of(described))
+        held = init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(described))
         assert held.epoch == 0
         with pytest.raises(ProducerFencedError):
-            client.init_producer_id(topic, TIMEOUT_MS, expected_of(None))
+            init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
 
 
 @pytest.fixture(params=["kafka_of_version_1", "kafka"])
@@ -254,7 +266,7 @@ def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client:
-        written = Held(client.init_producer_id(topic, 60_000), 0)
+        written = Held(init_producer_id(client, topic, 60_000), 0)
         for number in range(20):
             written = write_with(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
         assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
@@ -266,9 +278,9 @@ def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaClus
 def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client, client_of(cluster) as newer:
-        written = Held(client.init_producer_id(topic, 60_000), 0)
+        written = Held(init_producer_id(client, topic, 60_000), 0)
         written = write_with(client, topic, written, (topic, 0), [(b"k", b"older")])
-        of_newer = Held(newer.init_producer_id(topic, 60_000), 0)
+        of_newer = Held(init_producer_id(newer, topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
             write_with(client, topic, written, (topic, 0), [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
@@ -283,36 +295,39 @@ def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_
     topic = create_topic(cluster.bootstrap(), partitions=1)
     again, late = f"{topic}-again", f"{topic}-late"
     with client_of(cluster) as client, client_of(cluster) as newer:
-        attempt = Held(client.init_producer_id(late, 60_000), 0)
-        client.init_producer_id(again, 60_000)
-        listed = [*client.describe([again, late]).values()]
-        of_newer = Held(newer.init_producer_id(again, 60_000), 0)
-        writing = newer.start_write(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
+        attempt = Held(init_producer_id(client, late, 60_000), 0)
+        init_producer_id(client, again, 60_000)
+        listed = [*describe_transactions(client, [again, late]).values()]
+        of_newer = Held(init_producer_id(newer, again, 60_000), 0)
+        writing = writer_of(newer).start(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
         writing.wait()
-        client.abort(listed)
+        abort_listed(client, listed)
         writing.commit()
-        assert not any(can_write(each) for each in client.describe([late]).values())
+        assert not any(can_write(each) for each in describe_transactions(client, [late]).values())
         with pytest.raises(ProducerFencedError):
             write_with(client, late, attempt, (topic, 0), [(b"k", b"late")])
     assert values(cluster, topic) == [b"newer"]
 
 
-def test_a_driver_goes_on_under_the_next_producer_id_when_its_epochs_are_used_up(cluster: KafkaCluster) -> None:
+def test_a_driver_goes_on_under_its_next_id_when_the_epochs_of_one_are_used_up(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=2)
     query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
     query.run(0)
     name = driver_id(topic)
     with client_of(cluster) as client:
-        first = client.describe([name])[name]
+        first = describe_transactions(client, [name])[name]
         driver = first.id_and_epoch
         while driver.epoch < EPOCHS_END - 3:
-            driver = client.init_producer_id(name, first.timeout_ms, driver)
+            driver = init_producer_id(client, name, first.timeout_ms, driver)
         for number in range(1, 6):
             query.run(number)
-        now = client.describe([name])[name].id_and_epoch
-    assert now.producer_id != first.id_and_epoch.producer_id
-    assert now.epoch < 100
+        next_name = driver_id(topic, 2)
+        now = describe_transactions(client, [name, next_name])
+    assert now[name].id_and_epoch.producer_id == first.id_and_epoch.producer_id
+    assert now[name].id_and_epoch.epoch >= EPOCHS_END
+    assert now[next_name].id_and_epoch.epoch < 100
     again = query.again().begin()
+    assert again.driver_id == next_name
     again.check_passed_over(query.batch(5), BOTH_TASKS, tolerant=False)
     assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]
 
@@ -323,14 +338,14 @@ def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaClus
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
     with client_of(kafka3) as client:
         begun = time.monotonic()
-        written = Held(client.init_producer_id(topic, 60_000))
+        written = Held(init_producer_id(client, topic, 60_000))
         written = write_with(client, topic, written, (topic, 0), [(b"k", b"before")])
         patience = Patience(time.monotonic() - begun)
-        while client.describe([topic])[topic].state != "CompleteCommit":
+        while describe_transactions(client, [topic])[topic].state != "CompleteCommit":
             time.sleep(
                 0.05
             )  # a broker that stands still while it writes the marker holds its coordinator up for minutes
-        leader = client.blocking.leader(topic, 0)
+        leader = client.leader(topic, 0)
         assert leader is not None
         strike(kafka3, leader.id)
         try:

@@ -12,11 +12,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import create_topic
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.preflight import run
-from spark_kafka_sink.client.preflight.checks import HASTE
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.preflight import run
+from spark_kafka_sink.preflight.checks import HASTE
 from spark_kafka_sink.spark.checks import check_all
-from tests.error_document import rows_that_explain
+from tools.error_document import rows_that_explain
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -138,7 +138,7 @@ def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_t
     assert "Is 'orders' meant?" in said
 
 
-SOON = {"max.block.ms": "2000", "delivery.timeout.ms": "3000", "request.timeout.ms": "1000", "linger.ms": "0"}
+SHORT_TIMEOUTS = {"delivery.timeout.ms": "6000", "request.timeout.ms": "2000", "linger.ms": "0"}
 BIG = b"x" * 2_000_000
 IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     "a partition that there is not": (
@@ -148,7 +148,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     ),
     "a topic that there is not": (
         "The partitions of … did not become known",
-        {},
+        {"max.block.ms": "2000"},
         {"topic": "nope", "value": b"a"},
     ),
     "a record that is too large here": (
@@ -168,7 +168,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
 @pytest.mark.parametrize("mistake", IN_A_TASK)
 def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) -> None:
     sentence, options, record = IN_A_TASK[mistake]
-    with KafkaProducer(SOON | options | {"bootstrap.servers": cluster.bootstrap()}) as producer:
+    with KafkaProducer(options | {"bootstrap.servers": cluster.bootstrap()}) as producer:
         assert_found(words_of(lambda: producer.send(**record).result()), sentence)
 
 
@@ -182,7 +182,7 @@ def test_what_a_task_says_is_on_the_page(cluster: KafkaCluster, mistake: str) ->
 def test_what_is_said_of_a_broker_that_is_silent_or_dies_while_records_are_written_is_on_the_page(
     cluster: KafkaCluster, what: str, sentences: list[str]
 ) -> None:
-    with KafkaProducer(SOON | {"bootstrap.servers": cluster.bootstrap()}) as producer:
+    with KafkaProducer(SHORT_TIMEOUTS | {"bootstrap.servers": cluster.bootstrap()}) as producer:
         producer.send("orders", b"a").result()
         getattr(cluster, what)(1)
         try:

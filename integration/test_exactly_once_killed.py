@@ -23,7 +23,7 @@ from integration.support.driver_process import DriverProcess, newest
 from integration.support.exactly_once_jobs import ROWS_PER_BATCH
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import counted_records, create_topic, read_topic
-from integration.support.stops import Stops
+from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
 from spark_kafka_sink.exactly_once.names import checkpoint_name, driver_id, prefix_of
@@ -49,6 +49,10 @@ BROKER_RESTARTS = 5 if SOAK else 1
 BATCHES = 200 if SOAK else 32
 """Of all the queries that write exactly once, at least."""
 RANDOM_SECONDS = 1.5
+DRIVERS_PER_KILL = 3
+ENDED = "the driver ended before it came to its places"
+"""Aborts are provoked by a kill of one Python worker. On a busy machine Spark has lost a second worker at that moment:
+the query of one of the two then aborts without being stopped, and ends the driver. The next driver is aimed again."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,15 @@ def test_streams_killed_again_and_again_have_each_row_once_and_in_order(
     following = streams.driver()
     try:
         for number, kill in enumerate(planned(chance), 1):
-            driver, following = following, streams.driver()
-            how = kill_driver(streams, driver, kill, chance)
-            kafka_cluster.wait_until_ready()
-            print(f"{time.monotonic() - began:.0f} s, kill {number}: {how}, batches {streams.newest('commits')}")
+            how = ""
+            for _ in range(DRIVERS_PER_KILL):
+                driver, following = following, streams.driver()
+                how = kill_driver(streams, driver, kill, chance)
+                kafka_cluster.wait_until_ready()
+                print(f"{time.monotonic() - began:.0f} s, kill {number}: {how}, batches {streams.newest('commits')}")
+                if how != ENDED:
+                    break
+            assert how != ENDED, f"{DRIVERS_PER_KILL} drivers ended before they were killed; see {following.log}"
         following.begin(batches=max(2, BATCHES // QUERIES - 1 - min(streams.newest("commits"))))
         assert following.wait() == 0, f"see {following.log}"
     finally:
@@ -189,7 +198,10 @@ def kill_driver(streams: Streams, driver: DriverProcess, kill: Kill, chance: ran
             streams.wait_for_rows_in_doubt(driver)
         elif kill.places:
             how += ", ".join(kill.places)
-            streams.stop(driver, kill.places)
+            try:
+                streams.stop(driver, kill.places)
+            except DriverEndedError:
+                return ENDED
         else:
             how += "at random"
             time.sleep(chance.uniform(0.0, RANDOM_SECONDS))

@@ -27,10 +27,11 @@ from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
 from integration.support.transactional_writer import coordinator_of
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.names import driver_id, task_of
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
+from spark_kafka_sink.requests.transaction_description import ONGOING
 from tests.history import History, Outcome, Write
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -110,8 +111,8 @@ class Drivers:
     def open(self) -> int:
         """How many transactions of tasks are open."""
         config = ProducerConfig.parse({"bootstrap.servers": self.cluster.bootstrap()}).client_config()
-        with TransactionsClient(config) as client:
-            return len(client.ids(lambda name: task_of(self.topic, name) is not None, ONGOING))
+        with new_client(config) as client:
+            return sum(task_of(self.topic, name) is not None for name in list_transactional_ids(client, ONGOING))
 
     def said(self) -> dict[str, str]:
         return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}

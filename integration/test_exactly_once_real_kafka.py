@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from integration.support.kafka_cluster import KafkaCluster
-from integration.support.librdkafka import create_topic, read_topic
+from integration.support.librdkafka import create_topic, produce_all, read_topic
 from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
 from spark_kafka_sink.exactly_once.driver import Driver
+from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import Query, client_of, dying, open_ids, rows
+from tests.exactly_once.cases import Query, client_of, dying, dying_after_its_claim, ends_at, open_ids, rows
 from tests.history import check_batches
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
@@ -98,6 +101,45 @@ def test_what_is_aborted_is_never_seen(query: Query) -> None:
     check(query, 0)
 
 
+def test_compaction_keeps_a_decision_that_an_invalid_claim_stands_behind(query: Query, cluster: KafkaCluster) -> None:
+    """A driver reads too little from a stale leader, claims and dies; then Kafka's log cleaner runs."""
+    log = create_topic(
+        cluster.bootstrap(),
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="0.0001",
+        max_compaction_lag_ms="100",
+        segment_ms="100",
+    )
+    query = replace(query, log=log)
+    query.run(0)
+    old_end = log_end_offset(query)
+    query.run(1)
+    with ends_at(old_end, 2), dying_after_its_claim():
+        query.again().begin()
+    wait_until(lambda: is_compacted(query))
+    third = query.again(name="driver-3")
+    assert third.begin().is_committed(third.batch(1))
+    third.run(2)
+    check(query, 0, 1, 2)
+
+
+def log_end_offset(query: Query) -> int:
+    consumer = Consumer({"bootstrap.servers": query.broker.bootstrap_servers, "group.id": "witness"})
+    try:
+        end: int = consumer.get_watermark_offsets(TopicPartition(query.log, 0))[1]
+        return end
+    finally:
+        consumer.close()
+
+
+def is_compacted(query: Query) -> bool:
+    """Return whether each key of the log has one record. The records of another key begin segments of their own."""
+    producer = Producer({"bootstrap.servers": query.broker.bootstrap_servers})
+    produce_all(producer, query.log, [(b"other", b"")])
+    keys = [record.key for record in read_topic(query.broker.bootstrap_servers, query.log) if record.key != b"other"]
+    return len(keys) == len(set(keys))
+
+
 def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
@@ -105,7 +147,7 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
         query.commit(start, 0, written)
     lost = written[1].transactional_id
     with client_of(query.broker, query.data) as client:
-        client.init_producer_id(lost, 60_000)
+        init_producer_id(client, lost, 60_000)
     with pytest.raises(CommitLostError, match=f"{lost} \\(rows of Spark's partition 1"):
         query.again().begin()
     assert seen(query) == [b"0/0"]

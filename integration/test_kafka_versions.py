@@ -24,9 +24,11 @@ from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
+from spark_kafka_sink.exactly_once.clients import new_client
+from spark_kafka_sink.exactly_once.leftovers import abort_listed
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, TaskName, task_id
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
 from spark_kafka_sink.producer.config import ProducerConfig
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
@@ -244,8 +246,8 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive.init_transactions()
     alive.begin_transaction()
     alive.send(topic, b"1").result(PATIENCE_SECONDS)
-    with TransactionsClient(ProducerConfig.parse(config).client_config()) as client:
-        client.abort([*client.describe([topic]).values()])
+    with new_client(ProducerConfig.parse(config).client_config()) as client:
+        abort_listed(client, [*describe_transactions(client, [topic]).values()])
     with pytest.raises(KafkaSinkError):
         alive.send(topic, b"2").result(PATIENCE_SECONDS)
     alive.close(timeout=0)

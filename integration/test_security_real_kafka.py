@@ -26,8 +26,9 @@ from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.sasl.mechanism import ClientConversation
+from tests.requests.node_message import send_to
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 MODULES = {
@@ -320,7 +321,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
             """After one login for the bootstrap address, and one for the node."""
             node = client.any_node()
             assert node is not None
-            assert client.ask(node, MetadataResponse, MetadataRequest(topics=[])).brokers
+            assert send_to(client, node, MetadataResponse, MetadataRequest(topics=[])).brokers
             return len(logins) >= 4
 
         wait_until(is_renewed_twice)

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
 
-KILLS = 50 if os.environ.get("SOAK") else 3
+KILLS = 50 if os.environ.get("SOAK") else 2
 """Few in the short run: test_exactly_once_killed.py kills a stream of the same guarantee as well."""
 KILL_AFTER_SECONDS_MAX = 1.0
 

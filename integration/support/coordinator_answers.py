@@ -8,31 +8,27 @@ the order in which they were given, so that two clusters can be compared.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.producer.topic_partition import TopicPartition
-from spark_kafka_sink.producer.transactions.requests import (
-    SEVERAL_KEYS_FROM,
-    AddPartitions,
-    DescribeTransactions,
-    EndTransaction,
-    FindCoordinator,
-    InitProducerId,
-)
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
-from spark_kafka_sink.producer.transactions.transaction_request import TransactionRequest
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
+from spark_kafka_sink.requests.find_coordinator import SEVERAL_KEYS_FROM, FindCoordinator
+from spark_kafka_sink.requests.init_producer_id import InitProducerId
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_request import TransactionRequest
+from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions, EndTransaction
 from tests.broker.wire import batch, produce, result
+from tests.requests.node_message import send_to
 from tests.waiting import wait_until
 
 AnswerT = TypeVar("AnswerT", bound=Message)
@@ -104,7 +100,7 @@ class CoordinatorAnswers:
             """The leader of a new topic may not know of it yet."""
             leader = self._client.leader(self._topic, 0)
             assert leader is not None
-            codes[:] = [result(self._client.ask(leader, ProduceResponse, message, versions=versions)).error_code]
+            codes[:] = [result(send_to(self._client, leader, ProduceResponse, message, versions=versions)).error_code]
             return codes[0] not in _OF_A_NEW_TOPIC
 
         wait_until(is_answered)
@@ -139,7 +135,7 @@ class CoordinatorAnswers:
 
     def _ask(self, request: TransactionRequest[AnswerT]) -> AnswerT:
         message = request.message(VERSION_LIMIT)
-        return self._client.ask(self._node, request.answer_type, message, versions=request.versions)
+        return cast("AnswerT", send_to(self._client, self._node, Message, message, versions=request.versions))
 
     def _coordinator(self) -> Node:
         """The coordinator, when it has loaded what it knows."""
@@ -149,7 +145,7 @@ class CoordinatorAnswers:
             node = self._client.any_node()
             assert node is not None
             message = FindCoordinator([self._id]).message(SEVERAL_KEYS_FROM)
-            row = self._client.ask(node, FindCoordinatorResponse, message).coordinators[0]
+            row = send_to(self._client, node, FindCoordinatorResponse, message).coordinators[0]
             if row.error_code:
                 return False
             self._node = Node(row.node_id, row.host, row.port)

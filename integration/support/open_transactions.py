@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.transactions.transaction_description import ONGOING
+from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
+from spark_kafka_sink.requests.transaction_description import ONGOING
 from tests.waiting import wait_until
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
@@ -20,5 +21,5 @@ def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
 def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
     """Until no transaction of such an id is open, as our own client sees it: each start of the tool takes seconds."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
-    with TransactionsClient(config) as client:
-        wait_until(lambda: not client.ids(lambda name: name.startswith(prefix), ONGOING))
+    with new_client(config) as client:
+        wait_until(lambda: not any(name.startswith(prefix) for name in list_transactional_ids(client, ONGOING)))

@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.late_attempts import refuse_if_fenced_late
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.transaction_identity import TransactionIdentity
+from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import Query
 

@@ -11,6 +11,10 @@ from tests.exactly_once.steps import FOLDER
 from tests.waiting import wait_until
 
 
+class DriverEndedError(AssertionError):
+    """The driver ended before one of its processes came to the place where it was to stop."""
+
+
 class Stops:
     """Of drivers that were started with `environment`."""
 
@@ -57,4 +61,5 @@ class Stops:
             lambda: (stopped.exists() and stopped.read_text() != "") or driver.has_ended,
             lambda: f"no process came to the place {place!r}; see {driver.log}",
         )
-        assert not driver.has_ended, f"the driver ended; see {driver.log}"
+        if driver.has_ended:
+            raise DriverEndedError(f"the driver ended; see {driver.log}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark_kafka_sink.reader.blocking_client import BlockingClient
+from spark_kafka_sink.requests.blocking import BlockingClient
+from tests.requests.node_message import send_to
 from tests.waiting import wait_until
 
 ANSWER_MS = 30_000
@@ -21,7 +22,7 @@ def leaders(address: str, topic: str) -> dict[int, int]:
         node = client.any_node()
         assert node is not None
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        (found,) = client.ask(node, MetadataResponse, request).topics
+        (found,) = send_to(client, node, MetadataResponse, request).topics
     return {one.partition_index: one.leader_id for one in found.partitions if one.leader_id >= 0 and not one.error_code}
 
 

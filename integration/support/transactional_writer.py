@@ -9,12 +9,13 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from spark_kafka_sink.errors import TransactionAbortableError, TransactionTimeoutError
-from spark_kafka_sink.exactly_once.transactions_client import TransactionsClient
+from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.transactions.requests import InitProducerId
-from spark_kafka_sink.producer.transactions.transaction_request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.pending import PendingRequests
+from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
+from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import PATIENCE_SECONDS
 
 RECORDS = 30
@@ -103,15 +104,18 @@ def leader_of(cluster: KafkaCluster, topic: str) -> int:
 
 def coordinator_of(cluster: KafkaCluster, transactional_id: str) -> int:
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap()}).client_config()
-    with TransactionsClient(config) as client:
-        client.describe([transactional_id])
-        return client._coordinated.coordinators[CoordinatorKey(TRANSACTION, transactional_id)].id
+    with new_client(config) as client:
+        describe_transactions(client, [transactional_id])
+        return _known(client._pending, transactional_id)
 
 
 def known_coordinator(producer: KafkaProducer) -> int:
     assert producer._transactions is not None
-    manager = producer._transactions.manager
-    node = manager.node_for(InitProducerId(manager.transactional_id, timeout_ms=0))
+    return _known(producer._requests._pending, producer._transactions.manager.transactional_id)
+
+
+def _known(pending: PendingRequests, transactional_id: str) -> int:
+    node = pending.routing.find(CoordinatorKey(TRANSACTION, transactional_id), 0)
     assert node is not None
     return node.id
 
