@@ -74,13 +74,12 @@ UNIT_TESTS := pytest tests --ignore tests/spark --numprocesses auto --maxprocess
 test: setup ## everything that must hold: unit, Spark (newest and oldest), real Kafka
 	$(BIN)/python -m tests.runner.parts
 
-# The examples of the documents run on the newest only: what they use of Spark is in the other tests.
-OLDEST_TESTS = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	$(OLDEST)/bin/python -m pytest tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
+OLDEST_PYTEST = PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
+	$(OLDEST)/bin/python -m pytest
 
 .PHONY: test-oldest-spark
-test-oldest-spark: $(OLDEST)/.up-to-date ## the Spark tests on the oldest pyspark (and Python 3.10, where there is one)
-	$(OLDEST_TESTS)
+test-oldest-spark: $(OLDEST)/.up-to-date ## a smoke test on the oldest pyspark (and Python 3.10, where there is one); `make soak` runs all
+	$(OLDEST_PYTEST) @tests/spark/smoke_tests.txt
 
 # All but pyspark is what .venv has, and where the Python is .venv's, it is found there.
 $(OLDEST)/.up-to-date: pyproject.toml $(VENV)/.up-to-date
@@ -121,19 +120,20 @@ fuzz: setup ## hostile bytes for every decoder: make fuzz N=1000000
 	$(BIN)/python -m tests.fuzz $(N)
 
 .PHONY: soak
-soak: setup kafka ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
+soak: setup kafka $(OLDEST)/.up-to-date ## schedules, hostile bytes, faults, killed drivers and placement in full length (hours)
 	for name in producer.explorer producer.transaction_explorer exactly_once.explorer; do \
 		$(BIN)/python -m tests.$$name --seeds 0:20000 --processes $$(getconf _NPROCESSORS_ONLN) || exit 1; done
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 1 --faults 1
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 0 --faults 1 --kinds "loses the answer" "sends late by"
 	$(BIN)/python -m tests.exactly_once.explorer --processes 2 --every 2 --faults 0
-	$(BIN)/python -m tests.take_out --rooms
+	$(BIN)/python -m tools.take_out --rooms
+	SOAK=1 $(BIN)/python -m $(UNIT_TESTS)
+	$(OLDEST_PYTEST) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
 		integration/test_spark_killed_driver.py integration/test_exactly_once_killed.py \
 		integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_spark_cluster.py \
-		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py \
-		tests/exactly_once/scenarios/test_next_producer_ids.py
+		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py
 
 .PHONY: demo
 demo: setup ## a million rows and a stream, from Spark to a broker, and what was written (BOOTSTRAP=host:port for your own)
@@ -145,10 +145,11 @@ bench: setup kafka ## all benchmarks, into docs/benchmarks.md and the README; QU
 
 .PHONY: docs
 docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables written from the code, every link and name checked
-	$(BIN)/python -m tests.error_document
-	$(BIN)/python -m tests.spark.options_document
-	$(BIN)/python -m tests.cli.flags_document
-	$(BIN)/python -m pytest -q tests/test_documents.py tests/test_named_in_documents.py tests/test_site.py
+	$(BIN)/python -m tools.error_document
+	$(BIN)/python -m tools.options_document
+	$(BIN)/python -m tools.flags_document
+	$(BIN)/python -m tools.typed_options_source
+	$(BIN)/python -m pytest -q tests/test_documents.py tests/test_commands_in_documents.py tests/test_site.py
 	$(BIN)/python -m zensical build --clean --strict --config-file docs/zensical.toml
 
 # What makes drawings of the pages' Mermaid lies beside them, so that a reader's browser asks no other site for it.
@@ -159,27 +160,22 @@ docs/assets/mermaid.min.js:
 		tar xzf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js && mv package/dist/mermaid.min.js $(CURDIR)/$@; \
 	else echo "no npm: the site loads what makes its drawings from unpkg.com"; fi
 
-# An environment of its own, with the two tools of a release and nothing of the project.
-$(BUILD)/.up-to-date:
+# An environment of its own, with the tools of a release and nothing of the project.
+$(BUILD)/.up-to-date: Makefile
 	test -x $(BUILD)/bin/python || $(PYTHON) -m venv $(BUILD)
-	$(BUILD)/bin/python -m pip install --quiet --upgrade pip build twine
+	$(BUILD)/bin/python -m pip install --quiet --upgrade pip build twine cyclonedx-bom
 	touch $@
 
+# The bill of materials lists what an install of the wheel brings today, as pip chooses it; pip itself is not among it.
 .PHONY: build
-build: $(BUILD)/.up-to-date ## the wheel and the source archive, checked, in dist/; needs no development environment
+build: $(BUILD)/.up-to-date ## the wheel, with its bill of materials, and the source archive, checked, in dist/; needs no development environment
 	rm -rf dist build
 	$(BUILD)/bin/python -m build --quiet --outdir dist .
-	$(BUILD)/bin/python -m twine check --strict dist/*
-
-# What the wheel brings with it, as pip installs it today; pip itself is not among it.
-.PHONY: sbom
-sbom: build ## the wheel with its bill of materials (CycloneDX) in it, which is build/sbom.cdx.json too
-	$(BUILD)/bin/python -m pip install --quiet cyclonedx-bom
 	mkdir -p build
 	$(PYTHON) -m venv --clear --without-pip build/installed
 	$(BUILD)/bin/python -m pip --python build/installed/bin/python install --quiet dist/*.whl
 	$(BUILD)/bin/cyclonedx-py environment --output-reproducible --output-file build/sbom.cdx.json build/installed/bin/python
-	$(BUILD)/bin/python -m tests.wheel_sbom build/sbom.cdx.json dist/*.whl
+	$(BUILD)/bin/python -m tools.wheel_sbom build/sbom.cdx.json dist/*.whl
 	$(BUILD)/bin/python -m twine check --strict dist/*
 
 .PHONY: clean
