@@ -116,6 +116,7 @@ class TransactionManager:
         """Hold a transaction that another process has prepared, to commit or abort it."""
         with self._lock:
             self._calls.move(_S.INITIALIZING)
+            self._wants_producer_id = False
             self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
             # What the other process has sent under this epoch is not known here, nor which sequence comes next.
@@ -334,6 +335,8 @@ class TransactionManager:
     def finished(self, request: Request, response: Message, now: float) -> None:
         """Take a final response."""
         with self._lock:
+            if isinstance(request, InitProducerId) and not self._is_wanted(request):
+                return
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
                 request.follow(response, self)
@@ -402,6 +405,12 @@ class TransactionManager:
         if transaction is None or self.state not in ENDING or not quiet:
             return None
         return EndTransaction(self.in_use, self.state is _S.COMMITTING, has_begun=transaction.started)
+
+    def _is_wanted(self, request: InitProducerId) -> bool:
+        """Return whether the response counts. An empty transaction may be prepared while its new epoch is requested;
+        then init() or take_over() may follow, and the response is about another identity."""
+        wanted = (self.transactional_id, self._expected)
+        return self._wants_producer_id and wanted == (request.transactional_id, request.expected)
 
     def _about_offsets(self, group: GroupOffsets) -> Request:
         whose = self.in_use

@@ -9,6 +9,7 @@ import pytest
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
 from spark_kafka_sink.producer.transactions.states import Operation
+from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
@@ -24,6 +25,7 @@ from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     T0,
     T1,
+    Request,
     S,
     Talk,
     adding,
@@ -77,6 +79,46 @@ def test_a_producer_that_is_ready_may_initialise_again_under_another_id() -> Non
     assert isinstance(message, InitProducerIdRequest)
     assert message.transactional_id == talk.manager.transactional_id == "y"
     assert error_of(operation) is None
+
+
+def requesting_an_epoch_after_an_empty_prepare() -> tuple[Talk, Request]:
+    """Ready, with a request for the next epoch of id "x" in flight: an empty transaction began with it."""
+    talk = Talk(1).started().commit()
+    talk.manager.begin(2)
+    request = talk.send(InitProducerId)
+    assert talk.manager.prepare() is None
+    return talk, request
+
+
+@pytest.mark.parametrize("code", [codes.NONE, codes.PRODUCER_FENCED])
+def test_a_response_about_the_id_before_does_not_initialise_the_producer(code: int) -> None:
+    talk, request = requesting_an_epoch_after_an_empty_prepare()
+    operation = talk.manager.init("y")
+    talk.reply(request, code)
+    assert not operation.done.is_set()
+    talk.settle()
+    assert error_of(operation) is None
+    assert talk.manager.id_and_epoch == talk.id_and_epoch
+
+
+def test_a_response_about_the_id_before_leaves_a_transaction_that_was_taken_over() -> None:
+    talk, request = requesting_an_epoch_after_an_empty_prepare()
+    prepared = TransactionIdentity("y", 80, 5, 1)
+    talk.manager.take_over(prepared)
+    talk.reply(request)
+    assert talk.manager.id_and_epoch == prepared.id_and_epoch
+    talk.commit()
+    assert talk.asked[-1] is EndTransaction
+
+
+def test_a_transaction_is_taken_over_without_the_epoch_that_another_id_has_not_requested_yet() -> None:
+    talk = Talk(1).started().commit()
+    talk.manager.begin(2)
+    assert talk.manager.prepare() is None
+    talk.manager.take_over(TransactionIdentity("y", 80, 5, 1))
+    assert talk.next() is None
+    talk.commit()
+    assert talk.asked[-1] is EndTransaction
 
 
 # --- commit and abort
