@@ -126,14 +126,15 @@ class InFlightRequests:
         """No request times out before this. The one that set it may be answered by then, or have more time."""
         return self._earliest_ms
 
-    def nodes_with_timed_out_requests(self, now: float) -> list[int]:
-        """A request may have less time than those before it, so all are looked at."""
+    def timed_out_requests(self, now: float) -> dict[int, ClientRequest]:
+        """Return the oldest request of each node that has timed out. A request may have less time than those before it,
+        so all are looked at."""
         self._earliest_ms = min(
             [one.deadline_ms for waiting in self._nodes.values() for one in waiting if one.deadline_ms > now],
             default=math.inf,
         )
-        return [
-            node_id
+        timed_out = {
+            node_id: next((one.request for one in waiting if one.deadline_ms <= now), None)
             for node_id, waiting in self._nodes.items()
-            if any(request.deadline_ms <= now for request in waiting)
-        ]
+        }
+        return {node_id: request for node_id, request in timed_out.items() if request is not None}

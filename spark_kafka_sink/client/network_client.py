@@ -295,8 +295,10 @@ class NetworkClient:
             self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
-        for node_id in self._in_flight.nodes_with_timed_out_requests(now):
-            silent = f"{self._config.request_timeout_ms / 1000:g} s (request.timeout.ms)"
+        for node_id, request in self._in_flight.timed_out_requests(now).items():
+            silent = f"{request.timeout_ms / 1000:g} s"
+            if request.timeout_ms == self._config.request_timeout_ms:
+                silent += " (request.timeout.ms)"
             reason = f"{self._connections.describe(node_id)} did not answer, silent for {silent}"
             self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
 

@@ -36,6 +36,7 @@ def test_a_request_may_have_a_time_limit_of_its_own() -> None:
     rig.send(timeout_ms=200)
     rig.poll_until(lambda: bool(rig.responses))
     assert rig.now == sent + 200
+    assert rig.responses[0].reason == "broker 0 (b0:9092) did not answer, silent for 0.2 s"
 
 
 def test_a_lost_connection_fails_its_requests_in_order_and_asks_for_metadata() -> None:
