@@ -31,6 +31,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
 
     api_key = ApiKey.INIT_PRODUCER_ID
     action = "get a producer id"
+    completes_abort = True
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
         codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.REFUSED,

@@ -35,6 +35,8 @@ class TransactionRequest(Request[ResponseT]):
     """Carried out late, it would change the next transaction of the same epoch."""
     ends_transaction: ClassVar[bool] = False
     """Nothing may join the transaction afterwards."""
+    completes_abort: ClassVar[bool] = False
+    """An abort cannot end without it."""
     starts_v2_transaction: ClassVar[bool] = False
     """Brokers start a transaction of version 2 with this request, as with a batch. In version 1 other requests start
     it."""

@@ -203,6 +203,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     api_key = ApiKey.END_TXN
     action = "end the transaction"
     ends_transaction = True
+    completes_abort = True
     unsafe_when_delayed = True
     transaction: TransactionIdentity
     commit: bool

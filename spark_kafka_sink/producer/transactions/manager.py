@@ -343,16 +343,17 @@ class TransactionManager:
                 return
             advice = self._timeout_advice(now) if classification.code in NOT_THE_CALLERS else None
             error = request.rejection(self.transactional_id, classification, advice)
-            self.failed(error, classification.verdict, is_end=request.ends_transaction)
+            self.failed(request, error, classification.verdict)
 
-    def failed(self, error: KafkaSinkError, verdict: Verdict, *, is_end: bool = False) -> None:
-        """A request was rejected, or cannot be sent. `is_end`: it was to end the transaction."""
+    def failed(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
+        """A request was rejected, or cannot be sent. While a transaction is aborted nothing but the abort can follow an
+        abortable error: it is fatal if the abort cannot end without this request."""
         with self._lock:
             if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
                 self._wants_producer_id = False
                 self._calls.move(_S.UNINITIALIZED)
                 self._calls.finish(error)
-            elif verdict is Verdict.ABORTABLE and not (is_end and self.state is _S.ABORTING):
+            elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _S.ABORTING):
                 if self._transaction is not None:
                     self._transaction.needs_new_epoch = True
                 self._abortable(error)

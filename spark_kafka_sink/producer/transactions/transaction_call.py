@@ -63,5 +63,5 @@ class TransactionCall(Call[Any]):
         self._manager.last_failure = failure
 
     def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        self._manager.failed(error, verdict)
+        self._manager.failed(self._request, error, verdict)
         self._changed()

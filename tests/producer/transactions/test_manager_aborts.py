@@ -8,6 +8,7 @@ import pytest
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import (
+    BrokerError,
     DeliveryTimeoutError,
     IllegalStateError,
     KafkaSinkError,
@@ -20,6 +21,8 @@ from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transactions import AddOffsets, AddPartitions, CommitOffsets, EndTransaction
 from tests.producer.transactions.transaction_cases import (
+    GROUP,
+    OFFSETS,
     T0,
     T1,
     Request,
@@ -221,6 +224,38 @@ def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
     talk.answer(EndTransaction, code)
     assert talk.state() is S.FATAL_ERROR
     assert codes.error_code(code).name in str(error_of(operation))
+
+
+def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> None:
+    talk = Talk(2).started()
+    operation = talk.manager.abort()
+    talk.reply(talk.send(EndTransaction), codes.NOT_COORDINATOR)
+    talk.wait()
+    talk.answer(FindCoordinator, codes.TRANSACTION_ABORTABLE)
+    assert talk.state() is S.FATAL_ERROR
+    assert isinstance(error_of(operation), BrokerError)
+    assert talk.next() is None
+
+
+def test_an_abort_that_gets_no_new_epoch_ends_the_producer() -> None:
+    talk = Talk(1).started().commit()
+    talk.manager.begin(2)
+    operation = talk.manager.abort()
+    talk.answer(InitProducerId, codes.TRANSACTION_ABORTABLE)
+    assert talk.state() is S.FATAL_ERROR
+    assert isinstance(error_of(operation), BrokerError)
+    assert talk.next() is None
+
+
+def test_a_group_without_its_right_does_not_end_an_abort() -> None:
+    """The coordinator of the group is looked up when the abort begins."""
+    talk = Talk(2).started()
+    talk.manager.send_offsets(OFFSETS, GROUP)
+    lookup = talk.send(FindCoordinator)
+    operation = talk.manager.abort()
+    talk.reply(lookup, codes.GROUP_AUTHORIZATION_FAILED)
+    talk.settle()
+    assert error_of(operation) is None
 
 
 def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortable() -> None:
