@@ -58,14 +58,19 @@ def streams(bootstrap: str, folder: str, queries: str) -> None:
                 del running[topic]
 
 
+def write_job(spark: SparkSession, bootstrap: str, topic: str) -> None:
+    """Write the numbers below ROWS_PER_BATCH, exactly once, without a key or prefix."""
+    writer = spark.range(0, ROWS_PER_BATCH, 1, TASKS).selectExpr("CAST(id AS STRING) AS value").write
+    writer = writer.format("pykafka").option("deliveryGuarantee", "exactly-once")
+    writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
+
+
 def job(bootstrap: str, topic: str) -> None:
-    """Write the numbers below ROWS_PER_BATCH, exactly once, without a key or prefix. It begins like streams."""
+    """Run write_job in a driver that begins like streams."""
     spark = start_spark(QUIET)
     print("ready", flush=True)
     if sys.stdin.readline().strip():
-        writer = spark.range(0, ROWS_PER_BATCH, 1, TASKS).selectExpr("CAST(id AS STRING) AS value").write
-        writer = writer.format("pykafka").option("deliveryGuarantee", "exactly-once")
-        writer.option("kafka.bootstrap.servers", bootstrap).option("topic", topic).save()
+        write_job(spark, bootstrap, topic)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Ended:
 FILES = {
     "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
     "exactly once": ("test_exactly_once_killed.py",),
-    "killed drivers": ("test_spark_killed_driver.py", "test_exactly_once_spark.py"),
+    "killed drivers": ("test_exactly_once_spark.py",),
     "faults": (
         "test_faults_of_brokers.py",
         "test_faults_of_transactions.py",
