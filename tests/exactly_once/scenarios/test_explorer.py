@@ -41,13 +41,13 @@ from tests.exactly_once.invariants import (
 from tests.exactly_once.lives import World
 from tests.exactly_once.rules import TakenOut
 
-SEEDS = 100
+SEEDS = 50
 NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
     (rules.the_log_is_read_after_the_epoch_was_given, is_seen_once): (0, 1),
     (rules.a_batch_that_is_decided_is_passed_over, is_seen_once): (10, 25),
     (rules.what_is_decided_is_finished_by_the_next_driver, is_seen_once): (70, 154, 192),
-    (rules.a_decision_is_written_under_the_epoch_of_the_start, no_older_driver): (195, 266),
-    (rules.the_log_is_read_after_the_epoch_was_given, no_older_driver): (119, 190),
+    (rules.a_decision_is_written_under_the_epoch_of_the_start, no_older_driver): (73, 104),
+    (rules.the_log_is_read_after_the_epoch_was_given, no_older_driver): (44,),
     (rules.what_is_left_is_aborted_by_the_next_driver, nothing_stays_open): (0, 1),
     (rules.a_late_attempt_looks_before_it_begins, nothing_stays_open): (21, 106),
     (rules.an_attempt_that_is_fenced_asks_why, who_is_fenced_says_so): (151,),
@@ -77,15 +77,15 @@ def test_wherever_a_driver_dies_the_next_one_goes_on(version: int) -> None:
 
 @pytest.mark.parametrize("kind", [LOSES, LATE])
 def test_wherever_an_answer_is_lost_or_a_request_comes_late_each_row_is_seen_once(kind: str) -> None:
-    explored = every(1, 0, faults_max=1, kinds=(kind,), batches=1, part=(0, 1 if kind == LOSES else 5))
+    explored = every(1, 0, faults_max=1, kinds=(kind,), batches=1, part=(0, 2 if kind == LOSES else 10))
     assert explored.failed == []
-    assert explored.schedules > 20
+    assert explored.schedules > 15
 
 
 def test_wherever_one_change_lets_another_go_on_each_row_is_seen_once() -> None:
-    explored = every(2, 1, faults_max=0, batches=1)
+    explored = every(2, 1, faults_max=0, batches=1, part=(0, 3))
     assert explored.failed == []
-    assert explored.schedules > 50
+    assert explored.schedules > 20
 
 
 @pytest.mark.parametrize("version", [1, 2])
