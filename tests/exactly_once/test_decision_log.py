@@ -352,17 +352,18 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
     with transactions(broker) as held:
         held.log.create_if_missing()
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
+    template = "pykafka-stream-" + "x" * 16
+    begun = Entry(template).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
+    names = (task_id(template, TaskName(1, part, 0)) for part in range(8))
+    tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
+    decided = [begun.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks) for number in range(20)]
+    values = [encoded(each) for entry in decided for each in (entry, entry.done())]
     for producer_id, prefix in enumerate(prefixes, start=10_000):
         log = broker.cluster.log(LOG, partition_of(prefix, PARTITIONS))
-        entry = Entry(prefix).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
-        names = (task_id(prefix, TaskName(1, part, 0)) for part in range(8))
-        tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
-        for number in range(20):
-            decided = entry.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks)
-            for epoch, each in enumerate((decided, decided.done())):
-                written = Held(ProducerIdAndEpoch(producer_id, 2 * number + epoch), 0)
-                log.append(log_writer._batch(written, [(prefix.encode(), encoded(each))], 1), wall_ms=1)
-                log.end_transaction(producer_id, 2 * number + epoch, commit=True, wall_ms=1, leader_epoch=0)
+        for epoch, value in enumerate(values):
+            key_value = prefix.encode(), value.replace(template.encode(), prefix.encode())
+            log.append(log_writer._batch(Held(ProducerIdAndEpoch(producer_id, epoch), 0), [key_value], 1), wall_ms=1)
+            log.end_transaction(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
     whole = fetched.stored_batches
 
