@@ -6,58 +6,32 @@ places are played, with transactions of both versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from spark_kafka_sink.broker.transactions import TransactionState
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import EntryState
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.exactly_once import rules
 from tests.exactly_once.interleaving import Actor
-from tests.exactly_once.invariants import check
-from tests.exactly_once.lives import LAST, LOG, TASKS, World, one_process_at_a_time
+from tests.exactly_once.lives import LOG, TASKS, World, one_process_at_a_time
 from tests.exactly_once.script import Script
+from tests.exactly_once.two_drivers import (
+    BEGIN,
+    BOTH,
+    add_two_drivers,
+    all_have_ended,
+    fails,
+    is_decided,
+    restart_and_check,
+    world_after_one_batch,
+)
 from tests.producer.virtual_time import simulated_producer
-
-BOTH = pytest.mark.parametrize("version", [1, 2])
-BEGIN = range(1, 12)
-"""The points of a driver's start, and of its first batch."""
-
-
-def world_after_one_batch(version: int) -> World:
-    """driver-1 has written batch 0, and is gone."""
-    world = World(version=version, batches=3, late_tasks=())
-    world.add_driver("driver-1", until=1)
-    with one_process_at_a_time(world):
-        world.stage.play(lambda point, chosen, others: chosen)
-    assert world.checkpoint == 1
-    return world
-
-
-def restart_and_check(world: World) -> None:
-    """The next start of the query works, and all is as it should be."""
-    world.add_driver(LAST)
-    with one_process_at_a_time(world):
-        world.stage.play(lambda point, chosen, others: chosen)
-    check(world)
-
-
-def is_decided(world: World, number: int) -> bool:
-    return any(entry.state is EntryState.DECIDED and entry.batch.number == number for entry in world.decisions())
 
 
 def committed_by(world: World, driver: str) -> list[str]:
     """The transactions of tasks that this driver has committed."""
     return [end.identity[0] for end in world.ends if end.by == driver and end.commit and end.identity[0] != "p-driver"]
-
-
-def all_have_ended(world: World, driver: str) -> bool:
-    """All tasks of the first batch that this driver writes."""
-    own = [each for each in world.attempts if each.driver == driver]
-    return len(own) >= TASKS and all(each.ended for each in own[:TASKS])
 
 
 def is_open(world: World, transactional_id: str) -> bool:
@@ -71,9 +45,7 @@ def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_
     version: int, place: int
 ) -> None:
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))
     script.play()
     assert "driver-3" not in world.failed
@@ -85,9 +57,7 @@ def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_
 @pytest.mark.parametrize("place", BEGIN[1:])
 def test_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_on(version: int, place: int) -> None:
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: ("driver-3", 1) in world.committed)
     script.holds("driver-3", 0, lambda: script.ended("driver-2"), since=lambda: ("driver-3", 1) in world.committed)
     script.play()
@@ -105,9 +75,7 @@ def test_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_a
 ) -> None:
     """`ended`: of the two transactions that were decided, when it died."""
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))
     script.kills("driver-3", since=lambda: is_decided(world, 1) and len(committed_by(world, "driver-3")) >= ended)
     script.play()
@@ -234,9 +202,7 @@ def test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones
     version: int, place: int
 ) -> None:
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: all_have_ended(world, "driver-3"))
     script.holds("driver-3", 0, lambda: script.ended("driver-2"), since=lambda: all_have_ended(world, "driver-3"))
     script.play()
@@ -249,9 +215,7 @@ def test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones
 def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, first: int, second: int) -> None:
     """driver-2 does this many requests, driver-3 that many; then they take turns, one request each."""
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.in_step("driver-2", "driver-3", first, second)
     script.play()
     restart_and_check(world)
@@ -265,9 +229,7 @@ def test_of_two_drivers_that_begin_in_step_one_that_stands_still_aborts_nothing_
 ) -> None:
     """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.in_step("driver-2", "driver-3", 1, 1)
     script.holds("driver-2", decides_at, lambda: script.passed("driver-3") >= place or script.ended("driver-3"))
     script.holds("driver-3", place, lambda: is_decided(world, 1) or script.ended("driver-2"))
@@ -314,11 +276,3 @@ def test_where_the_list_comes_after_the_claim_a_driver_aborts_what_a_newer_one_h
     rules.what_is_aborted_was_listed_before_the_claim(monkeypatch)
     promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
     assert any(fails(promise, 2, place) for place in range(16))
-
-
-def fails(promise: Callable[..., None], version: int, *places: int) -> bool:
-    try:
-        promise(version, *places)
-    except (AssertionError, KeyError):
-        return True
-    return False

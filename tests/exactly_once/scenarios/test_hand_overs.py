@@ -38,21 +38,22 @@ from tests.exactly_once.cases import (
 from tests.exactly_once.cases import broker as broker
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
 from tests.exactly_once.lives import World
-from tests.exactly_once.scenarios.test_drivers_that_meet import (
+from tests.exactly_once.scenarios.test_lost_records import delete_all
+from tests.exactly_once.scenarios.test_next_driver_ids import AT_THE_END, number_in_use
+from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
+from tests.exactly_once.script import Script
+from tests.exactly_once.two_drivers import (
+    BOTH,
+    add_two_drivers,
     all_have_ended,
     is_decided,
     restart_and_check,
     world_after_one_batch,
 )
-from tests.exactly_once.scenarios.test_lost_records import delete_all
-from tests.exactly_once.scenarios.test_next_driver_ids import AT_THE_END, number_in_use
-from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
-from tests.exactly_once.script import Script
 
 # --- two drivers at a hand-over, each of which stands still at each of its requests
 
 
-BOTH = pytest.mark.parametrize("version", [1, 2])
 REQUESTS = range(1, 21)
 """Of a start that hands over, and of the batch after it."""
 
@@ -75,9 +76,7 @@ def test_a_driver_that_stood_still_while_it_handed_over_doubles_nothing_of_the_o
     version: int, place: int
 ) -> None:
     world = world_before_a_hand_over(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))
     script.play()
     assert "driver-3" not in world.failed
@@ -322,9 +321,7 @@ def test_without_the_key_of_decisions_a_hand_over_is_forgotten_when_the_log_is_c
 def is_stopped_by_a_hand_over(version: int, place: int, other: int) -> bool:
     """driver-2 begins while driver-3 is about to hand over, and stands still until driver-3 has done that and died."""
     world = world_before_a_hand_over(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
     script.holds("driver-3", other, lambda: script.passed("driver-2") >= place)
     script.holds("driver-2", 0, lambda: script.passed("driver-3") >= other)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))

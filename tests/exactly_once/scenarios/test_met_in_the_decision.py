@@ -10,16 +10,17 @@ import pytest
 from tests.exactly_once import rules
 from tests.exactly_once.invariants import only_who_finds_anothers_entry_gives_way
 from tests.exactly_once.lives import World, one_process_at_a_time
-from tests.exactly_once.scenarios.test_drivers_that_meet import (
+from tests.exactly_once.script import Script
+from tests.exactly_once.two_drivers import (
     BEGIN,
     BOTH,
+    add_two_drivers,
     all_have_ended,
     fails,
     is_decided,
     restart_and_check,
     world_after_one_batch,
 )
-from tests.exactly_once.script import Script
 
 
 @BOTH
@@ -38,9 +39,7 @@ def test_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_dec
 
 def met_in_the_decision(version: int, place: int, step: int) -> World:
     world = world_after_one_batch(version)
-    script = Script(world)
-    world.add_driver("driver-2")
-    world.add_driver("driver-3")
+    script = add_two_drivers(world)
 
     def commits() -> bool:
         return all_have_ended(world, "driver-3")
