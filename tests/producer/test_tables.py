@@ -20,23 +20,14 @@ from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns, Table
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer import tables
 from spark_kafka_sink.producer.table_types import known_type
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.formats.fake_registry import fake_registry
+from tests.producer.table_cases import broker as broker
+from tests.producer.table_cases import producer as producer
+from tests.producer.table_cases import topic as topic
 
 PEOPLE = {"id": ["a", "b", "c"], "age": [1, 2, 3]}
 PEOPLE_AS_JSON = [b'{"age":1}', b'{"age":2}', b'{"age":3}']
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with embedded_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        yield producer
 
 
 @pytest.fixture
@@ -44,13 +35,6 @@ def impatient(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
     """A producer for topics that do not exist, which waits for each of them."""
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=2_000) as producer:
         yield producer
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = f"t{abs(hash(request.node.nodeid))}"
-    broker.create_topic(name, 1)
-    return name
 
 
 def written(broker: EmbeddedBroker, topic: str, *columns: str) -> list[tuple[Any, ...]]:

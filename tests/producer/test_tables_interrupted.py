@@ -19,26 +19,10 @@ from spark_kafka_sink.errors import (
     SchemaError,
     TransactionError,
 )
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with embedded_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        yield producer
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = f"t{abs(hash(request.node.nodeid))}"
-    broker.create_topic(name, 1)
-    return name
+from spark_kafka_sink.testing import EmbeddedBroker
+from tests.producer.table_cases import broker as broker
+from tests.producer.table_cases import producer as producer
+from tests.producer.table_cases import topic as topic
 
 
 def batches_of_ten(count: int) -> Iterator[pa.RecordBatch]:

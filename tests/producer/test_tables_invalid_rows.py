@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -15,28 +14,12 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.producer import tables
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
+from spark_kafka_sink.testing import EmbeddedBroker, read_topic
+from tests.producer.table_cases import broker as broker
+from tests.producer.table_cases import producer as producer
+from tests.producer.table_cases import topic as topic
 
 FAR = 1 << 60
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with embedded_broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        yield producer
-
-
-@pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = f"t{abs(hash(request.node.nodeid))}"
-    broker.create_topic(name, 1)
-    return name
 
 
 @pytest.mark.parametrize("is_dictionary", [False, True])
