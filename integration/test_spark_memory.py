@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from integration.benchmarks.spark_sink import TOPIC, discard_broker, rows_of
+from integration.benchmarks.discard_broker import discard_broker
+from integration.benchmarks.spark_sink import TOPIC, TOPICS, rows_of
 from integration.support.processes import python_workers, resident_bytes
 
 pytestmark = pytest.mark.needs("java")
@@ -41,7 +42,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
         writer.option("topic", TOPIC).save()
 
     largest: list[int] = []
-    with discard_broker() as (bootstrap, _), ThreadPoolExecutor(1) as pool:
+    with discard_broker(TOPICS) as (bootstrap, _), ThreadPoolExecutor(1) as pool:
         write(WARM_UP_ROWS, bootstrap)
         writing = pool.submit(write, ROWS, bootstrap)
         while not writing.done():
@@ -59,7 +60,7 @@ def test_the_memory_of_the_python_workers_is_flat_and_bounded(spark: SparkSessio
 def test_micro_batches_leave_nothing_behind_in_any_process(spark: SparkSession, tmp_path: Path) -> None:
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
     rows = source.option("numPartitions", 2).load().selectExpr("string(value) AS key", "repeat('so ', 40) AS value")
-    with discard_broker() as (bootstrap, _):
+    with discard_broker(TOPICS) as (bootstrap, _):
         writer = rows.writeStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("topic", TOPIC)
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
         try:

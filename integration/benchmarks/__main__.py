@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 from integration.benchmarks import exactly_once, formats, producer, small_writes, spark_sink, wide, worker_import
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import FULL, QUICK, ROOT, Line, Scale, measured, write_history, write_page
-from integration.benchmarks.spark_sink import discard_broker
+from integration.benchmarks.spark_sink import TOPICS
 
 
 def _small_writes(scale: Scale) -> Iterable[Line]:
-    with discard_broker() as (bootstrap, _):
+    with discard_broker(TOPICS) as (bootstrap, _):
         yield from small_writes.lines(scale, bootstrap)
 
 

@@ -23,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import to_avro
 from pyspark.sql.functions import struct, to_json
 
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import Line, Scale, in_turns, line_of
 from integration.benchmarks.spark_sink import (
     TASKS,
     TOPIC,
+    TOPICS,
     Seen,
-    discard_broker,
     measured_write,
     show,
     start_spark,
@@ -108,7 +109,7 @@ def writes(
 
 def lines(scale: Scale) -> Iterator[Line]:
     pair = ("`valueFormat` = `json`", '`to_json` + `format("kafka")`')
-    with discard_broker() as (bootstrap, broker), contextlib.ExitStack() as stack:
+    with discard_broker(TOPICS) as (bootstrap, broker), contextlib.ExitStack() as stack:
         spark = start_spark()
         stack.callback(spark.stop)
         seen = writes(spark, scale.of(2_000_000), scale.rounds, pair, bootstrap, broker)
@@ -125,7 +126,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         bootstrap, broker = arguments.bootstrap, None
         if bootstrap is None:
-            bootstrap, broker = stack.enter_context(discard_broker())
+            bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         spark = start_spark()
         stack.callback(spark.stop)
         encoders(spark, arguments.rounds)

@@ -15,7 +15,6 @@ last acknowledgement; for Java it is that of the whole JVM, its start included, 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -28,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.benchmarks.rows import SHAPES
 from integration.support.artifacts import kafka_classpath
@@ -217,33 +217,6 @@ def measure(bootstrap: str, row: Row, records: int) -> dict[str, float]:
     return result
 
 
-@contextlib.contextmanager
-def discard_broker() -> Iterator[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "spark_kafka_sink.cli",
-        "broker",
-        "--port",
-        "0",
-        "--discard",
-        "--num-io-threads",
-        "0",
-    ]
-    for topic, partitions in TOPICS.items():
-        command += ["--topic", f"{topic}:{partitions}"]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert broker.stdout is not None
-        for line in broker.stdout:
-            if line.startswith("listening on "):
-                yield line.split()[-1]
-                break
-    finally:
-        broker.terminate()
-        broker.wait()
-
-
 Seen = dict[str, list[dict[str, float]]]
 
 
@@ -251,7 +224,7 @@ def in_rounds(rows: list[Row], rounds: int, scale: float) -> Seen:
     """The figures of each row, by its label, of each round."""
     seen: Seen = {row.label: [] for row in rows}
     by_label = {row.label: row for row in rows}
-    with discard_broker() as bootstrap:
+    with discard_broker(TOPICS) as (bootstrap, _):
         for turn, label in in_turns(list(by_label), rounds):
             row = by_label[label]
             records = max(ROWS, int(RECORDS[row.contender] * scale) // ROWS * ROWS)

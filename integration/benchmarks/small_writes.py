@@ -28,8 +28,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
-from integration.benchmarks.spark_sink import TOPIC, discard_broker
+from integration.benchmarks.spark_sink import TOPIC, TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("small_writes_driver.py")
@@ -176,7 +177,7 @@ def main() -> None:
     contenders = {name: each._replace(rows=given.rows) for name, each in contenders.items()}
     counts = dict.fromkeys(given.what.split(","), given.count)
     with contextlib.ExitStack() as stack:
-        bootstrap = given.bootstrap or stack.enter_context(discard_broker())[0]
+        bootstrap = given.bootstrap or stack.enter_context(discard_broker(TOPICS))[0]
         for what, seen in zip(counts, compare(contenders, counts, given.rounds, bootstrap), strict=True):
             show(what, seen)
 

@@ -27,15 +27,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.spark_sink import (
     CONTENDERS,
     COUNTING,
     OURS,
     PARTITIONS,
     SPARKS,
+    TOPICS,
     Seen,
     compare,
-    discard_broker,
     frames_of,
     start_spark,
 )
@@ -133,7 +134,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        bootstrap, broker = stack.enter_context(discard_broker())
+        bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         port = stack.enter_context(discarding_socket())
         spark = start_spark()
         stack.callback(spark.stop)

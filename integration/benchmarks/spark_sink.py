@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from integration.benchmarks.discard_broker import discard_broker
 from integration.benchmarks.page import Line, Scale, in_turns, line_of, table
 from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
@@ -41,6 +41,7 @@ from spark_kafka_sink import register
 PARTITIONS = 12
 TASKS = 4
 TOPIC = "spark-sink-benchmark"
+TOPICS = {TOPIC: PARTITIONS}
 
 
 class CountingWriter(DataSourceArrowWriter):
@@ -109,30 +110,6 @@ def measured_write(write: Callable[[], None], broker: int | None) -> Write:
         write()
         seconds = time.perf_counter() - started
     return Write(seconds, meter.seconds)
-
-
-@contextlib.contextmanager
-def discard_broker() -> Iterator[tuple[str, int]]:
-    command = [
-        sys.executable,
-        "-m",
-        "spark_kafka_sink.cli",
-        "broker",
-        "--port",
-        "0",
-        "--discard",
-        "--num-io-threads",
-        "0",
-    ]
-    command += ["--topic", f"{TOPIC}:{PARTITIONS}"]
-    broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert broker.stdout is not None
-        yield next(line.split()[-1] for line in broker.stdout if line.startswith("listening on ")), broker.pid
-    finally:
-        broker.terminate()
-        with broker:
-            broker.wait()
 
 
 def start_spark() -> SparkSession:
@@ -206,7 +183,7 @@ def lines(scale: Scale, *, with_for_each: bool) -> Iterator[Line]:
     rows = scale.of(10_000_000)
     words = f"{rows / 1e6:.0f} million rows, four tasks"
     with contextlib.ExitStack() as stack:
-        bootstrap, broker = stack.enter_context(discard_broker())
+        bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         spark = start_spark()
         stack.callback(spark.stop)
@@ -251,7 +228,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         bootstrap, broker = arguments.bootstrap, None
         if bootstrap is None:
-            bootstrap, broker = stack.enter_context(discard_broker())
+            bootstrap, broker = stack.enter_context(discard_broker(TOPICS))
         spark = start_spark()
         stack.callback(spark.stop)
         for shape in arguments.shape or SHAPES:
