@@ -234,8 +234,8 @@ def planned(chance: random.Random) -> list[Kill]:
 
 
 def check(streams: Streams) -> int:
-    """Of the queries that write exactly once each row is there once. Of the other one no row is missing, and those that
-    are there twice are of micro-batches that were run again. Returns how many those are."""
+    """Check that each query that writes exactly once has each row once. Check that the query that writes at least once
+    lost no row, and duplicated only rows of micro-batches that were run again. Return the number of duplicates."""
     doubled = 0
     for topic, guarantee in streams.topics.items():
         batches = newest(streams.folder / topic / "commits") + 1

@@ -24,11 +24,11 @@ class Listening:
     ports: Sequence[int] = ()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     network_threads: int = 2
-    """How many threads read requests and write responses (`num.network.threads`)."""
+    """Number of threads that read requests and write responses (`num.network.threads`)."""
     io_threads: int = 2
-    """How many threads handle requests (`num.io.threads`); 0: the network threads handle them."""
+    """Number of threads that handle requests (`num.io.threads`); with 0 the network threads handle them."""
     max_queued_requests: int = 500
-    """How many requests may wait for an I/O thread (`queued.max.requests`)."""
+    """Largest number of requests that wait for an I/O thread (`queued.max.requests`)."""
 
     def __post_init__(self) -> None:
         bounds = (

@@ -35,7 +35,7 @@ class EntryState(Enum):
 
 
 class WriterKind(Enum):
-    """What writes under a prefix: the micro-batches of one stream, or batch jobs."""
+    """The kind of writer that owns a prefix: the micro-batches of one stream, or batch jobs."""
 
     STREAM = "stream"
     JOB = "job"

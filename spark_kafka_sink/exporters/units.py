@@ -27,7 +27,7 @@ _COUNTED = {
     "successful-": "{authentication}",
     "waiting-threads": "{thread}",
 }
-"""What a counter counts, by the beginning of its name."""
+"""The unit of a counter, by the beginning of its name."""
 
 
 class BaseUnit(NamedTuple):

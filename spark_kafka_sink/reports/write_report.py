@@ -86,7 +86,7 @@ class WriteReport(WriteTotals):
 
     @property
     def blocked_ms(self) -> int:
-        """How long tasks waited because their memory was full, added up."""
+        """Total time for which tasks waited because their memory was full."""
         return round(self.producer.blocked_ms)
 
     @property
