@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import pytest
@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.plain_driver import Brokers
+from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import new_client
@@ -24,7 +25,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, EntryState
 from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
 from spark_kafka_sink.exactly_once.log_writer import Held
 from spark_kafka_sink.exactly_once.names import driver_id
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END
+from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, TURNS_MAX
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -36,7 +37,7 @@ from spark_kafka_sink.requests.transaction_admin import (
     init_producer_id,
     list_transactional_ids,
 )
-from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING
+from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -125,6 +126,20 @@ def find_id_that_cannot_be_stored(client: BlockingClient, transactional_ids: Ite
         if "COORDINATOR_NOT_AVAILABLE" in str(rejected.value):
             return transactional_id
     raise AssertionError(f"the coordinator stores every id, or does not answer: {rejected.value}")
+
+
+def take_over(client: BlockingClient, described: TransactionDescription) -> ProducerIdAndEpoch:
+    """Request the next epoch of the id until it is granted, looking up the id again after each rejection.
+
+    The brokers are just back, so a coordinator may append the record and answer COORDINATOR_NOT_AVAILABLE all the same.
+    The retry of that request is fenced by its first attempt. A driver looks again as well (QueryTransactions.in_turns).
+    """
+    transactional_id = described.transactional_id
+    for _ in range(TURNS_MAX):
+        with suppress(ProducerFencedError):
+            return init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(described))
+        described = describe_transactions(client, [transactional_id])[transactional_id]
+    raise AssertionError(f"fenced {TURNS_MAX} times, last at {described}")
 
 
 def coordinator_of_most(client: BlockingClient) -> int:
@@ -247,8 +262,8 @@ def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_b
         kafka3.wait_until_ready()
         described = describe_transactions(client, [transactional_id])[transactional_id]
         assert (described.state, described.id_and_epoch.epoch) == (EMPTY, -1)
-        held = init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(described))
-        assert held.epoch == 0
+        held = take_over(client, described)
+        assert describe_transactions(client, [transactional_id])[transactional_id].id_and_epoch == held
         with pytest.raises(ProducerFencedError):
             init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
 
