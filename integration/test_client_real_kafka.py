@@ -34,7 +34,7 @@ def poll_until_known(client: NetworkClient, metadata: Metadata, topic: str) -> N
         return metadata.snapshot.partition_count(topic) is not None
 
     metadata.add_topic(topic, SYSTEM.now())
-    wait_until(is_known, metadata.unreachable_words)
+    wait_until(is_known, metadata.describe_connection_failures)
 
 
 def rows(table: pa.Table) -> list[tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:

@@ -59,12 +59,12 @@ GUARDS = [
     Guard(
         Metadata,
         "_lock",
-        _names("_topics _new_topics _epochs _unreachable _lost_nodes _left_out"),
+        _names("_topics _new_topics _epochs _failed_addresses _failed_nodes _omitted_topics"),
         _names(
-            "snapshot _version _wants_full _wants_partial _failures _uneventful _last_attempt_ms _last_full_ms "
-            "_pause_ms _fatal _closed _new_topics_seen _useless_answer"
+            "snapshot _version _full_update_requested _partial_update_requested _failures _unchanged_responses "
+            "_last_attempt_ms _last_full_ms _backoff_ms _fatal _closed _new_topics_version _unusable_response"
         ),
-        _names("has_unreachable why_unreachable"),
+        _names("has_connection_failures connection_failure"),
     ),
     Guard(
         BufferPool,
@@ -89,7 +89,7 @@ GUARDS = [
     ),
     Guard(TokenSource, "_lock", _names("_token _renew_s _renewing")),
     Guard(WriteCollector, "_lock", _names("_queries")),
-    Guard(NetworkClient, "_life_lock", _names(""), _names("_life")),
+    Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
     Guard(Leases, "_changed", _names("_idle"), _names("_evictor"), _names("_reset")),
     Guard(
         ProducerMetrics,

@@ -19,6 +19,7 @@ FUNCTION_LINES_MAX = 50
 EXCEPTIONS: Mapping[str, str] = {
     "spark_kafka_sink/producer/batching/accumulator.py": "one lock guards all of it: who holds it must be seen",
     "spark_kafka_sink/protocol/error_codes.py": "a row for each of Kafka's error codes",
+    "spark_kafka_sink/client/metadata.py": "one lock guards all of it: who holds it must be seen",
     "spark_kafka_sink/client/network_client.py": "poll() is the table of contents of what stands below it",
     "spark_kafka_sink/producer/producer.py": "every call of the producer's users, on one page",
     "spark_kafka_sink/producer/producer.py: __init__": "the parts of a producer are put together here, each once",

@@ -51,29 +51,29 @@ def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
 
 
 def test_the_tables_of_states_are_those_of_the_code() -> None:
-    of_batches = {state.name: {other.name for other in others} for state, others in batch.MOVES.items()}
-    assert moves_on_the_page(batch.MOVES) == of_batches
+    of_batches = {state.name: {other.name for other in others} for state, others in batch.TRANSITIONS.items()}
+    assert moves_on_the_page(batch.TRANSITIONS) == of_batches
     rows = re.findall(r"^    ([A-Z_]+) +.*  ([A-Z_, ]+|-)$", batch.__doc__ or "", re.MULTILINE)
     assert {state: set(re.findall(r"[A-Z_]+", others)) for state, others in rows} == of_batches
-    of_partitions = {phase.name: {other.name for other in others} for phase, others in partition_states.MOVES.items()}
-    assert moves_on_the_page(partition_states.MOVES) == of_partitions
+    of_partitions = {
+        phase.name: {other.name for other in others} for phase, others in partition_states.TRANSITIONS.items()
+    }
+    assert moves_on_the_page(partition_states.TRANSITIONS) == of_partitions
     listed = re.findall(r"^    ([A-Z_]+) {2,}\S", partition_states.__doc__ or "", re.MULTILINE)
     assert listed == list(of_partitions)
 
 
 def moves_of_docstring(module: ModuleType) -> dict[str, set[str]]:
-    rows = re.findall(
-        r"^    ([A-Z_]+) +.*  ([A-Z][A-Z_, ]+(?:or without connection)?|-)$", module.__doc__ or "", re.MULTILINE
-    )
+    rows = re.findall(r"^    ([A-Z_]+) +.*  ([A-Z][A-Z_, ]+(?:or unconnected)?|-)$", module.__doc__ or "", re.MULTILINE)
     gone = {"DISCONNECTED", "AUTHENTICATION_FAILED"}
     return {
-        state: set(re.findall(r"[A-Z_]+", others)) | (gone if others.endswith("without connection") else set())
+        state: set(re.findall(r"[A-Z_]+", others)) | (gone if others.endswith("unconnected") else set())
         for state, others in rows
     }
 
 
 def test_the_tables_of_docstrings_are_those_of_the_code() -> None:
     for module in (states, connection_states):
-        moves: Mapping[Enum, Iterable[Enum]] = module.MOVES
+        moves: Mapping[Enum, Iterable[Enum]] = module.TRANSITIONS
         in_code = {state.name: {other.name for other in others} for state, others in moves.items()}
         assert moves_of_docstring(module) == in_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.metadata_merge import merge_answer
+from spark_kafka_sink.client.metadata_merge import merge_response
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.producer.sending.produce_exchange import answer_of
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -46,7 +46,7 @@ def test_what_a_broker_says_of_a_batch_and_its_records_is_cleaned() -> None:
 def test_names_of_hosts_and_of_the_cluster_are_cleaned() -> None:
     assert is_clean(str(Node(1, EVIL, 9092)))
     answer = MetadataResponse(cluster_id=EVIL)
-    merged = merge_answer(ClusterSnapshot(), {}, answer, version=12, partial=False, retain=lambda _: True)
+    merged = merge_response(ClusterSnapshot(), {}, answer, version=12, partial=False, retain=lambda _: True)
     assert is_clean(merged.snapshot.cluster_id or EVIL)
 
 

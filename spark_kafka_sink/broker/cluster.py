@@ -32,7 +32,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
-PARTITIONS_MAX = 10_000
+MAX_PARTITIONS = 10_000
 """Of all topics together, unless the configuration says otherwise: each takes some kilobytes."""
 
 ABORT_AGAIN_MS = 1_000.0
@@ -46,7 +46,7 @@ class ClusterConfig:
     nodes: int = 1
     auto_create_topics: bool = False
     default_partitions: int = 1
-    partitions_max: int = PARTITIONS_MAX
+    partitions_max: int = MAX_PARTITIONS
     message_bytes_max: int = MESSAGE_BYTES_MAX
     transaction_version: int = 2
     transaction_timeout_ms_max: int = 900_000

@@ -13,7 +13,7 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from spark_kafka_sink.broker.cluster import PARTITIONS_MAX, EmbeddedCluster
+from spark_kafka_sink.broker.cluster import MAX_PARTITIONS, EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.faults import AnswerFault, Effects, InjectedError
@@ -32,7 +32,7 @@ from spark_kafka_sink.protocol.schema import Struct, field_specs
 
 CLOSE = Reply(then=Then.CLOSE)
 
-ELEMENTS_MAX = 10 * PARTITIONS_MAX
+ELEMENTS_MAX = 10 * MAX_PARTITIONS
 """At most this many elements in the arrays of one request: room to name all partitions, and what goes with each."""
 
 _ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})

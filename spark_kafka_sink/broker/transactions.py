@@ -23,7 +23,7 @@ from enum import Enum
 
 from spark_kafka_sink.protocol import error_codes
 
-EPOCH_MAX = 32767
+MAX_EPOCH = 32767
 NO_PRODUCER = -1
 TRANSACTIONAL_IDS_MAX = 10_000
 """Brokers forget one that is not used for a week; here they stay."""
@@ -67,7 +67,7 @@ class Transaction:
 
     @property
     def exhausted(self) -> bool:
-        return self.epoch >= EPOCH_MAX - 1
+        return self.epoch >= MAX_EPOCH - 1
 
     @property
     def is_ending(self) -> bool:
@@ -243,7 +243,7 @@ class TransactionCoordinator:
         here and asks for its next epoch is given the one that has fenced it.
         """
         epoch = transaction.epoch
-        self._write_end(transaction, min(epoch + 1, EPOCH_MAX), commit=False)
+        self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
         transaction.last_epoch = epoch if self.version >= 2 else -1
         transaction.version = self.version
 
@@ -253,7 +253,7 @@ class TransactionCoordinator:
         transaction.version = version
         if version >= 2:
             transaction.last_epoch = epoch
-        if version >= 2 and transaction.epoch >= EPOCH_MAX:
+        if version >= 2 and transaction.epoch >= MAX_EPOCH:
             transaction.previous_producer_id = transaction.producer_id
             transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
 
@@ -294,7 +294,7 @@ def _may_continue(transaction: Transaction, expected: ProducerIdentity) -> bool:
     return (
         transaction.epoch == -1
         or expected.producer_id == transaction.producer_id
-        or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= EPOCH_MAX - 1)
+        or (expected.producer_id == transaction.previous_producer_id and expected.epoch >= MAX_EPOCH - 1)
     )
 
 
@@ -306,7 +306,7 @@ def _end_error(transaction: Transaction, identity: ProducerIdentity, *, commit: 
     rotated = (
         bumped
         and transaction.epoch == 0
-        and (identity.producer_id, identity.epoch) == (transaction.previous_producer_id, EPOCH_MAX - 1)
+        and (identity.producer_id, identity.epoch) == (transaction.previous_producer_id, MAX_EPOCH - 1)
     )
     if transaction.producer_id != identity.producer_id and not rotated:
         return error_codes.INVALID_PRODUCER_ID_MAPPING

@@ -1,9 +1,8 @@
-"""How long to wait: exponential backoff with jitter, for reconnecting, connection set-up timeouts, metadata refreshes
-and retries; and a limit in milliseconds as Python's locks take it.
+"""Exponential backoff with jitter, for reconnects, connection setup timeouts, metadata updates and retries.
 
     backoff(n) = initial * 2^n, at most maximum, times a random factor between 0.8 and 1.2, again at most maximum
 
-The jitter keeps a thousand tasks that lost the same broker at the same moment from coming back at the same moment.
+The jitter keeps a thousand tasks that lost the same broker from reconnecting at the same moment.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ JITTER = 0.2
 
 
 class ExponentialBackoff:
-    """Nothing here changes but the random numbers, which are the caller's so that tests can repeat them."""
+    """Stateless, except for the random numbers: the caller passes their generator, so that tests are repeatable."""
 
     def __init__(self, initial_ms: float, maximum_ms: float, random: Random) -> None:
         self._initial_ms = min(initial_ms, maximum_ms)
@@ -23,33 +22,33 @@ class ExponentialBackoff:
         self._random = random
 
     def after(self, failures: int) -> float:
-        """Milliseconds to wait after this many failures in a row; 0 failures give the initial wait."""
+        """Return the backoff in milliseconds after this many consecutive failures; 0 gives the initial backoff."""
         if self._initial_ms >= self._maximum_ms:
             return self._maximum_ms
-        # 2^60 is more than any maximum, and less than what a float cannot hold.
-        wait_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
-        return min(wait_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
+        # 2^60 exceeds any maximum, and does not overflow a float.
+        backoff_ms = min(self._initial_ms * 2.0 ** min(failures, 60), self._maximum_ms)
+        return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
-class SharedBackoff:
-    """One wait for all that fails at one moment, as often in a row. Used by one thread at a time.
+class SharedRetryTime:
+    """One retry time for all batches that fail at the same moment after the same number of failures.
 
-    So the batches of a request that was refused go into one request again, and not, milliseconds apart, each into one
-    of its own.
+    With a jitter of their own, the batches of a rejected request would be retried milliseconds apart, each in a request
+    of its own. Not thread-safe.
     """
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
         self._backoff = backoff
-        self._of: tuple[float, int] | None = None
-        self._wait_ms = 0.0
+        self._latest: tuple[float, int] | None = None  # the time and the number of failures of the latest draw
+        self._backoff_ms = 0.0
 
     def until(self, now: float, failures: int) -> float:
-        """When it may be tried again."""
-        if self._of != (now, failures):
-            self._of, self._wait_ms = (now, failures), self._backoff.after(failures)
-        return now + self._wait_ms
+        """Return the time of the next attempt."""
+        if self._latest != (now, failures):
+            self._latest, self._backoff_ms = (now, failures), self._backoff.after(failures)
+        return now + self._backoff_ms
 
 
-def wait_seconds(timeout_ms: float) -> float:
-    """A limit in milliseconds as locks and threads take it: they refuse 292 years and more."""
+def lock_timeout_seconds(timeout_ms: float) -> float:
+    """Convert milliseconds to a timeout for locks and threads, which raise OverflowError for 292 years and more."""
     return min(max(0.0, timeout_ms) / 1000, threading.TIMEOUT_MAX)

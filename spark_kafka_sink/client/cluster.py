@@ -1,6 +1,6 @@
-"""What is known of a cluster at one moment: immutable, so that any thread may read it without a lock.
+"""ClusterSnapshot: an immutable view of a cluster's brokers and topics, which any thread may read without a lock.
 
-A newer state is a new ClusterSnapshot. Absent things are None here, whatever number the protocol uses for them.
+An update is a new ClusterSnapshot. Unknown values are None here, not the numbers by which the protocol encodes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_TOPIC_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker, and where it says it can be reached. Negative ids are bootstrap addresses, whose true id is unknown."""
+    """A broker and its advertised address. A negative id marks a bootstrap address, whose real id is unknown."""
 
     id: int
     host: str
@@ -39,20 +39,20 @@ class PartitionInfo:
     index: int
     leader: int | None
     leader_epoch: int | None
-    """None: unknown, or from a broker whose leader epochs cannot be relied on."""
+    """None if it is unknown, or if the response came from a broker whose leader epochs are unreliable."""
     replicas: tuple[int, ...] = ()
     error_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as in the last answer. With an error there may be no partitions, or those that were known before."""
+    """A topic as of the latest response. With an error, `partitions` may be empty or from earlier responses."""
 
     name: str
     topic_id: UUID = NO_TOPIC_ID
     error_code: int = 0
     partitions: tuple[PartitionInfo, ...] = ()
-    """Sorted by index. Usually 0, 1, 2 ...; a broker may leave some out."""
+    """Sorted by index, usually without gaps; a broker may omit partitions."""
     internal: bool = False
 
     def partition(self, index: int) -> PartitionInfo | None:
@@ -68,7 +68,7 @@ class ClusterSnapshot:
     controller_id: int | None = None
     cluster_id: str | None = None
     is_bootstrap: bool = False
-    """Nothing but the configured addresses is known."""
+    """Whether only the configured addresses are known so far."""
     _names: Mapping[UUID, str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class ClusterSnapshot:
         return None if self.controller_id is None else self.nodes.get(self.controller_id)
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions the topic has; None if that is not known."""
+        """Return the topic's number of partitions; None if it is unknown."""
         info = self.topics.get(topic)
         return len(info.partitions) or None if info is not None else None
 
@@ -91,7 +91,7 @@ class ClusterSnapshot:
         return None if info is None else info.partition(index)
 
     def leader(self, topic: str, index: int) -> Node | None:
-        """The leader, if it is known who it is and where."""
+        """Return the partition's leader; None if the leader or its address is unknown."""
         partition = self.partition(topic, index)
         if partition is None or partition.leader is None:
             return None
@@ -110,7 +110,7 @@ def bootstrap_snapshot(nodes: Iterable[Node]) -> ClusterSnapshot:
 
 
 def with_partitions(topic: TopicInfo, changed: Sequence[PartitionInfo]) -> TopicInfo:
-    """The topic with some of its partitions replaced."""
+    """Return the topic with these partitions added or replaced."""
     by_index = {partition.index: partition for partition in topic.partitions}
     by_index.update((partition.index, partition) for partition in changed)
     partitions = tuple(by_index[index] for index in sorted(by_index))

@@ -1,6 +1,6 @@
-"""ClientConfig: how a client connects, asks and waits. The default of each of these options stands here.
+"""ClientConfig: the settings of a client's connections, requests and metadata, with their defaults.
 
-What a user gives is read by options.py. A producer has more options, and makes its ClientConfig from them.
+options.py parses the options that users set. A producer has more options, and derives its ClientConfig from them.
 """
 
 from __future__ import annotations

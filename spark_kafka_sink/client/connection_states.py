@@ -1,22 +1,22 @@
-"""The state of the connection to each node: a table, and when the next move is allowed.
+"""ConnectionStates: the state of the connection to each node, and the backoff before the next connection attempt.
 
-    state                   meaning                             moves to
-    DISCONNECTED            there is none                       CONNECTING
-    CONNECTING              until the channel is ready          CHECKING_API_VERSIONS or without connection
-    CHECKING_API_VERSIONS   the broker is asked what it takes   READY, CHECKING_API_VERSIONS or without connection
-    READY                   requests may be sent                THROTTLED or without connection
-    THROTTLED               quiet, as the broker has asked      READY or without connection
-    AUTHENTICATION_FAILED   as DISCONNECTED; the reason is      CONNECTING
-                            raised in calls that wait
+    state                   meaning                                   next states
+    DISCONNECTED            no connection                             CONNECTING
+    CONNECTING              until the channel is ready                CHECKING_API_VERSIONS or unconnected
+    CHECKING_API_VERSIONS   ApiVersions was sent                      READY, CHECKING_API_VERSIONS or unconnected
+    READY                   requests may be sent                      THROTTLED or unconnected
+    THROTTLED               no requests until the throttle time ends  READY or unconnected
+    AUTHENTICATION_FAILED   no connection; calls that wait for        CONNECTING
+                            metadata raise the error
 
-`MOVES` is this table; without connection is DISCONNECTED or AUTHENTICATION_FAILED.
+`TRANSITIONS` is this table; unconnected means DISCONNECTED or AUTHENTICATION_FAILED.
 
-CONNECTING lasts until the channel is ready, thus covers the TLS handshake and SASL as well, and has a time limit of its
-own. Both that limit and the pause before a reconnect grow exponentially over consecutive failures.
+CONNECTING includes the TLS handshake and SASL, and has a timeout of its own. This timeout and the backoff before a
+reconnect grow exponentially with consecutive failures.
 
-All addresses of a name are tried, one per attempt; when they are used up, or the connection has once stood, the name
-is resolved anew. Addresses of both families are tried: where `localhost` is ::1 first, a broker may still listen on
-127.0.0.1 alone.
+Each attempt uses the next address of the host name. The name is resolved again when all addresses were tried, or when a
+connection that was established is lost. IPv4 and IPv6 addresses are both tried: `localhost` may resolve to ::1 first
+although the broker listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConnectionState(Enum):
     AUTHENTICATION_FAILED = "authentication failed"
 
 
-MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
+TRANSITIONS: dict[ConnectionState, frozenset[ConnectionState]] = {
     ConnectionState.DISCONNECTED: frozenset({ConnectionState.CONNECTING}),
     ConnectionState.AUTHENTICATION_FAILED: frozenset({ConnectionState.CONNECTING}),
     ConnectionState.CONNECTING: frozenset(
@@ -56,7 +56,7 @@ MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
     ),
     ConnectionState.CHECKING_API_VERSIONS: frozenset(
         {
-            ConnectionState.CHECKING_API_VERSIONS,  # once more, with an older version of the request
+            ConnectionState.CHECKING_API_VERSIONS,  # again, with an older version of the request
             ConnectionState.READY,
             ConnectionState.DISCONNECTED,
             ConnectionState.AUTHENTICATION_FAILED,
@@ -71,7 +71,7 @@ MOVES: dict[ConnectionState, frozenset[ConnectionState]] = {
 }
 
 _READY = ConnectionState.READY
-_WITHOUT_CONNECTION = frozenset({ConnectionState.DISCONNECTED, ConnectionState.AUTHENTICATION_FAILED})
+_UNCONNECTED = frozenset({ConnectionState.DISCONNECTED, ConnectionState.AUTHENTICATION_FAILED})
 _CONNECTED = frozenset({ConnectionState.CHECKING_API_VERSIONS, ConnectionState.READY, ConnectionState.THROTTLED})
 _PREPARING = frozenset({ConnectionState.CONNECTING, ConnectionState.CHECKING_API_VERSIONS})
 
@@ -89,7 +89,7 @@ class _NodeConnection:
     throttled_until_ms: float = -math.inf
     authentication_error: AuthenticationError | None = None
     addresses: list[SocketAddress] = field(default_factory=list)
-    """The addresses still to be tried, the current one first. If empty, the name must be resolved."""
+    """The current address and those not tried yet; empty if the name must be resolved."""
     last_address: SocketAddress | None = None
 
 
@@ -110,23 +110,23 @@ class ConnectionStates:
         self._setup_timeout = ExponentialBackoff(setup_timeout_ms, setup_timeout_max_ms, random)
         self._resolve = resolve
         self._nodes: dict[int, _NodeConnection] = {}
-        self._setup_deadlines: dict[int, float] = {}  # while CONNECTING: when that has taken too long
+        self._setup_deadlines: dict[int, float] = {}  # of nodes that are CONNECTING
 
-    # --- what is
+    # --- queries
 
     def state(self, node_id: int, now: float) -> ConnectionState:
         node = self._nodes.get(node_id)
         if node is None:
             return ConnectionState.DISCONNECTED
         if node.state is ConnectionState.THROTTLED and node.throttled_until_ms <= now:
-            self._move(node_id, node, ConnectionState.READY)
+            self._transition(node_id, node, ConnectionState.READY)
         return node.state
 
     def can_connect(self, node_id: int, now: float) -> bool:
         node = self._nodes.get(node_id)
         if node is None:
             return True
-        return node.state in _WITHOUT_CONNECTION and now >= node.last_attempt_ms + node.reconnect_backoff_ms
+        return node.state in _UNCONNECTED and now >= node.last_attempt_ms + node.reconnect_backoff_ms
 
     def is_ready(self, node_id: int, now: float) -> bool:
         node = self._nodes.get(node_id)
@@ -135,31 +135,31 @@ class ConnectionStates:
         return self.state(node_id, now) is _READY
 
     def is_preparing(self, node_id: int) -> bool:
-        """On the way to being ready."""
+        """Return whether a connection is being established and is not ready yet."""
         return self._is_in(node_id, _PREPARING)
 
     def is_connected(self, node_id: int) -> bool:
         return self._is_in(node_id, _CONNECTED)
 
     def has_failed(self, node_id: int) -> bool:
-        """There was an attempt, or a connection, and there is none now."""
-        return self._is_in(node_id, _WITHOUT_CONNECTION)
+        """Return whether the last connection, or the last attempt to connect, has ended."""
+        return self._is_in(node_id, _UNCONNECTED)
 
     def is_unreachable(self, node_id: int) -> bool:
-        """The last attempt to connect has failed. One that was lost, or idle, and not tried again, does not count."""
+        """Return whether the last attempt to connect failed. False for a connection that was established and ended."""
         return self.has_failed(node_id) and self._nodes[node_id].failed_setups > 0
 
     def authentication_error(self, node_id: int) -> AuthenticationError | None:
         node = self._nodes.get(node_id)
         return None if node is None else node.authentication_error
 
-    def refuses(self, node_id: int) -> bool:
-        """The node has refused our credentials at each of its addresses."""
+    def has_rejected_credentials(self, node_id: int) -> bool:
+        """Return whether the node has rejected the credentials at each of its addresses."""
         node = self._nodes.get(node_id)
         return (
             node is not None
             and node.authentication_error is not None
-            and node.state in _WITHOUT_CONNECTION
+            and node.state in _UNCONNECTED
             and len(node.addresses) <= 1
         )
 
@@ -167,16 +167,16 @@ class ConnectionStates:
         node = self._nodes.get(node_id)
         return -math.inf if node is None else node.last_attempt_ms
 
-    # --- how long until something can change
+    # --- delays in milliseconds
 
     def connection_delay(self, node_id: int, now: float) -> float:
-        """Until a connection can be tried, or until the present attempt ends. Connected: other events decide."""
+        """Return the time until the next attempt is allowed, or until the current one times out; inf if connected."""
         node = self._nodes.get(node_id)
         if node is None:
             return 0.0
         if node.state is ConnectionState.CONNECTING:
             return max(self._setup_deadlines[node_id] - now, 0.0)
-        if node.state in _WITHOUT_CONNECTION:
+        if node.state in _UNCONNECTED:
             return max(node.last_attempt_ms + node.reconnect_backoff_ms - now, 0.0)
         return math.inf
 
@@ -185,26 +185,29 @@ class ConnectionStates:
         return 0.0 if node is None else max(node.throttled_until_ms - now, 0.0)
 
     def poll_delay(self, node_id: int, now: float) -> float:
-        """Until the node may be sent to, as far as time alone decides."""
+        """Return the time until the node may become ready by the passage of time alone."""
         throttle_delay_ms = self.throttle_delay(node_id, now)
         if throttle_delay_ms > 0 and self.is_connected(node_id):
             return throttle_delay_ms
         return self.connection_delay(node_id, now)
 
     def next_setup_deadline(self) -> float:
-        """When the first of the attempts under way will have taken too long."""
+        """Return the earliest time at which a current connection attempt times out; inf if there is none."""
         return min(self._setup_deadlines.values(), default=math.inf)
 
     def nodes_with_setup_timeout(self, now: float) -> list[int]:
         return [node_id for node_id, deadline_ms in self._setup_deadlines.items() if deadline_ms <= now]
 
     def setup_timeout_ms(self, node_id: int) -> float:
-        return self._known(node_id).setup_timeout_ms
+        return self._node(node_id).setup_timeout_ms
 
-    # --- moves
+    # --- transitions
 
     def connecting(self, node: Node, now: float) -> SocketAddress:
-        """An attempt begins: at this address. DisconnectedError if the name has none; then call `disconnected`."""
+        """Start a connection attempt and return its address.
+
+        Raise DisconnectedError if the name cannot be resolved; the caller must call `disconnected` then.
+        """
         connection = self._nodes.get(node.id)
         if connection is None or (connection.host, connection.port) != (node.host, node.port):
             connection = _NodeConnection(
@@ -213,7 +216,7 @@ class ConnectionStates:
             self._nodes[node.id] = connection
         else:
             del connection.addresses[:1]
-        self._move(node.id, connection, ConnectionState.CONNECTING)
+        self._transition(node.id, connection, ConnectionState.CONNECTING)
         connection.last_attempt_ms = now
         self._setup_deadlines[node.id] = now + connection.setup_timeout_ms
         if not connection.addresses:
@@ -222,41 +225,41 @@ class ConnectionStates:
         return connection.addresses[0]
 
     def checking_api_versions(self, node_id: int) -> None:
-        node = self._known(node_id)
-        self._move(node_id, node, ConnectionState.CHECKING_API_VERSIONS)
+        node = self._node(node_id)
+        self._transition(node_id, node, ConnectionState.CHECKING_API_VERSIONS)
         self._reset_setup_timeout(node)
 
     def ready(self, node_id: int, now: float) -> None:
-        node = self._known(node_id)
-        self._move(node_id, node, ConnectionState.READY)
+        node = self._node(node_id)
+        self._transition(node_id, node, ConnectionState.READY)
         node.authentication_error = None
         node.failed_attempts = 0
         node.reconnect_backoff_ms = self._reconnect_backoff.after(0)
         if node.throttled_until_ms > now:
-            self._move(node_id, node, ConnectionState.THROTTLED)
+            self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def throttle(self, node_id: int, until_ms: float) -> None:
-        """The broker has asked for a pause. If it has asked for a longer one before, that one holds."""
+        """Send nothing to the node until this time, unless an earlier response demanded an even later time."""
         node = self._nodes.get(node_id)
         if node is None or until_ms <= node.throttled_until_ms:
             return
         node.throttled_until_ms = until_ms
         if node.state is ConnectionState.READY:
-            self._move(node_id, node, ConnectionState.THROTTLED)
+            self._transition(node_id, node, ConnectionState.THROTTLED)
 
     def disconnected(self, node_id: int, now: float) -> None:
         self._lose(node_id, now, ConnectionState.DISCONNECTED)
 
     def authentication_failed(self, node_id: int, now: float, error: AuthenticationError) -> None:
         self._lose(node_id, now, ConnectionState.AUTHENTICATION_FAILED)
-        self._known(node_id).authentication_error = error
+        self._node(node_id).authentication_error = error
 
-    # --- parts of moves
+    # --- helpers
 
     def _lose(self, node_id: int, now: float, state: ConnectionState) -> None:
-        node = self._known(node_id)
+        node = self._node(node_id)
         before = node.state
-        self._move(node_id, node, state)
+        self._transition(node_id, node, state)
         node.last_attempt_ms = now
         node.reconnect_backoff_ms = self._reconnect_backoff.after(node.failed_attempts)
         node.failed_attempts += 1
@@ -264,13 +267,13 @@ class ConnectionStates:
             node.failed_setups += 1
             node.setup_timeout_ms = self._setup_timeout.after(node.failed_setups)
         else:
-            # The connection stood, and then the node may have got a new address: ask the resolver again.
+            # The connection was established. The node may have a new address by now, so resolve its name again.
             node.addresses = []
             self._reset_setup_timeout(node)
 
     def _addresses(self, node: _NodeConnection) -> list[SocketAddress]:
         addresses = list(self._resolve(node.host, node.port))
-        # Not twice in a row the one that was just lost, if there is another: it may be a dead load balancer.
+        # Try the address that was lost last after the others: it may be a dead load balancer.
         if len(addresses) > 1 and addresses[0] == node.last_address:
             addresses.append(addresses.pop(0))
         return addresses
@@ -279,8 +282,8 @@ class ConnectionStates:
         node.failed_setups = 0
         node.setup_timeout_ms = self._setup_timeout.after(0)
 
-    def _move(self, node_id: int, node: _NodeConnection, state: ConnectionState) -> None:
-        if state not in MOVES[node.state]:
+    def _transition(self, node_id: int, node: _NodeConnection, state: ConnectionState) -> None:
+        if state not in TRANSITIONS[node.state]:
             raise IllegalStateError(f"the connection to node {node_id} cannot go from {node.state} to {state}")
         node.state = state
         self._setup_deadlines.pop(node_id, None)
@@ -289,7 +292,7 @@ class ConnectionStates:
         node = self._nodes.get(node_id)
         return node is not None and node.state in states
 
-    def _known(self, node_id: int) -> _NodeConnection:
+    def _node(self, node_id: int) -> _NodeConnection:
         node = self._nodes.get(node_id)
         if node is None:
             raise IllegalStateError(f"there has never been a connection to node {node_id}")

@@ -1,11 +1,12 @@
-"""The connections to the brokers: made, introduced by ApiVersions, and ended with a reason that a person can use.
+"""Connections: establishes connections to brokers, negotiates API versions, and records why connections ended.
 
-This is the part of the NetworkClient that knows nodes and addresses but no requests. What ends a connection is a Loss:
-its words go into the error of every request that was lost with it, and of every caller who waits for metadata in vain.
+This is the part of NetworkClient that handles nodes and addresses; it does not handle requests. The reason of a
+ConnectionLoss appears in the error of each request that was lost, and in the error of callers that time out waiting for
+metadata.
 
-In the log a WARNING is for what a person should look at: a broker that cannot be reached, or does not speak to us. It
-is given once, not for each of the attempts that follow every second. The end of a connection that had served is logged
-at INFO, as in the Java client: brokers close idle ones, and restart.
+Failures that need attention, such as an unreachable broker, are logged as WARNING, once and not for each of the retries
+that follow every second. The end of a connection that was in use is logged as INFO, as in the Java client: brokers
+close idle connections, and restart.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from random import Random
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
-from spark_kafka_sink.client.request import Loss
+from spark_kafka_sink.client.request import ConnectionLoss
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,
-    NodeVersions,
+    NodeApiVersions,
     newest_features,
     node_versions,
     older_api_versions_version,
@@ -34,25 +35,26 @@ from spark_kafka_sink.protocol.error_codes import error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.words import cleaned, host_fault
 
-ADDRESSES_WARNED_MAX = 1_000
-REFUSALS_BELIEVED = 3
-"""When this many brokers refuse our credentials, and none takes them, the others need not be tried."""
+MAX_LOGGED_ADDRESSES = 1_000
+MIN_REJECTIONS = 3
+"""The credentials are invalid if this many brokers reject them and none accepts them, even if others were not tried."""
 
 _log = logging.getLogger(__name__)
 
 
 def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
-    """The addresses of a broker. What it advertises may be no name at all: no resolver and no TLS should see that."""
+    """Resolve an advertised host name. An invalid name is rejected before DNS or TLS sees it."""
     fault = host_fault(host)
     if fault is not None:
         raise DisconnectedError(
-            f"{cleaned(host)!r} is no name of a host: {fault}; a broker advertises it, correct its advertised.listeners"
+            f"{cleaned(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
+            "advertised.listeners"
         )
     return system.resolve(host, port)
 
 
 class Connections:
-    """Sender thread only; `features` is replaced as a whole and may be read by any thread."""
+    """Sender thread only, except `features`, which is replaced atomically and may be read by any thread."""
 
     def __init__(self, selector: Selector, config: ClientConfig, *, system: System, random: Random) -> None:
         self.states = ConnectionStates(
@@ -63,21 +65,21 @@ class Connections:
             resolve=partial(resolve_advertised, system),
             random=random,
         )
-        self.versions: dict[int, NodeVersions] = {}
+        self.versions: dict[int, NodeApiVersions] = {}
         self.features = FinalizedFeatures()
-        self.losses: dict[int, Loss] = {}
-        """Why the last connection to a node is gone, or did not come about; until one is ready."""
+        self.losses: dict[int, ConnectionLoss] = {}
+        """The loss of each node's last connection, until a new one is ready."""
         self._selector = selector
         self._config = config
-        self._to_introduce: dict[int, int] = {}  # node -> the version of ApiVersions to ask it in
+        self._api_versions_pending: dict[int, int] = {}  # node id -> version of ApiVersions to send
         self._nodes: dict[int, Node] = {}
         self._addresses: dict[int, str] = {}
-        self._warned: dict[str, str] = {}  # address -> what was last said about it; until it is ready again
+        self._logged_reasons: dict[str, str] = {}  # address -> last logged reason, until it is ready again
 
-    # --- making one
+    # --- connecting
 
-    def connect(self, node: Node, now: float) -> Loss | None:
-        """Begin; a Loss if that failed on the spot."""
+    def connect(self, node: Node, now: float) -> ConnectionLoss | None:
+        """Start to connect. Return a ConnectionLoss if the attempt failed immediately."""
         self._nodes[node.id] = node
         self._addresses[node.id] = node.address
         try:
@@ -91,124 +93,127 @@ class Connections:
                 receive_buffer_bytes=self._config.receive_buffer_bytes,
             )
         except NetworkError as error:
-            return Loss(str(error))
+            return ConnectionLoss(str(error))
         return None
 
     def accept_connected(self) -> None:
-        """Note the connections that the poll has made. Their channels may not be ready yet: TLS and SASL come first."""
+        """Register the connections that the last poll established. TLS and SASL may still be in progress."""
         for channel_id in self._selector.connected:
-            self._to_introduce[int(channel_id)] = ApiVersionsRequest.VERSIONS.max
+            self._api_versions_pending[int(channel_id)] = ApiVersionsRequest.VERSIONS.max
 
-    def next_introductions(self) -> dict[int, int]:
-        """Nodes that are to be asked for their API versions now, and in which version; each is returned once."""
-        if not self._to_introduce:
+    def take_ready_for_api_versions(self) -> dict[int, int]:
+        """Remove and return the nodes to which ApiVersions can be sent now, with the version of the request."""
+        if not self._api_versions_pending:
             return {}
         due = {
             node_id: version
-            for node_id, version in self._to_introduce.items()
+            for node_id, version in self._api_versions_pending.items()
             if self._selector.is_channel_ready(str(node_id))
         }
         for node_id in due:
-            del self._to_introduce[node_id]
-            # Not before: until the channel is ready, the time limit of a connection that is being set up holds.
+            del self._api_versions_pending[node_id]
+            # Only now: the connection setup timeout applies until the channel is ready.
             self.states.checking_api_versions(node_id)
         return due
 
-    def introduced(self, node_id: int, answer: ApiVersionsResponse, version: int, now: float) -> Loss | None:
-        """Take the answer to ApiVersions, which was asked in `version`. A Loss if the node is of no use."""
-        if answer.error_code == error_codes.NONE:
-            self.versions[node_id] = node_versions(self.describe(node_id), answer)
+    def handle_api_versions(
+        self, node_id: int, response: ApiVersionsResponse, version: int, now: float
+    ) -> ConnectionLoss | None:
+        """Handle a response to ApiVersions in `version`. Return a ConnectionLoss if the node is unusable."""
+        if response.error_code == error_codes.NONE:
+            self.versions[node_id] = node_versions(self.describe(node_id), response)
             self.features = newest_features(self.versions.values(), self.features)
             self.states.ready(node_id, now)
             self.losses.pop(node_id, None)
-            if self._warned.pop(self.address(node_id), None) is not None:
+            if self._logged_reasons.pop(self.address(node_id), None) is not None:
                 _log.info("Connected: %s", self.address(node_id))
             return None
-        if answer.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
-            self._to_introduce[node_id] = older_api_versions_version(answer, version)
+        if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
+            self._api_versions_pending[node_id] = older_api_versions_version(response, version)
             return None
-        error = error_code(answer.error_code)
-        return Loss(f"{self.describe(node_id)} refused to send its API versions: {error.name}. {error.advice}")
+        error = error_code(response.error_code)
+        return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
 
-    # --- being one
+    # --- queries
 
     def is_ready(self, node_id: int, now: float) -> bool:
         return self.states.is_ready(node_id, now) and self._selector.is_channel_ready(str(node_id))
 
     def is_alive(self, node_id: int) -> bool:
-        """There is a connection, or one is being made."""
+        """Return whether the node is connected or being connected."""
         return self.states.is_preparing(node_id) or self.states.is_connected(node_id)
 
     def describe(self, node_id: int) -> str:
         return str(self._nodes.get(node_id, f"node {node_id}"))
 
     def address(self, node_id: int) -> str:
-        """Where the node was last looked for, with the IP."""
+        """Return the node's address in the last connection attempt, with its IP."""
         return self._addresses.get(node_id, self.describe(node_id))
 
-    # --- ending one
+    # --- disconnecting
 
-    def loss(self, node_id: int, ended: ChannelState) -> Loss:
-        """The reason that the selector has for the end of a channel, as a Loss."""
-        error = ended.error
+    def loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
+        """Return the loss of a connection, given the final state of its channel."""
+        error = final_state.error
         detail = str(error) if error is not None else f"{self.address(node_id)}: disconnected"
-        if isinstance(error, AuthenticationError) and ended.authentication_failed:
-            return Loss(detail, authentication_error=error)
-        if ended.kind is ChannelStateKind.EXPIRED:
-            return Loss(detail, expected=True)
-        if ended.kind is ChannelStateKind.AUTHENTICATE:
-            detail += " (during the TLS or SASL handshake: a wrong security.protocol?)"
-        elif node_id not in self.versions and ended.kind is ChannelStateKind.READY:
-            why = "the listener may expect SASL or TLS, see security.protocol"
-            detail += f" (before any answer: {why})"
-        return Loss(detail, served=node_id in self.versions)
+        if isinstance(error, AuthenticationError) and final_state.authentication_failed:
+            return ConnectionLoss(detail, authentication_error=error)
+        if final_state.kind is ChannelStateKind.EXPIRED:
+            return ConnectionLoss(detail, expected=True)
+        if final_state.kind is ChannelStateKind.AUTHENTICATE:
+            detail += " (during the TLS or SASL handshake: check security.protocol)"
+        elif node_id not in self.versions and final_state.kind is ChannelStateKind.READY:
+            detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
+        return ConnectionLoss(detail, served=node_id in self.versions)
 
-    def lost(self, node_id: int, loss: Loss, now: float) -> None:
+    def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
+        """Record and log the end of a connection or of an attempt to connect."""
         self.versions.pop(node_id, None)
-        self._to_introduce.pop(node_id, None)
+        self._api_versions_pending.pop(node_id, None)
         self.losses[node_id] = loss
         if loss.authentication_error is not None:
-            level = logging.ERROR if self._is_news(node_id, loss) else logging.DEBUG
+            level = logging.ERROR if self._note_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
-            had_one = loss.expected or loss.served or loss.timed_out
-            kind = "Disconnected" if had_one else "No connection"
-            _log.log(self._level(node_id, loss), "%s: %s", kind, loss.reason)
+            was_connected = loss.expected or loss.served or loss.timed_out
+            event = "Disconnected" if was_connected else "Connection failed"
+            _log.log(self._log_level(node_id, loss), "%s: %s", event, loss.reason)
             self.states.disconnected(node_id, now)
 
-    def _level(self, node_id: int, loss: Loss) -> int:
+    def _log_level(self, node_id: int, loss: ConnectionLoss) -> int:
         if loss.expected:
             return logging.DEBUG
         if loss.served:
             return logging.INFO
-        return logging.WARNING if self._is_news(node_id, loss) else logging.DEBUG
+        return logging.WARNING if self._note_reason(node_id, loss) else logging.DEBUG
 
-    def _is_news(self, node_id: int, loss: Loss) -> bool:
+    def _note_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
+        """Remember the reason of a loss. Return whether it differs from the last one at this address."""
         address = self.address(node_id)
-        is_news = self._warned.get(address) != loss.reason
-        if len(self._warned) >= ADDRESSES_WARNED_MAX:
-            self._warned.clear()
-        self._warned[address] = loss.reason
-        return is_news
+        is_new = self._logged_reasons.get(address) != loss.reason
+        if len(self._logged_reasons) >= MAX_LOGGED_ADDRESSES:
+            self._logged_reasons.clear()
+        self._logged_reasons[address] = loss.reason
+        return is_new
 
-    def refused_everywhere(self, known: ClusterSnapshot) -> AuthenticationError | None:
-        """Why no broker takes our credentials, if that is so.
+    def authentication_failure(self, snapshot: ClusterSnapshot) -> AuthenticationError | None:
+        """Return the error if the credentials must be considered invalid; None while a broker may accept them.
 
-        A broker may refuse for a while, when it has been restarted and has not heard of the user yet. So what one says
-        is not final while there are others to try. Before anything is known of the cluster, a broker that cannot be
-        reached is not waited for.
+        A restarted broker may reject valid credentials until it has loaded its users, so the rejection by one broker is
+        not final while others can be tried. Before the cluster's metadata are known, unreachable bootstrap servers are
+        not waited for.
         """
-        if any(self.is_alive(node_id) for node_id in known.nodes):
+        if any(self.is_alive(node_id) for node_id in snapshot.nodes):
             return None
-        refusing = [node_id for node_id in known.nodes if self.states.refuses(node_id)]
-        others = [node_id for node_id in known.nodes if node_id not in refusing]
-        hopeless = known.is_bootstrap and all(self.states.is_unreachable(node_id) for node_id in others)
-        if not refusing or (others and not hopeless and len(refusing) < REFUSALS_BELIEVED):
+        rejecting = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
+        others = [node_id for node_id in snapshot.nodes if node_id not in rejecting]
+        others_unreachable = snapshot.is_bootstrap and all(self.states.is_unreachable(node_id) for node_id in others)
+        if not rejecting or (others and not others_unreachable and len(rejecting) < MIN_REJECTIONS):
             return None
-        latest = max(refusing, key=self.states.last_attempt_ms)
+        latest = max(rejecting, key=self.states.last_attempt_ms)
         return self.states.authentication_error(latest)
 
     def close(self, node_id: int) -> None:
-        """Close the channel, if there is one; `lost` must follow."""
+        """Close the node's channel, if there is one. The caller must call `record_loss` afterwards."""
         self._selector.close_channel(str(node_id))

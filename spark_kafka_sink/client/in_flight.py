@@ -1,8 +1,8 @@
-"""Requests that were given to a connection and are not answered yet: per node, in order.
+"""InFlightRequests: requests that were sent and have no response yet, by node and in order.
 
-A broker answers the requests of one connection in the order in which they came, so the oldest request is the one that
-the next answer belongs to; its correlation id only confirms that. Time for which the broker has asked us to be quiet
-does not count towards a request's time limit: it holds its answers back meanwhile.
+A broker answers the requests of a connection in order, so the next response belongs to the oldest request; the
+correlation id only verifies that. Throttle time does not count towards a request's timeout, because a throttling broker
+delays its responses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse, Loss
+from spark_kafka_sink.client.request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.versions import api_versions_layout
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
@@ -24,21 +24,21 @@ class InFlightRequest:
     request: ClientRequest
     version: int
     internal: bool
-    """The client itself made the request, and takes its answer."""
+    """Whether the client created the request itself, and handles its response."""
     sent_ms: float
     written: bool = False
-    """All of it has been given to the socket."""
+    """Whether the socket has accepted all bytes of the request."""
     deadline_ms: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.deadline_ms = self.sent_ms + self.request.timeout_ms
 
     def completed(self, message: Message | None, now: float) -> ClientResponse:
-        """Answered; or written, where no answer is expected."""
+        """Return the result of a request with a response, or of a written request that expects none."""
         return ClientResponse(self.request, now, now - self.request.created_ms, self.version, message)
 
-    def cancelled(self, loss: Loss, now: float) -> ClientResponse:
-        """Lost with its connection."""
+    def cancelled(self, loss: ConnectionLoss, now: float) -> ClientResponse:
+        """Return the result of a request whose connection was lost."""
         return ClientResponse(
             self.request,
             now,
@@ -51,12 +51,12 @@ class InFlightRequest:
         )
 
     def decode(self, frame: memoryview) -> Message:
-        """Read the answer; DecodeError if it is none, or the answer to something else."""
+        """Decode the response. Raise DecodeError if it is invalid or belongs to another request."""
         correlation_id, request = peek_correlation_id(frame), self.request
         if correlation_id != request.correlation_id:
             raise DecodeError(
-                f"an answer to request {correlation_id}, where that to request {request.correlation_id} "
-                f"({request.api_key.name}) was due"
+                f"a response to request {correlation_id} instead of request {request.correlation_id} "
+                f"({request.api_key.name})"
             )
         layout = self.version
         if request.api_key is ApiKey.API_VERSIONS:
@@ -67,11 +67,11 @@ class InFlightRequest:
 class InFlightRequests:
     """Sender thread only, except `count()` without a node, which any thread may read."""
 
-    def __init__(self, per_node_max: int) -> None:
-        self._per_node_max = per_node_max
+    def __init__(self, max_per_node: int) -> None:
+        self._max_per_node = max_per_node
         self._nodes: dict[int, deque[InFlightRequest]] = {}
         self._count = 0
-        self._earliest_ms = math.inf  # no deadline is before; looked for anew when it has come
+        self._earliest_ms = math.inf  # a lower bound of all deadlines, recomputed when it has passed
 
     def add(self, in_flight: InFlightRequest) -> None:
         self._nodes.setdefault(in_flight.request.node_id, deque()).append(in_flight)
@@ -79,32 +79,36 @@ class InFlightRequests:
         self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
-        """A channel writes one request at a time: the newest must be written, and there must be room."""
-        waiting = self._nodes.get(node_id)
-        return not waiting or (waiting[-1].written and len(waiting) < self._per_node_max)
+        """Return whether the newest request is written, since a channel writes one at a time, and the limit allows
+        another one."""
+        requests = self._nodes.get(node_id)
+        return not requests or (requests[-1].written and len(requests) < self._max_per_node)
 
-    def answered(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
-        """Take off the oldest, whose answer this must be. DecodeError, and nothing taken off, if it is not."""
-        waiting = self._nodes.get(node_id)
-        if not waiting:
-            raise DecodeError("an answer, although nothing was asked")
-        if not waiting[0].written:
-            # To believe it would give the request's memory back while the socket is still reading from it.
-            raise DecodeError(f"an answer to request {waiting[0].request.correlation_id} before it was written")
-        message = waiting[0].decode(frame)
+    def complete_next(self, node_id: int, frame: memoryview) -> tuple[InFlightRequest, Message]:
+        """Remove and return the node's oldest request with its decoded response.
+
+        Raise DecodeError, and remove nothing, if the frame is not the response to that request.
+        """
+        requests = self._nodes.get(node_id)
+        if not requests:
+            raise DecodeError("a response, although no request is in flight")
+        if not requests[0].written:
+            # Accepting it would free the request's memory while the socket is still reading from it.
+            raise DecodeError(f"a response to request {requests[0].request.correlation_id} before it was written")
+        message = requests[0].decode(frame)
         self._count -= 1
-        return waiting.popleft(), message
+        return requests.popleft(), message
 
     def complete_last_sent(self, node_id: int) -> InFlightRequest:
-        """Take off the newest, which needs no answer."""
-        waiting = self._nodes.get(node_id)
-        if not waiting:
+        """Remove and return the newest request, which expects no response."""
+        requests = self._nodes.get(node_id)
+        if not requests:
             raise IllegalStateError(f"no request to node {node_id} is in flight")
         self._count -= 1
-        return waiting.pop()
+        return requests.pop()
 
     def clear(self, node_id: int) -> list[InFlightRequest]:
-        """All of a node's, oldest first; none is left."""
+        """Remove and return all requests to the node, oldest first."""
         cleared = list(self._nodes.pop(node_id, ()))
         self._count -= len(cleared)
         return cleared
@@ -113,28 +117,35 @@ class InFlightRequests:
         return self._count if node_id is None else len(self._nodes.get(node_id, ()))
 
     def waiting_since_ms(self, node_id: int) -> float:
-        """When the oldest was sent; inf if there is none."""
-        waiting = self._nodes.get(node_id)
-        return waiting[0].sent_ms if waiting else math.inf
+        """Return when the node's oldest request was sent; inf if there is none."""
+        requests = self._nodes.get(node_id)
+        return requests[0].sent_ms if requests else math.inf
 
-    def throttled(self, node_id: int, throttle_ms: float) -> None:
-        """All that wait for this node may take so much longer."""
+    def extend_deadlines(self, node_id: int, throttle_ms: float) -> None:
+        """Extend the deadlines of all requests to the node by a throttle time."""
         for in_flight in self._nodes.get(node_id, ()):
             in_flight.deadline_ms += throttle_ms
 
     def next_deadline(self) -> float:
-        """No request times out before this. The one that set it may be answered by then, or have more time."""
+        """Return a time before which no request times out. The next deadline may be later."""
         return self._earliest_ms
 
     def timed_out_requests(self, now: float) -> dict[int, ClientRequest]:
-        """Return the oldest request of each node that has timed out. A request may have less time than those before it,
-        so all are looked at."""
+        """Return the oldest request of each node that has timed out.
+
+        Timeouts differ, so a request may time out before an older one.
+        """
         self._earliest_ms = min(
-            [one.deadline_ms for waiting in self._nodes.values() for one in waiting if one.deadline_ms > now],
+            [
+                in_flight.deadline_ms
+                for requests in self._nodes.values()
+                for in_flight in requests
+                if in_flight.deadline_ms > now
+            ],
             default=math.inf,
         )
         timed_out = {
-            node_id: next((one.request for one in waiting if one.deadline_ms <= now), None)
-            for node_id, waiting in self._nodes.items()
+            node_id: next((in_flight.request for in_flight in requests if in_flight.deadline_ms <= now), None)
+            for node_id, requests in self._nodes.items()
         }
         return {node_id: request for node_id, request in timed_out.items() if request is not None}

@@ -1,11 +1,11 @@
-"""What a Metadata answer changes: pure, from the old snapshot and the answer to the new snapshot.
+"""Merges a Metadata response into a cluster snapshot, without side effects.
 
-Brokers learn of a new leader one after the other, so an answer may be older than what is known. Leader epochs decide:
-for the same topic id, a partition never goes back to a smaller epoch, and the old state of that partition is kept. A
-topic that was deleted and created again has a new id, and its epochs begin anew.
+Brokers learn of a new leader one after another, so a response may be older than the snapshot. For the same topic id, a
+partition never goes back to a smaller leader epoch: its previous state is kept. A topic that was deleted and recreated
+has a new id, and its epochs start again.
 
-A topic with an error keeps the partitions that were known, if waiting can mend the error (a leader is being elected);
-a topic that does not exist, may not be seen, or cannot exist, has none.
+A topic with a retriable error, for example during a leader election, keeps its known partitions. A topic that does not
+exist, is not authorized or has an invalid name has none.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from spark_kafka_sink.protocol.messages.metadata import (
 from spark_kafka_sink.words import cleaned
 
 RELIABLE_EPOCHS_FROM_VERSION = 9
-"""Brokers that do not speak this version may give an old leader together with a new epoch (KAFKA-9212)."""
+"""Brokers that do not support this version may return an old leader together with a new epoch (KAFKA-9212)."""
 
-PARTITIONS_MAX = 1_000_000
-"""A whole cluster has fewer. Rows are counted in arrays as long as the highest number of a partition."""
+MAX_PARTITIONS = 1_000_000
+"""More than a whole cluster has. Arrays of row counts have one element for each partition up to the highest one."""
 
-_GONE = frozenset({error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID})
+_UNKNOWN_TOPIC_ERRORS = frozenset({error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID})
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderHint:
-    """A broker that was asked in vain says who leads now (KIP-951)."""
+    """The current leader of a partition, from a broker that is no longer its leader (KIP-951)."""
 
     topic: str
     partition: int
@@ -47,131 +47,136 @@ class LeaderHint:
     leader_epoch: int
 
 
-class SeenEpoch(NamedTuple):
-    """The highest leader epoch that was seen of a partition, and of which topic of that name."""
+class KnownEpoch(NamedTuple):
+    """The highest known leader epoch of a partition, with the id of its topic."""
 
     topic_id: UUID
     epoch: int
 
 
-Epochs = dict[tuple[str, int], SeenEpoch]
+Epochs = dict[tuple[str, int], KnownEpoch]
 
 
 @dataclass
-class Merged:
-    """What merge_answer returns: the snapshot, all epochs seen, and what follows for the next refresh."""
+class MetadataMerge:
+    """The result of merge_response: the new snapshot and epochs, and whether another update is needed."""
 
     snapshot: ClusterSnapshot
     epochs: Epochs = field(default_factory=dict)
-    progressed: bool = False
-    """The answer had something that was not known."""
+    has_changes: bool = False
+    """Whether the response contained new information."""
     refresh_again: bool = False
-    """Some leader is unknown for now."""
+    """Whether the leader of some partition is unknown for now."""
 
 
-def merge_answer(
+def merge_response(
     old: ClusterSnapshot,
-    seen: Mapping[tuple[str, int], SeenEpoch],
-    answer: MetadataResponse,
+    known_epochs: Mapping[tuple[str, int], KnownEpoch],
+    response: MetadataResponse,
     *,
     version: int,
     partial: bool,
     retain: Callable[[str], bool],
-) -> Merged:
-    """`partial`: the answer is about some topics only, the others stay. `retain`: whether a topic is still wanted."""
-    merged = Merged(old, dict(seen))
+) -> MetadataMerge:
+    """Merge a response in `version` into the old snapshot.
+
+    `partial`: the response is about new topics only, and all other topics are kept. `retain`: return whether a topic is
+    still in use.
+    """
+    merged = MetadataMerge(old, dict(known_epochs))
     topics = {} if not partial else {name: topic for name, topic in old.topics.items() if retain(name)}
-    for answered in answer.topics:
-        name = answered.name
+    for topic in response.topics:
+        name = topic.name
         if name is None:
             continue
         topics.pop(name, None)
         if retain(name):
-            topics[name] = _merge_topic(old, answered, version, merged)
-    merged.epochs = {where: epoch for where, epoch in merged.epochs.items() if retain(where[0])}
+            topics[name] = _merge_topic(old, topic, version, merged)
+    merged.epochs = {key: epoch for key, epoch in merged.epochs.items() if retain(key[0])}
     merged.snapshot = ClusterSnapshot(
         nodes={
-            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         },
         topics=topics,
-        controller_id=answer.controller_id if answer.controller_id >= 0 else None,
-        cluster_id=None if answer.cluster_id is None else cleaned(answer.cluster_id),
+        controller_id=response.controller_id if response.controller_id >= 0 else None,
+        cluster_id=None if response.cluster_id is None else cleaned(response.cluster_id),
     )
     return merged
 
 
-def _merge_topic(old: ClusterSnapshot, answered: MetadataResponseTopic, version: int, merged: Merged) -> TopicInfo:
-    name = answered.name or ""
+def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merged: MetadataMerge) -> TopicInfo:
+    name = topic.name or ""
     known = old.topics.get(name)
-    error = error_code(answered.error_code)
+    error = error_code(topic.error_code)
     if error.refreshes_metadata:
         merged.refresh_again = True
-    if answered.error_code == error_codes.NONE:
+    if topic.error_code == error_codes.NONE:
         partitions = tuple(
-            _merge_partition(old, answered, partition, version, merged) for partition in _believed(name, answered)
+            _merge_partition(old, topic, partition, version, merged) for partition in _valid_partitions(name, topic)
         )
-        return TopicInfo(name, answered.topic_id, error_codes.NONE, partitions, answered.is_internal)
-    news = known is None or known.error_code != answered.error_code
-    _log.log(logging.WARNING if news else logging.DEBUG, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
-    if known is not None and error.retriable and answered.error_code not in _GONE:
-        return TopicInfo(name, known.topic_id, answered.error_code, known.partitions, known.internal)
-    return TopicInfo(name, answered.topic_id, answered.error_code)
+        return TopicInfo(name, topic.topic_id, error_codes.NONE, partitions, topic.is_internal)
+    is_new = known is None or known.error_code != topic.error_code
+    level = logging.WARNING if is_new else logging.DEBUG
+    _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
+    if known is not None and error.retriable and topic.error_code not in _UNKNOWN_TOPIC_ERRORS:
+        return TopicInfo(name, known.topic_id, topic.error_code, known.partitions, known.internal)
+    return TopicInfo(name, topic.topic_id, topic.error_code)
 
 
-def _believed(name: str, answered: MetadataResponseTopic) -> list[MetadataResponsePartition]:
-    """Each partition once, by its number, without those that no topic has."""
-    by_index = {partition.partition_index: partition for partition in answered.partitions}
-    believed = [by_index[index] for index in sorted(by_index) if 0 <= index < PARTITIONS_MAX]
-    if len(believed) < len(by_index):
-        _log.warning("Metadata of topic %s: %d partitions have no possible number", name, len(by_index) - len(believed))
-    return believed
+def _valid_partitions(name: str, topic: MetadataResponseTopic) -> list[MetadataResponsePartition]:
+    """Return the topic's partitions sorted by index, without duplicates and without indices out of range."""
+    by_index = {partition.partition_index: partition for partition in topic.partitions}
+    valid = [by_index[index] for index in sorted(by_index) if 0 <= index < MAX_PARTITIONS]
+    if len(valid) < len(by_index):
+        _log.warning("Metadata of topic %s: ignored %d partitions out of range", name, len(by_index) - len(valid))
+    return valid
 
 
 def _merge_partition(
     old: ClusterSnapshot,
     topic: MetadataResponseTopic,
-    answered: MetadataResponsePartition,
+    partition: MetadataResponsePartition,
     version: int,
-    merged: Merged,
+    merged: MetadataMerge,
 ) -> PartitionInfo:
     name = topic.name or ""
-    if error_code(answered.error_code).refreshes_metadata:
+    if error_code(partition.error_code).refreshes_metadata:
         merged.refresh_again = True
-    found = _partition_info(name, answered, version)
-    where = name, found.index
-    before = merged.epochs.get(where)
-    if found.leader_epoch is None:
-        # Of an old broker, or no leader is known: nothing to compare with later.
-        merged.epochs.pop(where, None)
-        merged.progressed = True
-        return found
-    if before is not None and not _is_other_topic(before.topic_id, topic.topic_id):
-        if found.leader_epoch < before.epoch:
-            kept = old.partition(name, found.index)
-            if kept is not None:
-                _log.debug("%s-%d: epoch %d is older than %d", name, found.index, found.leader_epoch, before.epoch)
-                return kept
-        merged.progressed |= found.leader_epoch != before.epoch
+    new = _partition_info(name, partition, version)
+    key = name, new.index
+    known = merged.epochs.get(key)
+    if new.leader_epoch is None:
+        # An old broker, or no leader: there is no epoch to compare later responses with.
+        merged.epochs.pop(key, None)
+        merged.has_changes = True
+        return new
+    if known is not None and not _is_other_topic(known.topic_id, topic.topic_id):
+        if new.leader_epoch < known.epoch:
+            old_partition = old.partition(name, new.index)
+            if old_partition is not None:
+                _log.debug("%s-%d: epoch %d is older than %d", name, new.index, new.leader_epoch, known.epoch)
+                return old_partition
+        merged.has_changes |= new.leader_epoch != known.epoch
     else:
-        merged.progressed = True
-    seen = SeenEpoch(topic.topic_id, found.leader_epoch)
-    if seen != before:
-        merged.epochs[where] = seen
-    return found
+        merged.has_changes = True
+    epoch = KnownEpoch(topic.topic_id, new.leader_epoch)
+    if epoch != known:
+        merged.epochs[key] = epoch
+    return new
 
 
-def _is_other_topic(before: UUID, now: UUID) -> bool:
-    """Brokers before 2.8 give no ids; then the same name is taken for the same topic."""
-    return NO_TOPIC_ID not in (before, now) and before != now
+def _is_other_topic(known_id: UUID, new_id: UUID) -> bool:
+    """Return whether a topic of the same name was recreated. Brokers before 2.8 send no ids: it is the same then."""
+    return NO_TOPIC_ID not in (known_id, new_id) and known_id != new_id
 
 
-def _partition_info(name: str, answered: MetadataResponsePartition, version: int) -> PartitionInfo:
-    reliable = version >= RELIABLE_EPOCHS_FROM_VERSION and answered.leader_epoch >= 0
+def _partition_info(name: str, partition: MetadataResponsePartition, version: int) -> PartitionInfo:
+    reliable = version >= RELIABLE_EPOCHS_FROM_VERSION and partition.leader_epoch >= 0
     return PartitionInfo(
         name,
-        answered.partition_index,
-        answered.leader_id if answered.leader_id >= 0 else None,
-        answered.leader_epoch if reliable else None,
-        tuple(answered.replica_nodes),
-        answered.error_code,
+        partition.partition_index,
+        partition.leader_id if partition.leader_id >= 0 else None,
+        partition.leader_epoch if reliable else None,
+        tuple(partition.replica_nodes),
+        partition.error_code,
     )

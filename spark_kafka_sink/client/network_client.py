@@ -1,12 +1,12 @@
-"""NetworkClient: requests in, responses out, over connections that it makes and mends itself.
+"""NetworkClient: sends requests to nodes and returns their responses, over connections that it manages itself.
 
-`poll` is the one place where anything happens. It does what is due, lets the Selector work, turns the results into
-responses, and returns them: nothing calls back. In between, `ready` asks for a connection and `send` hands over
-requests, for nodes that are ready only. The client's own requests go first: ApiVersions on each new connection, and
-Metadata, since no node `is_ready` while an update of metadata is due.
+All work is done in `poll`: it sends what is due, polls the Selector, converts the results to responses and returns
+them; there are no callbacks. Between polls, `ready` requests a connection, and `send` queues a request for a node that
+is ready. The client's own requests go first: ApiVersions on each new connection, and Metadata, since no node `is_ready`
+while a metadata update is due.
 
-A connection is given up, and all its requests fail in their order as `disconnected`, when an answer is late, cannot be
-decoded, or belongs to another request: after that answers cannot be matched to requests.
+When a response is late, cannot be decoded or belongs to another request, later responses cannot be matched to requests.
+The connection is closed then, and all its requests fail in order as `disconnected`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
-from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse, Loss
-from spark_kafka_sink.client.versions import FinalizedFeatures, NodeVersions, api_versions_request, throttle_ms
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS, NodeChoice, choose_node
+from spark_kafka_sink.client.request import ClientRequest, ClientResponse, ConnectionLoss
+from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
     DecodeError,
@@ -46,11 +46,11 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 
-CORRELATION_ID_MAX = 2**31 - 1024
-"""Higher correlation ids are for the channels' own conversations (SASL)."""
+MAX_CORRELATION_ID = 2**31 - 1024
+"""Higher correlation ids are reserved for the SASL exchanges of channels."""
 
 
-class _Life(Enum):
+class _State(Enum):
     ACTIVE = "active"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -77,16 +77,16 @@ class NetworkClient:
         self._connections = Connections(selector, config, system=system, random=self._random)
         self._states, self.losses = self._connections.states, self._connections.losses
         self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._unreported: list[ClientResponse] = []  # of requests that ended outside of poll
-        self._heard_ms: dict[int, float] = {}  # when a node last answered, or when the pause ends that it has asked for
+        self._unreported: list[ClientResponse] = []  # results of requests that ended outside of poll
+        self._last_response_ms: dict[int, float] = {}  # by node; in the future while the node throttles
         self._correlation_id = 0
-        self._life = _Life.ACTIVE  # guarded by _life_lock
-        self._life_lock = threading.Lock()
+        self._state = _State.ACTIVE  # guarded by _state_lock
+        self._state_lock = threading.Lock()
 
     # --- connections
 
     def ready(self, node: Node, now: float) -> bool:
-        """Whether the node can be sent to now; if not, begin to connect as soon as that is allowed."""
+        """Return whether requests can be sent to the node now. If not, connect to it as soon as the backoff allows."""
         if self.is_ready(node.id, now):
             return True
         if self._states.can_connect(node.id, now):
@@ -102,24 +102,27 @@ class NetworkClient:
     def connection_failed(self, node_id: int) -> bool:
         return self._states.has_failed(node_id)
 
-    def silence_ms(self, node_id: int, now: float) -> float:
-        """For how long the node has owed an answer or a connection without any sign of life; 0 if it owes nothing."""
+    def unresponsive_ms(self, node_id: int, now: float) -> float:
+        """Return for how long the node has not responded although a request or a connection attempt is pending.
+
+        0 if nothing is pending.
+        """
         if self._states.is_preparing(node_id):
             since_ms = self._states.last_attempt_ms(node_id)
         else:
             since_ms = self._in_flight.waiting_since_ms(node_id)
-        return max(0.0, now - max(since_ms, self._heard_ms.get(node_id, since_ms)))
+        return max(0.0, now - max(since_ms, self._last_response_ms.get(node_id, since_ms)))
 
     def disconnect(self, node_id: int, reason: str, now: float) -> None:
-        """Give up the connection to a node, if there is one. The next poll returns its requests as disconnected."""
+        """Close the connection to a node, if there is one. The next poll returns its requests as disconnected."""
         if self._connections.is_alive(node_id):
-            self._abandon(self._unreported, node_id, Loss(reason, timed_out=True), now)
+            self._close_connection(self._unreported, node_id, ConnectionLoss(reason, timed_out=True), now)
 
     def authentication_exception(self, node_id: int) -> AuthenticationError | None:
         return self._states.authentication_error(node_id)
 
     def least_loaded_node(self, now: float) -> Node | None:
-        """The node to ask what any broker knows; None if no node can be asked or connected to now."""
+        """Return the node for a request that any broker can answer; None if no node can be used or connected to now."""
         return self._choose_node(now).node
 
     # --- requests
@@ -135,13 +138,14 @@ class NetworkClient:
         tag: object = None,
         versions: VersionRange | None = None,
     ) -> ClientRequest:
-        self._correlation_id = (self._correlation_id + 1) % CORRELATION_ID_MAX
+        self._correlation_id = (self._correlation_id + 1) % MAX_CORRELATION_ID
         if timeout_ms is None:
             timeout_ms = self._config.request_timeout_ms
         return ClientRequest(node_id, message, self._correlation_id, now, timeout_ms, expect_response, tag, versions)
 
     def send(self, request: ClientRequest, now: float) -> None:
-        """Queue a request for a node that is ready. The next poll reports what is wrong with its versions."""
+        """Queue a request for a node that is ready. If the node supports none of its versions, the next poll returns a
+        response with `version_error`."""
         self._ensure_active()
         if not self._can_send(request.node_id, now):
             raise IllegalStateError(f"{request} was sent, but the node is not ready")
@@ -152,23 +156,23 @@ class NetworkClient:
             self._unreported.append(ClientResponse(request, now, latency_ms, version_error=error, reason=str(error)))
 
     def version_for(self, node_id: int, api_key: ApiKey, versions: VersionRange | None = None) -> int:
-        """The version in which a node is spoken to; UnsupportedVersionError if there is none in common."""
-        known = self._connections.versions.get(node_id)
-        if known is None:
-            raise IllegalStateError(f"the API versions of node {node_id} are not known: it is not connected")
-        return known.usable(api_key, versions)
+        """Return the version of a request to a node. Raise UnsupportedVersionError if the node supports none."""
+        node_versions = self._connections.versions.get(node_id)
+        if node_versions is None:
+            raise IllegalStateError(f"the API versions of node {node_id} are unknown: it is not connected")
+        return node_versions.latest_usable_version(api_key, versions)
 
-    def versions(self, node_id: int) -> NodeVersions | None:
+    def versions(self, node_id: int) -> NodeApiVersions | None:
         return self._connections.versions.get(node_id)
 
     @property
     def finalized_features(self) -> FinalizedFeatures:
-        """The newest that any broker has sent. May be read by any thread."""
+        """The newest finalized features that any broker has sent. Thread-safe."""
         return self._connections.features
 
     @property
     def io_counts(self) -> IoCounts:
-        """What has gone over all connections. May be read by any thread."""
+        """The traffic of all connections. Thread-safe."""
         return self._selector.counts
 
     def in_flight_request_count(self, node_id: int | None = None) -> int:
@@ -177,7 +181,7 @@ class NetworkClient:
     # --- the loop
 
     def poll(self, timeout_ms: float, now: float) -> list[ClientResponse]:
-        """Do what is due, wait at most so long for something to happen, and return the requests that ended."""
+        """Send what is due, wait up to `timeout_ms` for an event, and return the results of requests that ended."""
         self._ensure_active()
         if self._unreported:
             responses, self._unreported = self._unreported, []
@@ -192,7 +196,7 @@ class NetworkClient:
         self._handle_completed_receives(responses, now)
         self._handle_disconnections(responses, now)
         self._connections.accept_connected()
-        self._ask_for_api_versions(now)
+        self._send_api_versions_requests(now)
         if now >= deadline_ms:
             self._handle_timed_out_connections(responses, now)
             self._handle_timed_out_requests(responses, now)
@@ -200,49 +204,49 @@ class NetworkClient:
         return responses
 
     def wakeup(self) -> None:
-        """End the wait of a poll, from any thread."""
+        """Interrupt the wait of a poll. Thread-safe."""
         self._selector.wakeup()
 
     def initiate_close(self) -> None:
-        """From any thread: the next send or poll raises DisconnectedError, and one that waits returns."""
-        with self._life_lock:
-            if self._life is _Life.ACTIVE:
-                self._life = _Life.CLOSING
+        """Let the next send or poll raise DisconnectedError, and a waiting poll return. Thread-safe."""
+        with self._state_lock:
+            if self._state is _State.ACTIVE:
+                self._state = _State.CLOSING
         self.wakeup()
 
     def close(self) -> None:
-        """Close all connections, and the metadata for those who wait for it."""
-        with self._life_lock:
-            closed, self._life = self._life is _Life.CLOSED, _Life.CLOSED
-        if not closed:
+        """Close all connections and the metadata, which fails callers that wait for it."""
+        with self._state_lock:
+            was_closed, self._state = self._state is _State.CLOSED, _State.CLOSED
+        if not was_closed:
             self._selector.close()
             self._metadata.close()
 
-    # --- what poll does, in its order
+    # --- the steps of poll, in order
 
     def _maybe_update_metadata(self, now: float) -> float:
-        """Ask for metadata if that is due and a broker can be asked. Returns when to look again."""
-        wait_ms = self._fetch.wait_ms(now, self._heard_ms)
+        """Send a metadata request if one is due and a node can be used. Return the time until the next call."""
+        wait_ms = self._fetch.wait_ms(now, self._last_response_ms)
         if wait_ms > 0:
             return wait_ms
-        self._fetch.wanted(now)
-        choice = self._choose_node(now, self._fetch.has_asked)
-        if self._all_are_gone(choice) and self._fetch.rebootstrap(now):
+        self._fetch.note_due(now)
+        choice = self._choose_node(now, self._fetch.is_awaiting_response)
+        if self._all_unreachable(choice) and self._fetch.rebootstrap(now):
             choice = self._choose_node(now)
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
-        if self._fetch.has_asked(node.id):
-            return SUSPICIOUS_MS  # no other node is more likely to answer
+        if self._fetch.is_awaiting_response(node.id):
+            return UNRESPONSIVE_MS  # No other node is more likely to respond.
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
         elif self._states.can_connect(node.id, now):
             self._connect(node, now)
-        # The result of an attempt is an event. After an attempt that failed at once, or brings no answer, others
-        # follow.
+        # The end of a connection attempt is an event that ends the poll. Another node is tried when the attempt failed
+        # at once, or when its node becomes unresponsive.
         if self._states.is_preparing(node.id):
-            left_ms = SUSPICIOUS_MS - self.silence_ms(node.id, now)
-            return left_ms if left_ms >= 1 else SUSPICIOUS_MS
-        return self._fetch.wait_ms(now, self._heard_ms)
+            remaining_ms = UNRESPONSIVE_MS - self.unresponsive_ms(node.id, now)
+            return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_MS
+        return self._fetch.wait_ms(now, self._last_response_ms)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
         for send in self._selector.completed_sends:
@@ -256,21 +260,21 @@ class NetworkClient:
     def _handle_completed_receives(self, responses: list[ClientResponse], now: float) -> None:
         for receive in self._selector.completed_receives:
             node_id = int(receive.channel_id)
-            self._heard_ms[node_id] = now
+            self._last_response_ms[node_id] = now
             try:
-                in_flight, message = self._in_flight.answered(node_id, receive.payload)
+                in_flight, message = self._in_flight.complete_next(node_id, receive.payload)
             except DecodeError as error:
-                reason = f"{self._connections.describe(node_id)} sent something unintelligible: {error}"
-                self._abandon(responses, node_id, Loss(reason), now)
+                reason = f"{self._connections.describe(node_id)} sent an invalid response: {error}"
+                self._close_connection(responses, node_id, ConnectionLoss(reason), now)
                 continue
             except FATAL_ERRORS:
                 raise
             except Exception as error:
                 reason = str(log_unexpected(self._connections.describe(node_id), error))
-                self._abandon(responses, node_id, Loss(reason), now)
+                self._close_connection(responses, node_id, ConnectionLoss(reason), now)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
-                self._fetch.answered(node_id, _query_of(in_flight), message, in_flight.version, now)
+                self._fetch.handle_response(node_id, _query_of(in_flight), message, in_flight.version, now)
             elif in_flight.internal and isinstance(message, ApiVersionsResponse):
                 self._handle_api_versions(responses, in_flight, message, now)
             else:
@@ -278,13 +282,13 @@ class NetworkClient:
             self._maybe_throttle(in_flight, message, now)
 
     def _handle_disconnections(self, responses: list[ClientResponse], now: float) -> None:
-        for channel_id, ended in self._selector.disconnected.items():
+        for channel_id, final_state in self._selector.disconnected.items():
             node_id = int(channel_id)
-            if self._connections.is_alive(node_id):  # else it was given up in this very poll
-                self._lose(responses, node_id, self._connections.loss(node_id, ended), now)
+            if self._connections.is_alive(node_id):  # Otherwise this poll has already closed the connection.
+                self._handle_loss(responses, node_id, self._connections.loss(node_id, final_state), now)
 
-    def _ask_for_api_versions(self, now: float) -> None:
-        for node_id, version in self._connections.next_introductions().items():
+    def _send_api_versions_requests(self, now: float) -> None:
+        for node_id, version in self._connections.take_ready_for_api_versions().items():
             request = self.new_client_request(node_id, api_versions_request(), now)
             self._send(request, version, now, internal=True)
 
@@ -292,58 +296,58 @@ class NetworkClient:
         for node_id in self._states.nodes_with_setup_timeout(now):
             limit_ms = self._states.setup_timeout_ms(node_id)
             reason = f"{self._connections.address(node_id)}: no connection within {limit_ms:.0f} ms"
-            self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
+            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
         for node_id, request in self._in_flight.timed_out_requests(now).items():
-            silent = f"{request.timeout_ms / 1000:g} s"
+            timeout = f"{request.timeout_ms / 1000:g} s"
             if request.timeout_ms == self._config.request_timeout_ms:
-                silent += " (request.timeout.ms)"
-            reason = f"{self._connections.describe(node_id)} did not answer, silent for {silent}"
-            self._abandon(responses, node_id, Loss(reason, timed_out=True), now)
+                timeout += " (request.timeout.ms)"
+            reason = f"{self._connections.describe(node_id)} did not respond within {timeout}"
+            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now)
 
     def _handle_rebootstrap(self, responses: list[ClientResponse], now: float) -> None:
         if not self._fetch.needs_rebootstrap(now):
             return
         for node_id in self._metadata.snapshot.nodes:
             if self._connections.is_alive(node_id):
-                reason = f"{self._connections.describe(node_id)} was left, to begin again at bootstrap.servers"
-                self._abandon(responses, node_id, Loss(reason, expected=True), now)
+                reason = f"{self._connections.describe(node_id)} was disconnected to bootstrap again"
+                self._close_connection(responses, node_id, ConnectionLoss(reason, expected=True), now)
         self._fetch.rebootstrap(now)
 
-    # --- parts
+    # --- helpers
 
     def _connect(self, node: Node, now: float) -> None:
         loss = self._connections.connect(node, now)
         if loss is not None:
-            self._lose(self._unreported, node.id, loss, now)
+            self._handle_loss(self._unreported, node.id, loss, now)
 
     def _can_send(self, node_id: int, now: float) -> bool:
         return self._connections.is_ready(node_id, now) and self._in_flight.can_send_more(node_id)
 
-    def _choose_node(self, now: float, is_silent: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
-        """`is_silent`: says of a node that it is silent, before SUSPICIOUS_MS are over."""
+    def _choose_node(self, now: float, avoid: Callable[[int], bool] = lambda node_id: False) -> NodeChoice:
+        """Choose a node. Nodes for which `avoid` returns True are treated as unresponsive."""
         nodes = list(self._metadata.snapshot.nodes.values())
 
-        def is_lively(node_id: int) -> bool:
-            return self.silence_ms(node_id, now) < SUSPICIOUS_MS and not is_silent(node_id)
+        def is_responsive(node_id: int) -> bool:
+            return self.unresponsive_ms(node_id, now) < UNRESPONSIVE_MS and not avoid(node_id)
 
-        return choose_node(nodes, self._connections, self._in_flight, is_lively, self._random, now)
+        return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now)
 
-    def _all_are_gone(self, choice: NodeChoice) -> bool:
-        """No node can be asked or tried now; or the last attempt to reach each of them has failed."""
-        known = self._metadata.snapshot
+    def _all_unreachable(self, choice: NodeChoice) -> bool:
+        """Return whether no node can be used or connected to now, or all nodes failed their last connection attempt."""
+        snapshot = self._metadata.snapshot
         if choice.node is None:
             return not choice.any_connected
-        return not known.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in known.nodes)
+        return not snapshot.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in snapshot.nodes)
 
     def _send_metadata_request(self, node: Node, now: float) -> None:
-        query = self._fetch.ask(node.id, now)
+        query = self._fetch.query_for(node.id, now)
         request = self.new_client_request(node.id, query.request(), now, tag=query)
         try:
             self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)
         except UnsupportedVersionError as error:
-            self._fetch.refused(now, error)
+            self._fetch.fail(now, error)
 
     def _send(self, request: ClientRequest, version: int, now: float, *, internal: bool = False) -> None:
         segments = encode_request(request.message, version, request.correlation_id, self._config.client_id)
@@ -352,51 +356,54 @@ class NetworkClient:
         self._selector.send(NetworkSend(str(request.node_id), segments, in_flight))
 
     def _handle_api_versions(
-        self, responses: list[ClientResponse], in_flight: InFlightRequest, answer: ApiVersionsResponse, now: float
+        self, responses: list[ClientResponse], in_flight: InFlightRequest, response: ApiVersionsResponse, now: float
     ) -> None:
         node_id = in_flight.request.node_id
-        loss = self._connections.introduced(node_id, answer, in_flight.version, now)
+        loss = self._connections.handle_api_versions(node_id, response, in_flight.version, now)
         if self._states.is_ready(node_id, now):
             self._metadata.connected(node_id)
         if loss is not None:
-            if answer.error_code == error_codes.REBOOTSTRAP_REQUIRED:
+            if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
                 self._fetch.demand_rebootstrap()
-            self._abandon(responses, node_id, loss, now)
+            self._close_connection(responses, node_id, loss, now)
 
     def _maybe_throttle(self, in_flight: InFlightRequest, message: Message, now: float) -> None:
-        quiet_ms = throttle_ms(message, in_flight.request.api_key, in_flight.version)
-        if quiet_ms > 0:
-            self._in_flight.throttled(in_flight.request.node_id, quiet_ms)
-            self._states.throttle(in_flight.request.node_id, now + quiet_ms)
-            self._heard_ms[in_flight.request.node_id] = now + quiet_ms
+        node_id = in_flight.request.node_id
+        throttle_time_ms = throttle_ms(message, in_flight.request.api_key, in_flight.version)
+        if throttle_time_ms > 0:
+            self._in_flight.extend_deadlines(node_id, throttle_time_ms)
+            self._states.throttle(node_id, now + throttle_time_ms)
+            self._last_response_ms[node_id] = now + throttle_time_ms
 
-    def _abandon(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
-        """Give up a connection that still stands."""
+    def _close_connection(
+        self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float
+    ) -> None:
+        """Close a connection, and handle its loss."""
         self._connections.close(node_id)
-        self._lose(responses, node_id, loss, now)
+        self._handle_loss(responses, node_id, loss, now)
 
-    def _lose(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
-        """A connection is gone, or did not come about: report it to all that it concerns."""
-        self._connections.lost(node_id, loss, now)
+    def _handle_loss(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
+        """Cancel the node's requests and update the metadata after a connection ended or could not be established."""
+        self._connections.record_loss(node_id, loss, now)
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:
             self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.reason)
-        self._fetch.disconnected(now, self._connections.refused_everywhere(self._metadata.snapshot))
+        self._fetch.handle_disconnection(now, self._connections.authentication_failure(self._metadata.snapshot))
 
-    def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: Loss, now: float) -> None:
+    def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:
         for in_flight in self._in_flight.clear(node_id):
             if not in_flight.internal:
                 responses.append(in_flight.cancelled(loss, now))
             elif in_flight.request.api_key is ApiKey.METADATA:
-                self._fetch.lost(node_id, _query_of(in_flight), now)
+                self._fetch.handle_lost_request(node_id, _query_of(in_flight), now)
 
     def _ensure_active(self) -> None:
-        if self._life is not _Life.ACTIVE:
-            raise DisconnectedError("the client is closed, or about to be")
+        if self._state is not _State.ACTIVE:
+            raise DisconnectedError("the client is closed or closing")
 
 
 def _query_of(in_flight: InFlightRequest) -> MetadataQuery:
-    """What one of the client's own requests for metadata asked."""
+    """Return the query of one of the client's own metadata requests."""
     assert isinstance(in_flight.request.tag, MetadataQuery)
     return in_flight.request.tag
 
@@ -409,8 +416,10 @@ def new_network_client(
     random: Random | None = None,
     counts_nodes: bool = False,
 ) -> NetworkClient:
-    """Create a client with a Selector of its own. `counts_nodes`: for a caller that reads the sizes of each node's
-    requests, which would pile up otherwise."""
+    """Create a client with its own Selector.
+
+    `counts_nodes`: whether to record request sizes by node, for a caller that reads and thereby clears them.
+    """
     selector = Selector(
         system,
         channels=client_channels(config.security, config.client_id),

@@ -1,4 +1,4 @@
-"""NewTopic: a topic that is to be made if it is missing, what a broker is asked for it, and its refusals in words."""
+"""NewTopic: a topic to create, its CreateTopics request, and remedies for brokers' rejections."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from spark_kafka_sink.protocol.messages.create_topics import (
 )
 from spark_kafka_sink.words import cleaned
 
-BROKERS_CHOOSE = -1
-"""In place of a number of partitions or replicas: that of the brokers' own settings."""
+BROKER_DEFAULT = -1
+"""A number of partitions or replicas that is left to the brokers' settings."""
 
-_GRANT = "Grant this user the right Create on the topic, or let an administrator create it."
+_GRANT_REMEDY = "Grant this user the permission Create on the topic, or ask an administrator to create it."
 _REMEDIES = {
-    error_codes.TOPIC_AUTHORIZATION_FAILED: _GRANT,
-    error_codes.CLUSTER_AUTHORIZATION_FAILED: _GRANT,
+    error_codes.TOPIC_AUTHORIZATION_FAILED: _GRANT_REMEDY,
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: _GRANT_REMEDY,
     error_codes.POLICY_VIOLATION: (
-        "A policy of the cluster (create.topic.policy.class.name) forbids such a topic: give it the partitions, "
-        "replicas and settings that the policy allows, or let an administrator create it."
+        "A policy of the cluster (create.topic.policy.class.name) does not allow this topic: choose partitions, "
+        "replicas and settings that the policy allows, or ask an administrator to create it."
     ),
     error_codes.INVALID_REPLICATION_FACTOR: (
-        "A topic has at most as many replicas as there are brokers; -1 leaves it to the brokers (Kafka 2.4 or newer)."
+        "Choose at most as many replicas as there are brokers, or -1 for the brokers' default (Kafka 2.4 or newer)."
     ),
     error_codes.INVALID_PARTITIONS: (
-        "Choose a number that the cluster takes; -1 leaves it to the brokers (Kafka 2.4 or newer)."
+        "Choose a number that the cluster allows, or -1 for the brokers' default (Kafka 2.4 or newer)."
     ),
-    error_codes.INVALID_CONFIG: "Correct the setting: names and values are those of Kafka's topics.",
+    error_codes.INVALID_CONFIG: "Correct the setting: names and values are those of Kafka's topic settings.",
 }
 
 
 @dataclass(frozen=True)
 class NewTopic:
     name: str
-    partitions: int = BROKERS_CHOOSE
-    replicas: int = BROKERS_CHOOSE
+    partitions: int = BROKER_DEFAULT
+    replicas: int = BROKER_DEFAULT
     configs: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        """partitions 12, replicas 3, cleanup.policy compact."""
+        """Return "partitions 12, replicas 3, cleanup.policy compact"."""
         numbers = (("partitions", self.partitions), ("replicas", self.replicas))
-        parts = [f"{what} {'as the brokers choose' if n == BROKERS_CHOOSE else n}" for what, n in numbers]
+        parts = [f"{name} {'as the brokers choose' if n == BROKER_DEFAULT else n}" for name, n in numbers]
         return ", ".join([*parts, *(f"{name} {cleaned(value)}" for name, value in self.configs)])
 
     def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
@@ -60,21 +60,24 @@ class NewTopic:
         return CreateTopicsRequest(topics=[topic], validate_only=validate_only)
 
     def differences(self, partitions: int, replicas: int, configs: Mapping[str, str | None]) -> Iterator[str]:
-        """How an existing topic differs. `configs`: those that could be seen."""
-        for what, wanted, found in (("partitions", self.partitions, partitions), ("replicas", self.replicas, replicas)):
-            if wanted not in (BROKERS_CHOOSE, found):
-                yield f"{found} {what}, not {wanted}"
+        """Yield the differences of an existing topic. `configs`: the settings that the user may describe."""
+        for name, expected, actual in (
+            ("partitions", self.partitions, partitions),
+            ("replicas", self.replicas, replicas),
+        ):
+            if expected not in (BROKER_DEFAULT, actual):
+                yield f"{actual} {name}, not {expected}"
         for name, value in self.configs:
-            shown = configs.get(name)
-            if name in configs and shown != value:
-                yield f"{name} {cleaned(shown) or 'without a value'}, not {cleaned(value)}"
+            existing = configs.get(name)
+            if name in configs and existing != value:
+                yield f"{name} {cleaned(existing) or 'without a value'}, not {cleaned(value)}"
 
 
-def in_brackets(result: CreatableTopicResult) -> str:
-    """The broker's own words, in brackets, if it has any."""
+def broker_message_suffix(result: CreatableTopicResult) -> str:
+    """Return the broker's error message in parentheses, or nothing if there is none."""
     return f" ({cleaned(result.error_message)})" if result.error_message else ""
 
 
 def remedy(code: int) -> str:
-    """What to do when a broker has not created a topic for this reason."""
+    """Return the remedy for an error code of CreateTopics."""
     return _REMEDIES.get(code, error_code(code).advice)

@@ -1,4 +1,4 @@
-"""Which broker to ask what any of them can answer: the least loaded node."""
+"""The choice of the broker for requests that any broker can answer: the least loaded node."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
-SUSPICIOUS_MS = 1_000.0
-"""When a node has been silent for so long, another one is asked: the cluster may have elected another leader."""
+UNRESPONSIVE_MS = 1_000.0
+"""A node that has not responded for this long is unresponsive: metadata are requested from another node, since the
+cluster may have elected new leaders."""
 
 
 @dataclass(frozen=True)
 class NodeChoice:
     node: Node | None
     any_connected: bool
-    """Some connection stands, although it may be too busy, or throttled, to be chosen."""
+    """Whether any node is connected, even if it is too busy or throttled to be chosen."""
 
 
 def choose_node(
     nodes: Sequence[Node],
     connections: Connections,
     in_flight: InFlightRequests,
-    is_lively: Callable[[int], bool],
+    is_responsive: Callable[[int], bool],
     random: Random,
     now: float,
 ) -> NodeChoice:
-    """Ready with the fewest requests; else one on its way to being ready, so that no second connection is begun while
-    the first is made; else the one that was tried least recently. Equals are shuffled.
+    """Choose the ready node with the fewest requests in flight; ties are broken at random.
 
-    A node that is not lively has owed an answer or a connection for SUSPICIOUS_MS, and comes after all others: a
-    suspended process accepts each connection, and while the client waited for it no other broker would be asked who
-    leads its partitions now.
+    If no node is ready, choose one that is being connected, so that no second connection is opened meanwhile; if there
+    is none, the node whose last connection attempt is the oldest.
+
+    An unresponsive node is the last choice. A suspended broker process still accepts connections; a client that waited
+    for it would ask no other broker for the new leaders of its partitions.
     """
     nodes = random.sample(nodes, len(nodes))
     states = connections.states
     any_connected = any(states.is_connected(node.id) for node in nodes)
     sendable = [node for node in nodes if connections.is_ready(node.id, now) and in_flight.can_send_more(node.id)]
     sendable.sort(key=lambda node: in_flight.count(node.id))
-    begun = sendable + [node for node in nodes if states.is_preparing(node.id)]
+    connecting = [node for node in nodes if states.is_preparing(node.id)]
     connectable = [node for node in nodes if states.can_connect(node.id, now)]
     connectable.sort(key=lambda node: states.last_attempt_ms(node.id))
-    lively = [node for node in begun if is_lively(node.id)]
-    return NodeChoice(next(iter(lively + connectable + begun), None), any_connected)
+    usable = sendable + connecting
+    responsive = [node for node in usable if is_responsive(node.id)]
+    return NodeChoice(next(iter(responsive + connectable + usable), None), any_connected)

@@ -1,10 +1,10 @@
-"""ProducerIdAndEpoch: by what a broker knows a producer."""
+"""ProducerIdAndEpoch: the identity under which brokers know a producer."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-EPOCH_MAX = 32_767
+MAX_EPOCH = 32_767
 
 
 class ProducerIdAndEpoch(NamedTuple):

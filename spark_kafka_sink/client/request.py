@@ -1,4 +1,4 @@
-"""A request on its way through the NetworkClient, and its response, or the loss of its connection."""
+"""The requests and responses of NetworkClient, and the loss of a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol.schema import VersionRange
 
 
 class ClientRequest(NamedTuple):
-    """Made by NetworkClient.new_client_request, which numbers it."""
+    """A request to one node; NetworkClient.new_client_request assigns its correlation id."""
 
     node_id: int
     message: Message
@@ -20,9 +20,9 @@ class ClientRequest(NamedTuple):
     timeout_ms: float
     expect_response: bool = True
     tag: object = None
-    """The caller's own; comes back with the response."""
+    """An object of the caller, returned with the response."""
     versions: VersionRange | None = None
-    """Narrows what may be negotiated."""
+    """Restricts the versions that may be negotiated."""
 
     @property
     def api_key(self) -> ApiKey:
@@ -33,7 +33,7 @@ class ClientRequest(NamedTuple):
 
 
 class ClientResponse(NamedTuple):
-    """How a request ended: with a message; or sent, when no answer was expected; or `failed` in one of four ways."""
+    """The result of a request: a message, nothing (if no response was expected), or one of four failures."""
 
     request: ClientRequest
     received_ms: float
@@ -41,24 +41,24 @@ class ClientResponse(NamedTuple):
     version: int = -1
     message: Message | None = None
     disconnected: bool = False
-    """The connection ended first. The broker may have carried the request out, or not."""
+    """The connection ended before the response. The broker may or may not have executed the request."""
     timed_out: bool = False
-    """The request ended because its answer did not come in time; then `disconnected` is set, too."""
+    """The response was not received in time; `disconnected` is set as well."""
     version_error: UnsupportedVersionError | None = None
-    """The request was never sent."""
+    """The request was not sent, because the broker supports none of its versions."""
     authentication_error: AuthenticationError | None = None
     reason: str = ""
-    """Why there is no message, in words that name the broker."""
+    """The cause of a missing message, naming the broker."""
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Why a connection is gone, or did not come about."""
+class ConnectionLoss:
+    """The reason why a connection ended or could not be established."""
 
     reason: str
     timed_out: bool = False
     expected: bool = False
-    """No fault: it was idle, or this client closed it."""
+    """Whether this client closed the connection, for example because it was idle."""
     served: bool = False
-    """The connection had been in use, and the broker ended it: brokers do so when they restart or find it idle."""
+    """Whether the broker closed a working connection, as brokers do when they restart or when it is idle."""
     authentication_error: AuthenticationError | None = None

@@ -1,4 +1,4 @@
-"""TopicPartition: one partition of one topic."""
+"""TopicPartition: a topic and a partition number."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic  # none was found yet
+        return f"{self.topic}-{self.partition}" if self.partition >= 0 else self.topic  # not assigned yet

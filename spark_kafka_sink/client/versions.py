@@ -1,11 +1,10 @@
-"""Which version of each API to speak to which node.
+"""NodeApiVersions: the API versions of a broker, and the highest version of each API that both sides support.
 
-Every connection begins with ApiVersions: the broker lists its APIs and their versions, and the highest that both sides
-know is used. The first request has to be sent before anything is known. If its version is too new, the broker answers
-in the layout of version 0 with UNSUPPORTED_VERSION and, from Kafka 2.4 on, its own range; the next attempt uses the
-highest of that, or 0.
+Every connection starts with ApiVersions, to which the broker responds with its APIs and their version ranges. The
+version of this first request is a guess. If it is too new, the broker responds with UNSUPPORTED_VERSION in the layout
+of version 0 and, since Kafka 2.4, with its own range; the next attempt uses the highest version of that range, or 0.
 
-The answer also carries the cluster's finalized features, such as `transaction.version`, under an epoch that grows.
+The response also contains the cluster's finalized features, such as `transaction.version`, with an increasing epoch.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
-"""The finalized feature that says which version of transactions the cluster has agreed on."""
+"""The finalized feature with the cluster's transaction protocol version."""
 
-# From these versions on, a broker answers at once and leaves it to the client to be quiet for throttle_time_ms
-# (KIP-219). Before, it kept the answer back for so long; to wait again would be to wait twice.
+# From these versions on, a broker responds at once, and the client must not send for throttle_time_ms (KIP-219).
+# In older versions the broker delays the response instead, so the client must not wait again.
 CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -52,66 +51,70 @@ CLIENT_THROTTLES_FROM: dict[ApiKey, int] = {
 }
 
 
-KNOWN_FROM: dict[ApiKey, str] = {
+INTRODUCED_IN: dict[ApiKey, str] = {
     ApiKey.DESCRIBE_TRANSACTIONS: "3.0",
     ApiKey.LIST_TRANSACTIONS: "3.0",
 }
-"""The version of Kafka that introduced an API, for APIs that a user's brokers may lack."""
+"""The Kafka version that introduced an API, for APIs that a supported broker may lack."""
 
 
 @dataclass(frozen=True)
 class FinalizedFeatures:
-    """What the whole cluster has agreed on. `epoch` is -1 while no broker has sent one."""
+    """The cluster's finalized features. `epoch` is -1 until a broker has sent features."""
 
     epoch: int = -1
     levels: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)
-class NodeVersions:
-    """What one broker said of itself."""
+class NodeApiVersions:
+    """The API versions and features of one broker."""
 
     broker: str
-    """For error messages: which broker, and where."""
+    """The broker's name and address, for error messages."""
     ranges: Mapping[int, VersionRange]
     finalized: FinalizedFeatures = FinalizedFeatures()
-    _chosen: dict[tuple[ApiKey, VersionRange | None], int] = field(
+    _latest_usable: dict[tuple[ApiKey, VersionRange | None], int] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
-    def usable(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
-        """The highest version that the broker, this library and `allowed` have in common."""
-        version = self._chosen.get((api_key, allowed))
+    def latest_usable_version(self, api_key: ApiKey, allowed: VersionRange | None = None) -> int:
+        """Return the highest version that the broker, this library and `allowed` support.
+
+        Raise UnsupportedVersionError if there is none.
+        """
+        version = self._latest_usable.get((api_key, allowed))
         if version is None:
-            version = self._chosen[api_key, allowed] = self._choose(api_key, allowed)
+            version = self._latest_usable[api_key, allowed] = self._find_latest_usable(api_key, allowed)
         return version
 
-    def _choose(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
-        ours = request_type(api_key).VERSIONS
+    def _find_latest_usable(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
+        client_range = request_type(api_key).VERSIONS
         if allowed is not None:
-            ours = VersionRange(max(ours.min, allowed.min), min(ours.max, allowed.max))
-        theirs = self.ranges.get(api_key)
-        if theirs is None:
+            client_range = VersionRange(max(client_range.min, allowed.min), min(client_range.max, allowed.max))
+        broker_range = self.ranges.get(api_key)
+        if broker_range is None:
             raise UnsupportedVersionError(
-                f"{self.broker} does not know the API {api_key.name} ({api_key.value}), which is needed here in one of "
-                f"the versions {ours}. It is {_age(api_key)}, or does not offer this API on this listener."
+                f"{self.broker} does not support the API {api_key.name} ({api_key.value}); this client needs one of "
+                f"the versions {client_range}. The broker is {_describe_age(api_key)}, or does not offer this API on "
+                "this listener."
             )
-        version = min(ours.max, theirs.max)
-        if version < max(ours.min, theirs.min):
-            age = "old" if theirs.max < ours.min else "new"
+        version = min(client_range.max, broker_range.max)
+        if version < max(client_range.min, broker_range.min):
+            age = "old" if broker_range.max < client_range.min else "new"
             raise UnsupportedVersionError(
-                f"{self.broker} is too {age}: of the API {api_key.name} ({api_key.value}) it speaks the versions "
-                f"{theirs}, and {ours} would be needed here."
+                f"{self.broker} is too {age}: it supports the versions {broker_range} of the API {api_key.name} "
+                f"({api_key.value}), and this client needs one of {client_range}."
             )
         return version
 
 
-def _age(api_key: ApiKey) -> str:
-    return f"older than Kafka {KNOWN_FROM[api_key]}" if api_key in KNOWN_FROM else "too old"
+def _describe_age(api_key: ApiKey) -> str:
+    return f"older than Kafka {INTRODUCED_IN[api_key]}" if api_key in INTRODUCED_IN else "too old"
 
 
-def node_versions(broker: str, response: ApiVersionsResponse) -> NodeVersions:
-    return NodeVersions(
+def node_versions(broker: str, response: ApiVersionsResponse) -> NodeApiVersions:
+    return NodeApiVersions(
         broker,
         MappingProxyType({api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}),
         FinalizedFeatures(
@@ -121,46 +124,46 @@ def node_versions(broker: str, response: ApiVersionsResponse) -> NodeVersions:
     )
 
 
-def newest_features(nodes: Iterable[NodeVersions], known: FinalizedFeatures) -> FinalizedFeatures:
-    """The features with the highest epoch seen: brokers learn of a change one after the other."""
+def newest_features(nodes: Iterable[NodeApiVersions], known: FinalizedFeatures) -> FinalizedFeatures:
+    """Return the features with the highest epoch, since brokers learn of a change one after another."""
     return max([known, *(node.finalized for node in nodes)], key=lambda features: features.epoch)
 
 
-def older_api_versions_version(response: ApiVersionsResponse, refused: int) -> int:
-    """Which version of ApiVersions to try after UNSUPPORTED_VERSION: always older than the one that was refused."""
-    theirs = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
-    return max(0, min(theirs, refused - 1))
+def older_api_versions_version(response: ApiVersionsResponse, rejected: int) -> int:
+    """Return the version of ApiVersions to try after UNSUPPORTED_VERSION, always older than the rejected one."""
+    max_version = next((api.max_version for api in response.api_keys if api.api_key == ApiKey.API_VERSIONS), 0)
+    return max(0, min(max_version, rejected - 1))
 
 
 def api_versions_request() -> ApiVersionsRequest:
-    """Versions below 3 leave out the name and the version of this library."""
+    """Return a request with this library's name and version, which versions below 3 do not contain."""
     return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=software_version())
 
 
 def api_versions_layout(frame: memoryview, version: int) -> int:
-    """The layout of an answer that was asked for in `version`. A broker that does not know it answers in version 0.
+    """Return the version of a response's layout: `version`, or 0 if the broker does not support `version`.
 
-    All versions begin alike: correlation id (int32), error code (int16).
+    All versions begin with the correlation id (int32) and the error code (int16).
     """
     error_code = int.from_bytes(frame[4:6], "big", signed=True)
     return 0 if error_code == error_codes.UNSUPPORTED_VERSION else version
 
 
-def throttle_ms(answer: Message, api_key: ApiKey, version: int) -> int:
-    """For how long the broker takes no request after this answer."""
-    wanted: int = getattr(answer, "throttle_time_ms", 0)
-    return wanted if version >= CLIENT_THROTTLES_FROM.get(api_key, VERSION_LIMIT) else 0
+def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
+    """Return for how long the client must not send to the broker after this response."""
+    throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
+    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, VERSION_LIMIT) else 0
 
 
-@functools.cache  # a file is read for it
+@functools.cache  # The lookup reads a file.
 def software_version() -> str:
-    """Our version in the characters that brokers take for it (KIP-511): letters, digits, `-` and `.` inside."""
+    """Return this library's version in the characters that KIP-511 allows: letters, digits, and `-` and `.` inside."""
     try:
         version = metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        return "unknown"  # run from a source tree or a zip that was never installed
-    return valid_software_text(version)
+        return "unknown"  # runs from a source tree or a zip file without an installation
+    return to_valid_software_text(version)
 
 
-def valid_software_text(text: str) -> str:
+def to_valid_software_text(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9.-]", "-", text).strip("-.") or "unknown"

@@ -31,7 +31,7 @@ CLIENTS = new_leases()
 
 def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> BlockingClient:
     config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
-    return BlockingClient(config, timeout_ms=timeout_ms, silence_ms=SILENCE_MS, system=system)
+    return BlockingClient(config, timeout_ms=timeout_ms, unresponsive_ms=SILENCE_MS, system=system)
 
 
 @contextlib.contextmanager

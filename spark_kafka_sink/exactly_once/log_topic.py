@@ -12,7 +12,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 
-from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE, NewTopic
+from spark_kafka_sink.client.new_topic import BROKER_DEFAULT, NewTopic
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -21,7 +21,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transactions import LISTS_TRANSACTIONS
 
-DEFAULT_REPLICATION = BROKERS_CHOOSE
+DEFAULT_REPLICATION = BROKER_DEFAULT
 """As many replicas as the brokers give by themselves."""
 PARTITIONS = 32
 POLICY, COMPACT = "cleanup.policy", "compact"

@@ -39,7 +39,7 @@ Buffer = bytes | bytearray | memoryview
 OS_DEFAULT_BUFFER = -1
 """send.buffer.bytes or receive.buffer.bytes that leaves the choice to the operating system."""
 
-PORT_MAX = 65535
+MAX_PORT = 65535
 
 _CONNECT_GOES_ON = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
@@ -134,7 +134,7 @@ class OperatingSystem:
         return time.time_ns() // 1_000_000
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
-        if not 0 < port <= PORT_MAX:
+        if not 0 < port <= MAX_PORT:
             # The resolver would take 65536 + n for n: another port than the one that a broker has advertised.
             raise DisconnectedError(f"{host}:{port}: there is no such port")
         try:

@@ -69,7 +69,7 @@ class Target:
 class Patience:
     """How long to wait, in milliseconds."""
 
-    silence_ms: float = 5_000.0
+    unresponsive_ms: float = 5_000.0
     """For an answer that does not come."""
     faults_ms: float = 5_000.0
     """For a fault to pass: a broker restarts, a leader is elected, a topic is created. One that does not pass

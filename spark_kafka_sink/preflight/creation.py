@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.client.new_topic import NewTopic, in_brackets, remedy
+from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
 from spark_kafka_sink.preflight.checks import Check, Outcome, Target, topic_name
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
@@ -52,7 +52,7 @@ def _validated(wanted: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Ch
             return Check(name, Outcome.PASSED, f"can be done: {wanted}")
         if result.error_code == error_codes.NOT_CONTROLLER:
             return Check(name, Outcome.SKIPPED, "the controller alone can say whether it may be created")
-        words = f"{error_code(result.error_code).name}{in_brackets(result)}: {wanted}"
+        words = f"{error_code(result.error_code).name}{broker_message_suffix(result)}: {wanted}"
         return Check(name, Outcome.FAILED, words, remedy(result.error_code))
     return Check(name, Outcome.SKIPPED, "the broker did not say whether it may be created")
 

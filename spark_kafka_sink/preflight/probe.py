@@ -80,7 +80,7 @@ class Probe:
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = new_network_client(config, metadata, system=system)
         pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _PAUSE_MS)
-        self._requests = PolledRequests(self.client, pending, patience.silence_ms)
+        self._requests = PolledRequests(self.client, pending, patience.unresponsive_ms)
         auto_create = target.create_topics and target.new_topic is None
         self._topics = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
         self._patience = patience
@@ -111,7 +111,7 @@ class Probe:
         """Connect and describe the topics, until all is well or will not become so."""
         system, patience = self._system, self._patience
         started = system.now()
-        deadline = started + patience.silence_ms
+        deadline = started + patience.unresponsive_ms
         self._requests.add(self._topics)
         while (now := system.now()) < deadline:
             self.is_settled = self._is_settled()
@@ -137,7 +137,7 @@ class Probe:
             while not call.is_done:
                 now = self._system.now()
                 call.retries = now - started < self._patience.faults_ms
-                limit_ms = self._patience.faults_ms if call.last_failure else self._patience.silence_ms
+                limit_ms = self._patience.faults_ms if call.last_failure else self._patience.unresponsive_ms
                 if not call.in_flight and self.ready_node() is None and now - started >= limit_ms:
                     break
                 self._poll(_LOOK_AGAIN_MS, now)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import resolve_advertised
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeVersions
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeApiVersions
 from spark_kafka_sink.errors import (
     AuthenticationError,
     ListenerMismatchError,
@@ -69,7 +69,7 @@ _MAY_WRITE, _MAY_DESCRIBE = 1 << 4, 1 << 8
 
 
 def reached_checks(probe: Probe, config: ClientConfig, patience: Patience) -> list[Check]:
-    waited = f"within {patience.silence_ms / 1000:g} s"
+    waited = f"within {patience.unresponsive_ms / 1000:g} s"
     return [
         _bootstrap_check(probe, waited),
         _security_check(probe, config),
@@ -155,7 +155,7 @@ def _versions_checks(probe: Probe) -> list[Check]:
         lacking = _lacking(apis, known)
         if lacking is not None:
             return [Check(VERSIONS, Outcome.FAILED, str(lacking), remedy)]
-    version = min(each.usable(ApiKey.PRODUCE) for each in known)
+    version = min(each.latest_usable_version(ApiKey.PRODUCE) for each in known)
     levels = probe.client.finalized_features.levels
     features = "".join(f", {name} {level}" for name, level in sorted(levels.items()) if name in _FEATURES_SHOWN)
     return [Check(VERSIONS, Outcome.PASSED, f"Produce is spoken in version {version}{features}")]
@@ -175,10 +175,10 @@ def _needed(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
         )
 
 
-def _lacking(apis: Sequence[ApiKey], known: Sequence[NodeVersions]) -> UnsupportedVersionError | None:
+def _lacking(apis: Sequence[ApiKey], known: Sequence[NodeApiVersions]) -> UnsupportedVersionError | None:
     try:
         for api, each in itertools.product(apis, known):
-            each.usable(api)
+            each.latest_usable_version(api)
     except UnsupportedVersionError as error:
         return error
     return None

@@ -53,7 +53,7 @@ def preflight(
         checks = reached_checks(probe, config, patience)
         if thorough:
             places = [*probe.bootstrap, *probe.leaders()]
-            certificates = certificate_checks(config, places, system, patience.silence_ms)
+            certificates = certificate_checks(config, places, system, patience.unresponsive_ms)
             checks = [names_check(places, system), *checks, *certificates]
         if probe.answer is not None:
             checks += _cluster_checks(probe, probe.answer.topics, thorough=thorough)

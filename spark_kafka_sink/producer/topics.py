@@ -143,7 +143,7 @@ class Topics:
                 "latest answer."
             )
         reason = self._metadata.topic_error(topic)
-        why = str(reason) if reason is not None else self._metadata.unknown_words(topic)
+        why = str(reason) if reason is not None else self._metadata.describe_missing_metadata(topic)
         limit = f"within max.block.ms ({self._max_block_ms} ms)"
         error = MetadataTimeoutError(f"The partitions of {placed(topic)} did not become known {limit}. {why}")
         error.__cause__ = reason

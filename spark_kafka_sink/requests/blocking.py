@@ -20,7 +20,7 @@ from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
-from spark_kafka_sink.client.node_choice import SUSPICIOUS_MS
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
@@ -29,7 +29,7 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.deadline import Deadline, pause_ms
-from spark_kafka_sink.requests.pending import UNKNOWN_TOPIC_MS_MAX, Attempt, Call, PendingRequests
+from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.words import placed
@@ -65,14 +65,14 @@ class BlockingClient(Closing):
         config: ClientConfig,
         *,
         timeout_ms: float = 60_000,
-        silence_ms: float | None = None,
+        unresponsive_ms: float | None = None,
         system: System | None = None,
     ) -> None:
         self._system = system if system is not None else OperatingSystem()
         self._timeout_ms = timeout_ms
         self._backoff_ms = config.retry_backoff_ms
         self._silence_ms_max = float(config.request_timeout_ms)
-        self._silence_ms = min(self._silence_ms_max, silence_ms or self._silence_ms_max)
+        self._silence_ms = min(self._silence_ms_max, unresponsive_ms or self._silence_ms_max)
         self._lines: dict[int, _Line] = {}
         self._ended = 0  # the number of requests that have ended
         self._times_silent: dict[int, int] = {}  # how often in a row a node was given up because it said nothing
@@ -98,7 +98,7 @@ class BlockingClient(Closing):
                 if info.partitions:
                     return info
                 self.metadata.raise_for_topic(name)
-                if deadline.waited_ms > UNKNOWN_TOPIC_MS_MAX:
+                if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
                     raise broker_error(info.error_code, placed(name))
                 self.metadata.request_update()
             deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
@@ -125,7 +125,7 @@ class BlockingClient(Closing):
         now = self._system.now()
         connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
         if connected:
-            return min(connected, key=lambda node: (self._client.silence_ms(node.id, now), self._count(node.id)))
+            return min(connected, key=lambda node: (self._client.unresponsive_ms(node.id, now), self._count(node.id)))
         return self._client.least_loaded_node(now)
 
     @property
@@ -141,11 +141,11 @@ class BlockingClient(Closing):
         """What is known of why there is no answer: which nodes say nothing, or could not be reached."""
         now = self._system.now()
         silent = [
-            f"{line.node} has said nothing for {self._client.silence_ms(line.node.id, now):.0f} ms"
+            f"{line.node} has said nothing for {self._client.unresponsive_ms(line.node.id, now):.0f} ms"
             for line in self._lines.values()
-            if (line.waiting or line.sent) and self._client.silence_ms(line.node.id, now) >= SUSPICIOUS_MS
+            if (line.waiting or line.sent) and self._client.unresponsive_ms(line.node.id, now) >= UNRESPONSIVE_MS
         ]
-        return ". ".join(silent) + "." if silent else self.metadata.unreachable_words()
+        return ". ".join(silent) + "." if silent else self.metadata.describe_connection_failures()
 
     def now(self) -> float:
         return self._system.now()
@@ -246,9 +246,12 @@ class BlockingClient(Closing):
             return
         failed = self._client.connection_failed(node.id)
         if failed and line.tried:
-            self._fail(line, f"{node} cannot be reached. {self.metadata.unreachable_words()}")
+            self._fail(line, f"{node} cannot be reached. {self.metadata.describe_connection_failures()}")
         elif now - max(line.heard_ms, line.waiting[0].since_ms) >= self._timeout_ms:
-            self._fail(line, f"{node} was not ready in {self._timeout_ms:.0f} ms. {self.metadata.unreachable_words()}")
+            self._fail(
+                line,
+                f"{node} was not ready in {self._timeout_ms:.0f} ms. {self.metadata.describe_connection_failures()}",
+            )
         line.tried = line.tried or not failed
 
     def _fail(self, line: _Line, why: str) -> None:
@@ -264,20 +267,20 @@ class BlockingClient(Closing):
     def _give_up_silent(self, now: float) -> float:
         """Leave nodes that have said nothing for too long. Returns how long until this must be looked at again."""
         known = self.metadata.snapshot
-        look_again_ms = self._backoff_ms if any(line.waiting for line in self._lines.values()) else SUSPICIOUS_MS
+        look_again_ms = self._backoff_ms if any(line.waiting for line in self._lines.values()) else UNRESPONSIVE_MS
         for node_id in {*self._lines, *known.nodes}:
-            silence_ms = self._client.silence_ms(node_id, now)
+            unresponsive_ms = self._client.unresponsive_ms(node_id, now)
             limit_ms = min(self._silence_ms * 2.0 ** min(self._times_silent.get(node_id, 0), 30), self._silence_ms_max)
-            if silence_ms >= limit_ms:
+            if unresponsive_ms >= limit_ms:
                 self._times_silent[node_id] = self._times_silent.get(node_id, 0) + 1
                 self._leave(node_id, f"did not answer within {limit_ms:.0f} ms", now)
-            elif silence_ms >= SUSPICIOUS_MS:
+            elif unresponsive_ms >= UNRESPONSIVE_MS:
                 self.metadata.request_update()
                 if not known.is_bootstrap and node_id not in known.nodes:
                     self._leave(node_id, "said nothing, and has left the cluster", now)
-            if 0 < silence_ms < limit_ms:
+            if 0 < unresponsive_ms < limit_ms:
                 # What is left may be less than the clock can tell: then the time would never come.
-                look_again_ms = min(look_again_ms, max(limit_ms - silence_ms, _LEAST_WAIT_MS))
+                look_again_ms = min(look_again_ms, max(limit_ms - unresponsive_ms, _LEAST_WAIT_MS))
         return look_again_ms
 
     def _leave(self, node_id: int, why: str, now: float) -> None:

@@ -31,7 +31,7 @@ from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classificati
 POLL_INTERVAL_MS = 10.0
 """When to look again while no node can be used, or while the leader of a partition is unknown."""
 
-UNKNOWN_TOPIC_MS_MAX = 5_000.0
+MAX_UNKNOWN_TOPIC_MS = 5_000.0
 """How long brokers may not know a topic that was created a moment ago."""
 
 _CONCURRENT_PAUSE_MS = 20.0
@@ -201,7 +201,7 @@ class PendingRequests:
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
             call.unknown_since.pop(key, None)
-        elif now - call.unknown_since.setdefault(key, now) >= UNKNOWN_TOPIC_MS_MAX:
+        elif now - call.unknown_since.setdefault(key, now) >= MAX_UNKNOWN_TOPIC_MS:
             self._fail(call, key, error, Verdict.FATAL, now)
 
     def _new_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:

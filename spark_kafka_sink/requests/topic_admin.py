@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from spark_kafka_sink.client.new_topic import NewTopic, in_brackets, remedy
+from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -67,7 +67,7 @@ def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
     (row,) = client.send(CreateTopic(topic)).topics
     if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
         where = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
-        context = f"{where} does not exist and could not be created{in_brackets(row)}"
+        context = f"{where} does not exist and could not be created{broker_message_suffix(row)}"
         raise broker_error(row.error_code, context, remedy(row.error_code))
 
 

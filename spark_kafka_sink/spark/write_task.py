@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_kafka_sink.client.backoff import wait_seconds
+from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeadLetterError,
@@ -147,7 +147,7 @@ class Writing:
         self._blocked_ms = 0.0
         config = self.producer.config
         self._waiting_bytes_max = config.buffer_memory
-        self._answer_seconds_max = wait_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
+        self._answer_seconds_max = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
         self._pace = None if self.options.bytes_per_second is None else Pace(self.options.bytes_per_second)
         self._failures = Failures(self.report.task)
         self._before = self.producer.totals()

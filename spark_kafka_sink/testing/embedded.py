@@ -16,7 +16,7 @@ from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles, sole_use_of
 from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
-from spark_kafka_sink.network.system import PORT_MAX
+from spark_kafka_sink.network.system import MAX_PORT
 from spark_kafka_sink.testing.faults import Faults
 from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
 from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
@@ -129,8 +129,8 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     seed                 of everything in `control` that is left to chance
     """
     _check_security(tls=tls, users=users, security=security)
-    if not 0 <= port <= PORT_MAX - max(nodes - 1, 0):
-        raise ConfigurationError(f"{nodes} nodes from port {port} on: ports are numbers up to {PORT_MAX}, or 0 for any")
+    if not 0 <= port <= MAX_PORT - max(nodes - 1, 0):
+        raise ConfigurationError(f"{nodes} nodes from port {port} on: ports are numbers up to {MAX_PORT}, or 0 for any")
     config = ClusterConfig(
         nodes=nodes,
         auto_create_topics=auto_create_topics,

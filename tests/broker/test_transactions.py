@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.broker.transactions import (
-    EPOCH_MAX,
+    MAX_EPOCH,
     ProducerIdentity,
     TopicPartition,
     Transaction,
@@ -168,7 +168,7 @@ def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinato
 
 def test_when_the_epochs_of_an_id_are_used_up_there_is_a_new_id(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
-    coordinator.transactions["x"].epoch = EPOCH_MAX - 1
+    coordinator.transactions["x"].epoch = MAX_EPOCH - 1
     fresh = init(coordinator)
     assert (fresh.producer_id != identity.producer_id, fresh.epoch) == (True, 0)
 
@@ -177,8 +177,8 @@ def test_in_version_2_an_end_that_uses_up_the_epochs_gives_a_new_id_and_may_be_r
     coordinator: TransactionCoordinator,
 ) -> None:
     producer_id = init(coordinator).producer_id
-    coordinator.transactions["x"].epoch = EPOCH_MAX - 1
-    last = ProducerIdentity(producer_id, EPOCH_MAX - 1)
+    coordinator.transactions["x"].epoch = MAX_EPOCH - 1
+    last = ProducerIdentity(producer_id, MAX_EPOCH - 1)
     add(coordinator, last, version=2)
     fresh = end(coordinator, last, version=2)
     assert (fresh.error, fresh.epoch, fresh.producer_id != producer_id) == (0, 0, True)
@@ -229,10 +229,10 @@ def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_lat
     coordinator.completes_later = lambda transaction: True
     identity = init(coordinator)
     transaction = coordinator.transactions["x"]
-    transaction.epoch = EPOCH_MAX - 1
-    last = ProducerIdentity(identity.producer_id, EPOCH_MAX - 1)
+    transaction.epoch = MAX_EPOCH - 1
+    last = ProducerIdentity(identity.producer_id, MAX_EPOCH - 1)
     assert add(coordinator, last, version=2) == 0
     following = end(coordinator, last, version=2)
     assert following.producer_id != identity.producer_id
     coordinator.complete(transaction)
-    assert markers.written == [(PARTITION, identity.producer_id, EPOCH_MAX, True)]
+    assert markers.written == [(PARTITION, identity.producer_id, MAX_EPOCH, True)]

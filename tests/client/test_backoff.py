@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryTime
 
 
 def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:
@@ -33,7 +33,7 @@ def test_the_same_random_numbers_give_the_same_waits() -> None:
 
 
 def test_what_fails_at_one_moment_waits_equally_long_and_what_fails_later_does_not() -> None:
-    shared = SharedBackoff(ExponentialBackoff(100, 10_000, Random(1)))
+    shared = SharedRetryTime(ExponentialBackoff(100, 10_000, Random(1)))
     together = {shared.until(5_000, 2) for _ in range(10)}
     assert len(together) == 1
     assert 5_000 + 0.8 * 400 <= together.pop() <= 5_000 + 1.2 * 400

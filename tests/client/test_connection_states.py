@@ -169,23 +169,23 @@ def test_an_authentication_failure_has_its_own_state_until_the_next_success(stat
 
 def test_a_node_refuses_when_it_has_done_so_at_its_last_address(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
-    assert not states.refuses(1)
+    assert not states.has_rejected_credentials(1)
     states.connecting(NODE, 0)
     states.authentication_failed(1, 0, AuthenticationError("unknown user"))
-    assert not states.refuses(1), "there is another address"
+    assert not states.has_rejected_credentials(1), "there is another address"
     states.connecting(NODE, 2_000)
-    assert not states.refuses(1), "it is being tried"
+    assert not states.has_rejected_credentials(1), "it is being tried"
     states.disconnected(1, 2_000)
-    assert states.refuses(1), "the other address does not help"
+    assert states.has_rejected_credentials(1), "the other address does not help"
     make_ready(states, NODE, 9_000)
-    assert not states.refuses(1)
+    assert not states.has_rejected_credentials(1)
 
 
 def test_a_node_refuses_when_it_ends_a_connection_that_stood(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     states.authentication_failed(1, 0, AuthenticationError("the token has expired"))
-    assert states.refuses(1)
+    assert states.has_rejected_credentials(1)
 
 
 def test_a_throttled_node_is_not_ready_until_its_time_is_over(states: ConnectionStates) -> None:

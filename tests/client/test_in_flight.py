@@ -28,8 +28,8 @@ def answer(correlation_id: int) -> memoryview:
     return memoryview(b"".join(encode_response(InitProducerIdResponse(producer_id=7), 4, correlation_id)))
 
 
-def waiting(*requests: InFlightRequest, per_node_max: int = 5) -> InFlightRequests:
-    all_waiting = InFlightRequests(per_node_max)
+def waiting(*requests: InFlightRequest, max_per_node: int = 5) -> InFlightRequests:
+    all_waiting = InFlightRequests(max_per_node)
     for request in requests:
         all_waiting.add(request)
     return all_waiting
@@ -38,8 +38,8 @@ def waiting(*requests: InFlightRequest, per_node_max: int = 5) -> InFlightReques
 def test_answers_belong_to_the_oldest_request() -> None:
     first, second = in_flight(1), in_flight(2)
     requests = waiting(first, second)
-    assert requests.answered(1, answer(1))[0] is first
-    taken, message = requests.answered(1, answer(2))
+    assert requests.complete_next(1, answer(1))[0] is first
+    taken, message = requests.complete_next(1, answer(2))
     assert taken is second
     assert isinstance(message, InitProducerIdResponse)
     assert message.producer_id == 7
@@ -48,20 +48,20 @@ def test_answers_belong_to_the_oldest_request() -> None:
 
 def test_an_answer_to_another_request_is_refused_and_takes_nothing_off() -> None:
     requests = waiting(in_flight(1), in_flight(2))
-    with pytest.raises(DecodeError, match=r"answer to request 2, where that to request 1 \(INIT_PRODUCER_ID\)"):
-        requests.answered(1, answer(2))
+    with pytest.raises(DecodeError, match=r"response to request 2 instead of request 1 \(INIT_PRODUCER_ID\)"):
+        requests.complete_next(1, answer(2))
     assert requests.count(1) == 2
 
 
 def test_an_answer_without_a_request_is_refused() -> None:
-    with pytest.raises(DecodeError, match="nothing was asked"):
-        waiting(in_flight(1, node_id=2)).answered(1, answer(1))
+    with pytest.raises(DecodeError, match="no request is in flight"):
+        waiting(in_flight(1, node_id=2)).complete_next(1, answer(1))
 
 
 @pytest.mark.parametrize("cut", range(4))
 def test_an_answer_too_short_for_its_header_is_refused(cut: int) -> None:
     with pytest.raises(DecodeError):
-        waiting(in_flight(1)).answered(1, answer(1)[:cut])
+        waiting(in_flight(1)).complete_next(1, answer(1)[:cut])
 
 
 def test_the_newest_request_is_the_one_that_needs_no_answer() -> None:
@@ -84,7 +84,7 @@ def test_more_can_be_sent_only_when_the_newest_is_written_and_there_is_room() ->
     requests.add(in_flight(2))
     assert not requests.can_send_more(1), "two are waiting"
     assert requests.can_send_more(2), "another node is another connection"
-    requests.answered(1, answer(1))
+    requests.complete_next(1, answer(1))
     assert requests.can_send_more(1)
 
 
@@ -108,8 +108,8 @@ def test_any_request_past_its_time_gives_its_node_away() -> None:
 
 def test_throttled_time_does_not_count() -> None:
     requests = waiting(in_flight(1, timeout_ms=1_000), in_flight(2, node_id=2, timeout_ms=1_000))
-    requests.throttled(1, 300)
-    requests.throttled(1, 400)
+    requests.extend_deadlines(1, 300)
+    requests.extend_deadlines(1, 400)
     assert list(requests.timed_out_requests(1_000)) == [2]
     assert list(requests.timed_out_requests(1_700)) == [1, 2]
 

@@ -5,26 +5,26 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
-from spark_kafka_sink.client.metadata_merge import PARTITIONS_MAX, Merged, merge_answer
+from spark_kafka_sink.client.metadata_merge import MAX_PARTITIONS, MetadataMerge, merge_response
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic
 
-EMPTY = Merged(ClusterSnapshot())
+EMPTY = MetadataMerge(ClusterSnapshot())
 
 
 def merge(
-    before: Merged,
+    before: MetadataMerge,
     answer: MetadataResponse,
     *,
     version: int = 12,
     partial: bool = False,
     retain: Callable[[str], bool] = lambda name: True,
-) -> Merged:
-    return merge_answer(before.snapshot, before.epochs, answer, version=version, partial=partial, retain=retain)
+) -> MetadataMerge:
+    return merge_response(before.snapshot, before.epochs, answer, version=version, partial=partial, retain=retain)
 
 
-def leader(merged: Merged, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
+def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
     found = merged.snapshot.partition(name, index)
     return (None, None) if found is None else (found.leader, found.leader_epoch)
 
@@ -38,7 +38,7 @@ def test_an_answer_becomes_nodes_topics_and_leaders() -> None:
     assert (snapshot.topic_id("t"), snapshot.topic_name(ID_1)) == (ID_1, "t")
     assert (snapshot.cluster_id, snapshot.controller) == ("cluster", Node(0, "b0", 9092))
     assert not snapshot.is_bootstrap
-    assert merged.progressed
+    assert merged.has_changes
 
 
 def test_a_snapshot_cannot_be_changed() -> None:
@@ -64,7 +64,7 @@ def test_partitions_are_sorted_and_may_have_gaps() -> None:
 
 
 def test_a_partition_that_is_named_twice_or_has_an_impossible_number_does_not_count() -> None:
-    numbers = (1, 0, 1, -5, PARTITIONS_MAX, 2**31 - 1)
+    numbers = (1, 0, 1, -5, MAX_PARTITIONS, 2**31 - 1)
     merged = merge(EMPTY, metadata_answer(topic("t", [partition(index, leader=1) for index in numbers])))
     assert [one.index for one in merged.snapshot.topics["t"].partitions] == [0, 1]
 
@@ -73,7 +73,7 @@ def test_an_older_leader_epoch_is_not_believed() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
     stale = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=9)], topic_id=ID_1)))
     assert leader(stale) == (1, 10)
-    assert not stale.progressed
+    assert not stale.has_changes
     assert leader(merge(stale, metadata_answer(topic("t", [partition(0, 2, epoch=11)], topic_id=ID_1)))) == (2, 11)
 
 
@@ -81,7 +81,7 @@ def test_the_same_epoch_again_is_believed_but_is_no_progress() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     again = merge(known, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     assert leader(again) == (1, 10)
-    assert not again.progressed
+    assert not again.has_changes
 
 
 def test_a_topic_created_again_under_another_id_begins_with_new_epochs() -> None:

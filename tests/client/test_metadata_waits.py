@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.metadata import ADDRESSES_REMEMBERED, Metadata
+from spark_kafka_sink.client.metadata import MAX_REPORTED_ADDRESSES, Metadata
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError, MetadataTimeoutError, ProducerClosedError
 from tests.client.answers import metadata_answer, topic
 from tests.fake_system import FakeSystem
@@ -62,7 +62,7 @@ def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
 
 
 def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metadata) -> None:
-    with pytest.raises(MetadataTimeoutError, match="No broker has answered"):
+    with pytest.raises(MetadataTimeoutError, match="No broker has responded"):
         metadata.await_update(metadata.version, 0)
     metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")
     metadata.connection_failed(0, "b:9092 (10.0.0.2)", "timed out")
@@ -72,14 +72,14 @@ def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metada
     assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
     assert "refused once" not in str(failure.value)
     answered(metadata)
-    assert "refused" not in metadata.unreachable_words()
+    assert "refused" not in metadata.describe_connection_failures()
 
 
 def test_failed_addresses_are_remembered_within_a_bound(metadata: Metadata) -> None:
     for index in range(1_000):
         metadata.connection_failed(index, f"host{index}:1", "gone")
-    assert metadata.unreachable_words().count("gone") == ADDRESSES_REMEMBERED
-    assert "host999" in metadata.unreachable_words()
+    assert metadata.describe_connection_failures().count("gone") == MAX_REPORTED_ADDRESSES
+    assert "host999" in metadata.describe_connection_failures()
 
 
 def test_a_fatal_error_ends_every_wait_until_an_answer_comes_after_all(metadata: Metadata) -> None:

@@ -20,21 +20,25 @@ def metadata() -> Metadata:
 
 def test_what_is_known_of_a_topic_without_an_error_says_what_was_answered(metadata: Metadata) -> None:
     settled(metadata, "a")
-    assert metadata.unknown_words("b").startswith("No broker has answered")
+    assert metadata.describe_missing_metadata("b").startswith("No broker has responded")
     metadata.add_topic("b", 10)
     answer(metadata, metadata_answer(), 10)
-    assert metadata.unknown_words("b") == "Brokers answered, but their answer leaves this topic out."
+    assert (
+        metadata.describe_missing_metadata("b") == "Brokers responded, but their response does not contain this topic."
+    )
     metadata.request_update()
     answer(metadata, metadata_answer(topic("b")), 200)
-    assert metadata.unknown_words("a") == "Brokers answered, but their answer leaves this topic out."
+    assert (
+        metadata.describe_missing_metadata("a") == "Brokers responded, but their response does not contain this topic."
+    )
     answer(metadata, metadata_answer(topic("a"), topic("b")), 400)
-    assert metadata.unknown_words("a").startswith("No broker has answered")
+    assert metadata.describe_missing_metadata("a").startswith("No broker has responded")
 
 
 def test_an_answer_that_is_of_no_use_is_in_the_words(metadata: Metadata) -> None:
     metadata.add_topic("b", 0)
-    metadata.update_failed(0, "A broker answered, but its answer names no broker.")
+    metadata.update_failed(0, "A broker responded, but its response contains no broker.")
     metadata.update_failed(100)
-    assert metadata.unknown_words("b") == "A broker answered, but its answer names no broker."
+    assert metadata.describe_missing_metadata("b") == "A broker responded, but its response contains no broker."
     metadata.connection_failed(1, "b1:9092", "Connection refused")
-    assert metadata.unknown_words("b") == "Tried: b1:9092: Connection refused"
+    assert metadata.describe_missing_metadata("b") == "Tried: b1:9092: Connection refused"

@@ -122,8 +122,8 @@ def test_requests_with_and_without_answers_mix() -> None:
 
 
 def test_correlation_ids_ascend_and_stay_below_those_of_the_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert network_client.CORRELATION_ID_MAX <= MIN_RESERVED_CORRELATION_ID
-    monkeypatch.setattr(network_client, "CORRELATION_ID_MAX", 3)
+    assert network_client.MAX_CORRELATION_ID <= MIN_RESERVED_CORRELATION_ID
+    monkeypatch.setattr(network_client, "MAX_CORRELATION_ID", 3)
     rig = Rig()
     ids = []
     for _ in range(4):

@@ -23,7 +23,7 @@ def test_a_request_that_times_out_takes_its_connection_and_all_its_requests_with
     assert rig.now == sent + 1_000, "neither early nor late"
     assert failed_in_order(rig, 3)
     assert all(response.timed_out for response in rig.responses)
-    assert "broker 0 (b0:9092) did not answer, silent for 1 s (request.timeout.ms)" in rig.responses[0].reason
+    assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
     assert rig.client.connection_failed(0)
     rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(PID)
     rig.pass_time(100)
@@ -36,7 +36,7 @@ def test_a_request_may_have_a_time_limit_of_its_own() -> None:
     rig.send(timeout_ms=200)
     rig.poll_until(lambda: bool(rig.responses))
     assert rig.now == sent + 200
-    assert rig.responses[0].reason == "broker 0 (b0:9092) did not answer, silent for 0.2 s"
+    assert rig.responses[0].reason == "broker 0 (b0:9092) did not respond within 0.2 s"
 
 
 def test_a_lost_connection_fails_its_requests_in_order_and_asks_for_metadata() -> None:
@@ -122,7 +122,7 @@ def test_a_connection_that_does_not_come_about_is_given_up_and_its_time_grows() 
     pauses = [after - before for before, after in pairwise(times)]
     assert 800 <= pauses[0] <= 1_400
     assert all(3_000 <= pause <= 6_000 for pause in pauses[3:])
-    assert "no connection within" in rig.metadata.unreachable_words()
+    assert "no connection within" in rig.metadata.describe_connection_failures()
 
 
 def test_a_channel_that_never_becomes_ready_is_given_up_like_any_other_attempt(
@@ -166,7 +166,7 @@ def test_a_name_that_is_lost_is_looked_up_again() -> None:
     rig.system.names["b1"] = []
     assert not rig.client.ready(rig.node(1), rig.now)
     assert rig.client.connection_failed(1)
-    assert "b1:9092: the name cannot be resolved" in rig.metadata.unreachable_words()
+    assert "b1:9092: the name cannot be resolved" in rig.metadata.describe_connection_failures()
     del rig.system.names["b1"]
     rig.make_ready(1)
 
@@ -188,7 +188,7 @@ def test_an_idle_connection_that_was_closed_is_nobodys_fault() -> None:
     rig.pass_time(6_000)
     rig.pass_time(1_000)
     assert rig.broker.closed > 0
-    assert "idle" not in rig.metadata.unreachable_words()
+    assert "idle" not in rig.metadata.describe_connection_failures()
     rig.make_ready()
 
 

@@ -46,7 +46,7 @@ def test_an_unreachable_broker_is_logged_once_as_a_warning_and_its_return_as_inf
         assert len(rig.system.connects) > 50, "it is tried again and again"
         warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(warnings) == 1
-        assert warnings[0] == "No connection: b0:9092: Connection refused"
+        assert warnings[0] == "Connection failed: b0:9092: Connection refused"
         rig.system.listen("b0", 9092, rig.broker)
         rig.bootstrapped()
         rig.make_ready()

@@ -28,7 +28,7 @@ def test_when_a_listener_hangs_up_the_error_suggests_another_protocol() -> None:
     rig = Rig(1)
     rig.system.listen("b0", 9092, NoKafka())
     rig.pass_time(3_000)
-    assert "security.protocol" in rig.metadata.unreachable_words()
+    assert "security.protocol" in rig.metadata.describe_connection_failures()
 
 
 def garbage(connection: FakeConnection, data: bytes) -> None:
@@ -71,7 +71,7 @@ def test_an_answer_with_the_wrong_correlation_id_ends_the_connection() -> None:
     received.answer(PID, correlation_id=received.header.correlation_id + 1)
     rig.poll_until(lambda: bool(rig.responses))
     assert failed_in_order(rig, 3)
-    assert "answer to request" in rig.responses[0].reason
+    assert "response to request" in rig.responses[0].reason
     rig.make_ready()
 
 
@@ -112,7 +112,7 @@ def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() 
     received.answer_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
     rig.poll_until(lambda: bool(rig.responses))
     assert failed_in_order(rig, 3)
-    assert "unintelligible" in rig.responses[0].reason
+    assert "sent an invalid response" in rig.responses[0].reason
 
 
 def test_an_answer_without_a_request_ends_the_connection() -> None:

@@ -27,12 +27,12 @@ def test_only_what_was_asked_for_is_compared() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (error_codes.TOPIC_AUTHORIZATION_FAILED, "the right Create"),
-        (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the right Create"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "the permission Create"),
+        (error_codes.CLUSTER_AUTHORIZATION_FAILED, "the permission Create"),
         (error_codes.POLICY_VIOLATION, "create.topic.policy.class.name"),
         (error_codes.INVALID_REPLICATION_FACTOR, "at most as many replicas as there are brokers"),
-        (error_codes.INVALID_PARTITIONS, "-1 leaves it to the brokers"),
-        (error_codes.INVALID_CONFIG, "names and values are those of Kafka's topics"),
+        (error_codes.INVALID_PARTITIONS, "-1 for the brokers' default"),
+        (error_codes.INVALID_CONFIG, "names and values are those of Kafka's topic settings"),
     ],
 )
 def test_a_refusal_says_what_to_do(code: int, words: str) -> None:

@@ -7,14 +7,14 @@ import pytest
 from spark_kafka_sink.client.versions import (
     CLIENT_THROTTLES_FROM,
     FinalizedFeatures,
-    NodeVersions,
+    NodeApiVersions,
     api_versions_request,
     newest_features,
     node_versions,
     older_api_versions_version,
     software_version,
     throttle_ms,
-    valid_software_text,
+    to_valid_software_text,
 )
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol.message import ApiKey
@@ -33,40 +33,44 @@ SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 PRODUCE = ProduceRequest.VERSIONS
 
 
-def speaking(produce: VersionRange | None) -> NodeVersions:
-    return NodeVersions("broker 1 (b:9092)", {} if produce is None else {ApiKey.PRODUCE: produce})
+def speaking(produce: VersionRange | None) -> NodeApiVersions:
+    return NodeApiVersions("broker 1 (b:9092)", {} if produce is None else {ApiKey.PRODUCE: produce})
 
 
 def test_the_highest_common_version_is_used() -> None:
-    assert speaking(VersionRange(0, PRODUCE.max + 5)).usable(ApiKey.PRODUCE) == PRODUCE.max
-    assert speaking(VersionRange(0, 9)).usable(ApiKey.PRODUCE) == 9
-    assert speaking(VersionRange(5, 12)).usable(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
+    assert speaking(VersionRange(0, PRODUCE.max + 5)).latest_usable_version(ApiKey.PRODUCE) == PRODUCE.max
+    assert speaking(VersionRange(0, 9)).latest_usable_version(ApiKey.PRODUCE) == 9
+    assert speaking(VersionRange(5, 12)).latest_usable_version(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
 
 
 @pytest.mark.parametrize(
     ("theirs", "allowed", "words"),
     [
-        (VersionRange(90, 99), None, r"too new: of the API PRODUCE \(0\) it speaks the versions 90-99"),
+        (VersionRange(90, 99), None, r"too new: it supports the versions 90-99 of the API PRODUCE \(0\)"),
         (VersionRange(0, PRODUCE.min - 1), None, f"too old: .* the versions 0-{PRODUCE.min - 1}"),
-        (VersionRange(5, 9), VersionRange(10, 12), "it speaks the versions 5-9, and 10-12 would be needed"),
+        (
+            VersionRange(5, 9),
+            VersionRange(10, 12),
+            r"versions 5-9 of the API PRODUCE \(0\), and this client needs one of 10-12",
+        ),
         (VersionRange(5, 9), VersionRange(3, 4), "too new"),
-        (None, None, r"does not know the API PRODUCE \(0\)"),
+        (None, None, r"does not support the API PRODUCE \(0\)"),
     ],
 )
 def test_without_a_common_version_the_error_names_broker_api_and_versions(
     theirs: VersionRange | None, allowed: VersionRange | None, words: str
 ) -> None:
     with pytest.raises(UnsupportedVersionError) as failure:
-        speaking(theirs).usable(ApiKey.PRODUCE, allowed)
+        speaking(theirs).latest_usable_version(ApiKey.PRODUCE, allowed)
     assert "broker 1 (b:9092)" in str(failure.value)
     assert re.search(words, str(failure.value))
 
 
 def test_the_kafka_that_brought_an_api_is_named_where_a_broker_lacks_it() -> None:
     with pytest.raises(
-        UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* It is older than Kafka 3\.0, or does"
+        UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* The broker is older than Kafka 3\.0, or does"
     ):
-        speaking(None).usable(ApiKey.LIST_TRANSACTIONS)
+        speaking(None).latest_usable_version(ApiKey.LIST_TRANSACTIONS)
 
 
 def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
@@ -84,13 +88,13 @@ def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
 
 
 def test_the_features_of_the_highest_epoch_win_and_what_is_known_stays() -> None:
-    def node(epoch: int, level: int) -> NodeVersions:
-        return NodeVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
+    def node(epoch: int, level: int) -> NodeApiVersions:
+        return NodeApiVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
 
     known = FinalizedFeatures(5, {"transaction.version": 1})
     assert newest_features([node(4, 9), node(7, 2)], known).levels["transaction.version"] == 2
     assert newest_features([node(4, 9)], known) is known
-    assert newest_features([NodeVersions("old broker", {})], known) is known
+    assert newest_features([NodeApiVersions("old broker", {})], known) is known
 
 
 def test_after_a_refusal_an_older_version_is_tried_which_the_broker_may_choose() -> None:
@@ -109,7 +113,7 @@ def test_our_software_is_named_in_characters_that_brokers_take() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "0.1.0+local.7", "1!2.0", "-dev-", "", "é", "1.0\n"])
 def test_any_version_becomes_one_that_brokers_take(version: str) -> None:
-    assert SOFTWARE_TEXT.fullmatch(valid_software_text(version))
+    assert SOFTWARE_TEXT.fullmatch(to_valid_software_text(version))
     assert SOFTWARE_TEXT.fullmatch(software_version())
 
 

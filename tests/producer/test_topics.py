@@ -226,7 +226,7 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
         leaving_out.setattr(handler_module(ApiKey.METADATA), "handle", lambda context, request: answer)
         error = producer.send("left-out", b"v").exception(0)
     assert isinstance(error, MetadataTimeoutError)
-    assert "Brokers answered, but their answer leaves this topic out." in str(error)
+    assert "Brokers responded, but their response does not contain this topic." in str(error)
     assert metadata_requests(cluster) - asked < 40
 
 

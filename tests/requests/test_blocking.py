@@ -24,16 +24,16 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    client = BlockingClient(config, silence_ms=SILENCE_MS, system=system)
+    client = BlockingClient(config, unresponsive_ms=SILENCE_MS, system=system)
     client.topic("t")
-    whole = NetworkClient.silence_ms
+    whole = NetworkClient.unresponsive_ms
 
-    def silence_ms(asked: NetworkClient, node_id: int, now: float) -> float:
+    def unresponsive_ms(asked: NetworkClient, node_id: int, now: float) -> float:
         assert system.selects < 10_000, "it spins"
         found = whole(asked, node_id, now)
         return SILENCE_MS - TOO_LITTLE_MS if abs(found - SILENCE_MS) < 1 else found
 
-    monkeypatch.setattr(NetworkClient, "silence_ms", silence_ms)
+    monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
     client.topic("t", fresh=True)
     assert system.now() > 50_000 + SILENCE_MS

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, Fin
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
-from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, UNKNOWN_TOPIC_MS_MAX, Attempt, Call, PendingRequests
+from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, POLL_INTERVAL_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Leader, Route
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopic
@@ -321,7 +321,7 @@ def test_ends_a_key_whose_topic_stays_unknown(engine: Engine) -> None:
     while not call.is_done:
         assert engine.send() == []
         engine.wait()
-    assert engine.now == pytest.approx(UNKNOWN_TOPIC_MS_MAX, abs=2 * POLL_INTERVAL_MS)
+    assert engine.now == pytest.approx(MAX_UNKNOWN_TOPIC_MS, abs=2 * POLL_INTERVAL_MS)
     with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         call.results()
 

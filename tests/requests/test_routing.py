@@ -49,7 +49,7 @@ def test_route_to_one_broker_is_that_broker() -> None:
 def test_unknown_leader_requests_metadata() -> None:
     routes = routing()
     version = routes._metadata.request_update()
-    routes._metadata._wants_full = False
+    routes._metadata._full_update_requested = False
     assert routes.find(Leader("t", 0), 0) is None
-    assert routes._metadata._wants_full
+    assert routes._metadata._full_update_requested
     assert version is not None

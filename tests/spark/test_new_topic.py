@@ -96,7 +96,7 @@ def test_settings_that_may_not_be_seen_are_a_warning(broker: EmbeddedBroker, cap
     ("code", "words"),
     [
         (error_codes.POLICY_VIOLATION, "A policy of the cluster"),
-        (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the right Create on the topic"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the permission Create on the topic"),
     ],
 )
 def test_what_the_cluster_refuses_comes_in_words_before_the_first_task(

@@ -33,8 +33,8 @@ def logging_as_in_a_worker(*handlers: logging.Handler, level: int = logging.NOTS
 def test_a_warning_in_a_worker_has_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
         show_log()
-        logging.getLogger("spark_kafka_sink.client.connections").warning("No connection: %s", "a:1")
-    line = rf"{TIME} WARNING spark_kafka_sink\.client\.connections: No connection: a:1\n"
+        logging.getLogger("spark_kafka_sink.client.connections").warning("Connection failed: %s", "a:1")
+    line = rf"{TIME} WARNING spark_kafka_sink\.client\.connections: Connection failed: a:1\n"
     assert re.fullmatch(line, capsys.readouterr().err)
 
 

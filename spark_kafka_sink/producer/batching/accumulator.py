@@ -40,7 +40,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedBackoff
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryTime
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
@@ -103,7 +103,9 @@ class RecordAccumulator:
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
         self._lock = threading.Lock()
-        self._backoff = SharedBackoff(ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random))
+        self._backoff = SharedRetryTime(
+            ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
+        )
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
         self._incomplete = IncompleteBatches()
         self._filler = BatchFiller(

@@ -14,8 +14,9 @@ unless the sequence is set again.
     IN_FLIGHT   in a request                                     CLOSED, DONE
     DONE        acknowledged, failed or split                    -
 
-`MOVES` is this table; a move that is not in it raises. Being done and being off the wire are different facts: a batch
-that expires in flight is done while the socket may still read its bytes. Its memory returns to the pool when both hold.
+`TRANSITIONS` is this table; any other transition raises. Being done and being off the wire are different facts: a
+batch that expires in flight is done while the socket may still read its bytes. Its memory returns to the pool when both
+hold.
 
 Only the methods of this class change its fields. They are guarded by the accumulator's lock while the batch is in its
 queue, OPEN or CLOSED; belong to the thread that pinned it while PINNED; and to the sender's thread since it has left
@@ -57,11 +58,11 @@ class BatchState(Enum):
     DONE = "done"
 
     moves: tuple[BatchState, ...]
-    """The row of MOVES for this state: an attribute is found faster than a key."""
+    """The row of TRANSITIONS for this state: an attribute is found faster than a key."""
 
 
 OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
-MOVES: dict[BatchState, tuple[BatchState, ...]] = {
+TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
     OPEN: (PINNED, DRAINED, CLOSED, DONE),
     PINNED: (OPEN, CLOSED, DONE),
     DRAINED: (CLOSED, DONE),
@@ -69,7 +70,7 @@ MOVES: dict[BatchState, tuple[BatchState, ...]] = {
     IN_FLIGHT: (CLOSED, DONE),
     DONE: (),
 }
-for _state, _targets in MOVES.items():
+for _state, _targets in TRANSITIONS.items():
     _state.moves = _targets
 
 

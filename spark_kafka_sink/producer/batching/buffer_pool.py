@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from spark_kafka_sink.client.backoff import wait_seconds
+from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
 _SPARSE_SHARE = 8
@@ -84,7 +84,7 @@ class BufferPool:
                 self._serve()
             if waiting is not None:
                 waiting()
-            waiter.asleep.acquire(timeout=wait_seconds(block_ms))
+            waiter.asleep.acquire(timeout=lock_timeout_seconds(block_ms))
         finally:
             with self._lock:
                 if waiter in self._waiters:

@@ -24,7 +24,7 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
 from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
 _log = logging.getLogger(__name__)
 
 
-class Loss(NamedTuple):
+class ConnectionLoss(NamedTuple):
     """Records that failed when no caller was left to look at their futures."""
 
     records: int
@@ -81,7 +81,7 @@ class Deliveries:
         self._stored_ms = 0.0
         self.unwatched = False
         """The producer was dropped: what fails from now on is added to `loss`, for the log."""
-        self.loss: Loss | None = None
+        self.loss: ConnectionLoss | None = None
 
     # --- answers
 
@@ -140,7 +140,7 @@ class Deliveries:
                 fatal = error if outcome.fatal else fatal
         return fatal
 
-    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: NodeVersions | None, now: float) -> Outcome:
+    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: NodeApiVersions | None, now: float) -> Outcome:
         batch.off_wire()
         success = SUCCESSES.get(answer.code)
         if success is not None:
@@ -221,7 +221,7 @@ class Deliveries:
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         if self.unwatched:
-            before = self.loss or Loss(0, error)
+            before = self.loss or ConnectionLoss(0, error)
             self.loss = before._replace(records=before.records + batch.record_count)
         fail_futures(batch, error, by_record)
         self._accumulator.finish(batch)

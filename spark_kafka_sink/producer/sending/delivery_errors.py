@@ -65,8 +65,8 @@ def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClie
         return _silent(batch.error)
     if batch.error is not None:
         return batch.error
-    if metadata.has_unreachable:
-        return DisconnectedError(metadata.unreachable_words())
+    if metadata.has_connection_failures:
+        return DisconnectedError(metadata.describe_connection_failures())
     known = metadata.snapshot.partition(topic, partition)
     has_leader = known is not None and known.leader is not None
     return None if has_leader else DisconnectedError("The partition has no leader.")
@@ -80,7 +80,7 @@ def _refused_by(leader: Node | None, client: NetworkClient) -> KafkaSinkError | 
 
 
 def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | None:
-    reason = None if leader is None else metadata.why_unreachable(leader.id)
+    reason = None if leader is None else metadata.connection_failure(leader.id)
     if leader is None or reason is None:
         return None
     reason = reason.removeprefix(f"{leader.address}: ").rstrip(".")

@@ -36,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.partition_states import (
     AWAITING_EPOCH,
@@ -60,7 +60,7 @@ _TAKING_NEW = (PROBING, PIPELINED)
 # --- the rules, one function each; the first two are asked where some requests of the partition are open
 
 
-def may_have_another_on_wire(state: PartitionState, connection: NodeVersions | None) -> bool:
+def may_have_another_on_wire(state: PartitionState, connection: NodeApiVersions | None) -> bool:
     """Rule 1: one request at a time, until this very connection has brought a success under this epoch."""
     return state.phase is PIPELINED and state.confirmed_by is connection
 
@@ -102,7 +102,7 @@ class Idempotence:
         *,
         enabled: bool,
         in_flight_max: int,
-        connection_of: Callable[[int], NodeVersions | None],
+        connection_of: Callable[[int], NodeApiVersions | None],
         transactions: TransactionManager | None = None,
     ) -> None:
         """`connection_of` gives a node's present connection, by its versions: another object after each reconnect."""
@@ -131,7 +131,7 @@ class Idempotence:
     def _next_epoch(self) -> None:
         """The next epoch, for which no broker need be asked; after the last one another producer id is needed."""
         producer_id, epoch = self.id_and_epoch
-        self.id_and_epoch = ProducerIdAndEpoch(producer_id, epoch + 1) if epoch < EPOCH_MAX else NO_PRODUCER_ID
+        self.id_and_epoch = ProducerIdAndEpoch(producer_id, epoch + 1) if epoch < MAX_EPOCH else NO_PRODUCER_ID
 
     # --- the gate
 
@@ -148,7 +148,7 @@ class Idempotence:
         state.sent_to = leader_id
         return True
 
-    def _may_leave(self, state: PartitionState, batch: ProducerBatch, connection: NodeVersions | None) -> bool:
+    def _may_leave(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
         if state.on_wire and not may_have_another_on_wire(state, connection):
             return False
         if state.phase is PIPELINED and state.confirmed_by is not connection:
@@ -185,7 +185,7 @@ class Idempotence:
         if in_doubt and (batch in state.pending or not self.enabled):
             state.in_doubt |= {batch}
 
-    def stored(self, batch: ProducerBatch, connection: NodeVersions | None) -> None:
+    def stored(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
         """A batch's request has ended: the broker at the other end of `connection` has the batch. It may have failed
         before: expired, in flight."""
         state = self._partitions[batch.topic_partition]

@@ -32,7 +32,7 @@ from itertools import pairwise
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records import sequences
@@ -51,7 +51,7 @@ class Phase(Enum):
 
 _NONE: frozenset[ProducerBatch] = frozenset()  # one for all partitions, of which there may be ten thousand
 PROBING, PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH = Phase
-MOVES: dict[Phase, frozenset[Phase]] = {
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     PROBING: frozenset({PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH}),
     PIPELINED: frozenset({PROBING, DRAINING, AWAITING_EPOCH}),
     DRAINING: frozenset({PROBING, REPAIRING, AWAITING_EPOCH}),
@@ -85,7 +85,7 @@ class PartitionState:
         self.on_wire: dict[ProducerBatch, int] = {}  # open requests, and their node; also of batches that have failed
         self.sent_to = -1  # the node of those requests: one for all of them
         self.phase = PROBING
-        self.confirmed_by: NodeVersions | None = None  # while PIPELINED: the connection that has brought a success
+        self.confirmed_by: NodeApiVersions | None = None  # while PIPELINED: the connection that has brought a success
         self.pending: list[ProducerBatch] = []  # in the order of their sequences
         self.in_doubt = _NONE  # batches without an outcome that may be stored
         self.gap: int | None = None
@@ -104,12 +104,12 @@ class PartitionState:
         """A move to the same state is allowed and does nothing."""
         if phase is self.phase:
             return
-        if phase not in MOVES[self.phase]:
+        if phase not in TRANSITIONS[self.phase]:
             raise IllegalStateError(f"{self!r} cannot go on as {phase.value}.")
         self.phase = phase
         self.confirmed_by = None
 
-    def confirm(self, connection: NodeVersions) -> None:
+    def confirm(self, connection: NodeApiVersions) -> None:
         """PROBING -> PIPELINED: this connection has brought a success, and nothing is pending."""
         self.move(PIPELINED)
         self.confirmed_by = connection

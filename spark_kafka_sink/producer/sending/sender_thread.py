@@ -12,7 +12,7 @@ import atexit
 import os
 import threading
 
-from spark_kafka_sink.client.backoff import wait_seconds
+from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import System
@@ -45,11 +45,11 @@ class SenderThread:
         metadata.await_update(last_version, timeout_ms)
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        return event.wait(None if timeout_ms is None else wait_seconds(timeout_ms))
+        return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
     def join(self, timeout_ms: float | None) -> bool:
         assert self._thread is not None
-        self._thread.join(None if timeout_ms is None else wait_seconds(timeout_ms))
+        self._thread.join(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
         return not self._thread.is_alive()
 
     def is_current(self) -> bool:

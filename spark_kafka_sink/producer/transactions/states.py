@@ -11,9 +11,9 @@
     ABORTABLE_ERROR  cannot be committed any more, but aborted          ABORTING, ABORTABLE_ERROR
     FATAL_ERROR      the producer cannot go on                          -
 
-`MOVES` is this table; besides, every state may lead to FATAL_ERROR. Another initialisation, also of READY and under any
-transactional id, leads to a new epoch. A transaction that is PREPARED may be ended by any process that has its
-transactional id, producer id and epoch; the producer that prepared it may initialise again after that.
+`TRANSITIONS` is this table; besides, every state may lead to FATAL_ERROR. Another initialisation, also of READY and
+under any transactional id, leads to a new epoch. A transaction that is PREPARED may be ended by any process that has
+its transactional id, producer id and epoch; the producer that prepared it may initialise again after that.
 
 A call whose time is up leaves its operation pending: the outcome is not known. Only the same call may follow; it then
 waits for the same operation. An abort may also follow a commit whose EndTxn was not sent yet.
@@ -43,7 +43,7 @@ class TransactionState(Enum):
 
 _S = TransactionState
 
-MOVES: dict[TransactionState, frozenset[TransactionState]] = {
+TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
     # Back to UNINITIALIZED where a right was missing; the call may be repeated.
     _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.PREPARED, _S.ABORTABLE_ERROR}),
@@ -77,7 +77,7 @@ ENDING = frozenset({_S.COMMITTING, _S.ABORTING})
 
 def checked_move(source: TransactionState, target: TransactionState, transactional_id: str) -> TransactionState:
     """`target`, if the table allows the move."""
-    if target is not _S.FATAL_ERROR and target not in MOVES[source]:
+    if target is not _S.FATAL_ERROR and target not in TRANSITIONS[source]:
         raise IllegalStateError(
             f"transactional id {transactional_id}: the producer cannot go from '{source.value}' to '{target.value}'. "
             f"Call {_NEXT_CALL[source]}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
+from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.option import Option
@@ -56,7 +56,7 @@ DELIVERY_OPTIONS = (
     ),
     Option(
         "decisionLogReplication",
-        BROKERS_CHOOSE,
+        BROKER_DEFAULT,
         replication,
         "its replicas, if it is created; -1 leaves them to the brokers",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_kafka_sink.client.new_topic import BROKERS_CHOOSE
+from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import INT_MAX, text, whole
 from spark_kafka_sink.option import Parser
 from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
@@ -21,7 +21,7 @@ def topic_name(value: object) -> str:
 
 def number_or_brokers_choice(highest: int) -> Parser:
     """A number from 1, or -1, which leaves it to the brokers."""
-    known = whole(BROKERS_CHOOSE, highest)
+    known = whole(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
         try:
@@ -29,7 +29,7 @@ def number_or_brokers_choice(highest: int) -> Parser:
         except ValueError:
             number = 0
         if number == 0:
-            raise ValueError(f"must be {BROKERS_CHOOSE} or a number from 1 to {highest}")
+            raise ValueError(f"must be {BROKER_DEFAULT} or a number from 1 to {highest}")
         return number
 
     return parse

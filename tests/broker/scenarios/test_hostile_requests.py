@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from spark_kafka_sink.broker import requests
-from spark_kafka_sink.broker.cluster import PARTITIONS_MAX
+from spark_kafka_sink.broker.cluster import MAX_PARTITIONS
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transactions
 from spark_kafka_sink.broker.log import PartitionLog
@@ -97,16 +97,16 @@ def test_a_read_looks_at_the_batches_that_it_gives_and_at_no_others(monkeypatch:
     assert Counted.looked_at < 10
 
 
-@pytest.mark.parametrize("partitions", [MOST, PARTITIONS_MAX, 0, -2])
+@pytest.mark.parametrize("partitions", [MOST, MAX_PARTITIONS, 0, -2])
 def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) -> None:
     broker = Broker()
     creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
     (result,) = broker.ask(CreateTopicsRequest(topics=[creating]), 5).topics
     assert result.error_code == error_codes.INVALID_PARTITIONS
-    assert f"from 1 to {PARTITIONS_MAX - 2}" in result.error_message
+    assert f"from 1 to {MAX_PARTITIONS - 2}" in result.error_message
     for change in (
         lambda: broker.cluster.create_topic("u", partitions),
-        lambda: broker.cluster.add_partitions("t", max(partitions, PARTITIONS_MAX + 1)),
+        lambda: broker.cluster.add_partitions("t", max(partitions, MAX_PARTITIONS + 1)),
     ):
         with pytest.raises(ConfigurationError, match="partitions"):
             change()

@@ -22,7 +22,7 @@ def test_no_resolver_and_no_tls_sees_it_and_the_error_names_it(host: str, monkey
     monkeypatch.setattr(rig.system, "resolve", lambda name, port: asked.append(name))
     for _ in range(10):
         rig.poll(1_000)
-    words = rig.metadata.unreachable_words()
+    words = rig.metadata.describe_connection_failures()
     assert "advertised.listeners" in words
     assert words.isprintable()
     assert asked == []

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, IllegalStateError
-from spark_kafka_sink.producer.batching.batch import MOVES, BatchState, ProducerBatch
+from spark_kafka_sink.producer.batching.batch import TRANSITIONS, BatchState, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_of_call
 from spark_kafka_sink.producer.batching.split import split_batch
@@ -95,7 +95,7 @@ def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
     for step in WAYS[state]:
         step(batch)
     assert batch.state is state
-    if to in MOVES[state]:
+    if to in TRANSITIONS[state]:
         move(batch)
         assert batch.state is to
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending import idempotence
 from spark_kafka_sink.producer.sending.partition_states import PartitionState
@@ -44,7 +44,7 @@ def test_a_seed_plays_the_same_run_again(seed: int) -> None:
     assert requests_of(seed) == requests_of(seed)
 
 
-def no_rule_1(state: PartitionState, connection: NodeVersions | None) -> bool:
+def no_rule_1(state: PartitionState, connection: NodeApiVersions | None) -> bool:
     return True
 
 

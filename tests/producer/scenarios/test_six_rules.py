@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeliveryError,
@@ -40,8 +40,8 @@ def batch_of(records: int = 1) -> ProducerBatch:
     return batch
 
 
-def gate() -> tuple[Idempotence, dict[int, NodeVersions]]:
-    connections: dict[int, NodeVersions] = {0: NodeVersions("b", {}), 1: NodeVersions("b", {})}
+def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
+    connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
     made = Idempotence(enabled=True, in_flight_max=5, connection_of=connections.get)
     made.adopt(ProducerIdAndEpoch(7, 0))
     return made, connections
@@ -96,17 +96,17 @@ def test_without_rule_1_the_second_overtakes_the_first(monkeypatch: pytest.Monke
     assert refuse_the_first_of_two() == [b"2", b"1"]
 
 
-def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
-    connections[0] = NodeVersions("b", {})
+def again_after_a_reconnect(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
+    connections[0] = NodeApiVersions("b", {})
     assert made.admit(batch_of(), 0, 0)
 
 
-def again_after_another_leader(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
+def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     connections[0] = connections[1]  # of the node that leads from now on
     assert made.admit(batch_of(), 0, 0)
 
 
-def again_after_a_failure(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
+def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = batch_of()
     assert made.admit(failing, 0, 0)
     made.off_wire(failing, in_doubt=False)
@@ -114,7 +114,7 @@ def again_after_a_failure(made: Idempotence, connections: dict[int, NodeVersions
     assert made.admit(failing, 0, 0)
 
 
-def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
+def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = batch_of()
     assert made.admit(failing, 0, 0)
     made.off_wire(failing, in_doubt=True)
@@ -122,7 +122,7 @@ def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, Nod
     assert made.admit(batch_of(), 0, 0)
 
 
-def again_after_a_split(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
+def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     too_large, parts = batch_of(2), [batch_of(), batch_of()]
     assert made.admit(too_large, 0, 0)
     for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
@@ -135,7 +135,7 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeVersions])
     assert made.admit(parts[1], 0, 0)
 
 
-def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeVersions]) -> None:
+def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     """Which another partition needs. In this one nothing is open, and nothing has failed."""
     other = TopicPartition("t", 1)
     refused = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
@@ -158,7 +158,7 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeVersio
         again_after_a_new_epoch,
     ],
 )
-def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeVersions]], None]) -> None:
+def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersions]], None]) -> None:
     made, connections = gate()
     first = batch_of()
     assert made.admit(first, 0, 0)
@@ -176,7 +176,7 @@ def test_rule_1_while_requests_are_open_a_reconnect_lets_nothing_out() -> None:
     assert made.admit(first, 0, 0)
     succeed(made, first)
     assert made.admit(batch_of(), 0, 0)
-    connections[0] = NodeVersions("b", {})
+    connections[0] = NodeApiVersions("b", {})
     assert not made.admit(batch_of(), 0, 0)
 
 

@@ -65,17 +65,17 @@ def test_a_listener_that_hangs_up_on_a_request_in_clear_may_expect_sasl_or_tls()
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092", delivery_timeout_ms=40_000)
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, future.done, 50_000)
-    assert "the listener may expect SASL or TLS, see security.protocol" in str(future.exception(0))
+    assert "the listener may expect SASL or TLS, check security.protocol" in str(future.exception(0))
 
 
 def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
     cluster = cluster_that_advertises_an_internal_name()
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
     future = producer.send(ProducerRecord("t", b"v"))
-    run_until(producer, lambda: sender_of(producer).metadata.why_unreachable(0) is not None)
+    run_until(producer, lambda: sender_of(producer).metadata.connection_failure(0) is not None)
     cluster.accept(0)
     assert outcome(producer, future).offset == 0
-    assert sender_of(producer).metadata.why_unreachable(0) is None
+    assert sender_of(producer).metadata.connection_failure(0) is None
 
 
 def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_their_leader_is_gone() -> None:
@@ -104,5 +104,5 @@ def test_a_leader_that_is_silent_is_named_with_the_time_and_what_to_do() -> None
     future = producer.send("t", b"v")
     run_until(producer, future.done)
     words = str(future.exception(0))
-    assert "broker 0 (broker0:9092) did not answer, silent for 1 s (request.timeout.ms). See that broker's log" in words
+    assert "broker 0 (broker0:9092) did not respond within 1 s (request.timeout.ms). See that broker's log" in words
     assert "The records may be stored all the same." in words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -41,7 +41,7 @@ def established(producer: KafkaProducer, *partitions: int) -> None:
 
 
 def at_last_epoch(producer: KafkaProducer, producer_id: int = 77) -> None:
-    sender_of(producer).idempotence.adopt(ProducerIdAndEpoch(producer_id, EPOCH_MAX))
+    sender_of(producer).idempotence.adopt(ProducerIdAndEpoch(producer_id, MAX_EPOCH))
 
 
 def wait(producer: KafkaProducer, *futures: Sent) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX, NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.partition_states import Phase
@@ -14,7 +14,7 @@ from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST = ProducerIdAndEpoch(7, 0)
-CONNECTION = NodeVersions("b", {})
+CONNECTION = NodeApiVersions("b", {})
 
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
@@ -89,7 +89,7 @@ def test_after_a_refusal_of_the_producer_all_that_were_in_flight_get_new_sequenc
 
 @pytest.mark.parametrize("last_epoch", [False, True])
 def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(last_epoch: bool) -> None:
-    made = begun(ProducerIdAndEpoch(7, EPOCH_MAX) if last_epoch else FIRST)
+    made = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
     old = made.id_and_epoch
     (struck,), (healthy, next_one) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
@@ -102,7 +102,7 @@ def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(
 
 
 def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None:
-    made = begun(ProducerIdAndEpoch(7, EPOCH_MAX))
+    made = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
     (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
     assert not made.admit(struck, 0, 0)  # it has no producer id to go under
@@ -111,7 +111,7 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     store(made, first)
     retry(made, second, in_doubt=True)
     assert made.admit(second, 0, 0)  # under the old one
-    assert (second.producer_id, *stamp(second)) == (7, EPOCH_MAX, 2)
+    assert (second.producer_id, *stamp(second)) == (7, MAX_EPOCH, 2)
     new = batch_of(T1)
     assert not made.admit(new, 0, 0)
     store(made, second)

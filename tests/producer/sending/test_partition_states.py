@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import NodeVersions
+from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending import partition_states
@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)
-MOVES = partition_states.MOVES
+TRANSITIONS = partition_states.TRANSITIONS
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 ID = ProducerIdAndEpoch(7, 0)
 
@@ -44,7 +44,7 @@ def batch_of(records: int = 1) -> ProducerBatch:
 def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, after: Phase) -> None:
     state = PartitionState(TP)
     state.phase = before
-    if after is before or after in MOVES[before]:
+    if after is before or after in TRANSITIONS[before]:
         state.move(after)
         assert state.phase is after
     else:
@@ -55,7 +55,7 @@ def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, afte
 def test_the_architecture_shows_the_table() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
-    assert documented == {phase.name: {after.name for after in MOVES[phase]} for phase in Phase}
+    assert documented == {phase.name: {after.name for after in TRANSITIONS[phase]} for phase in Phase}
 
 
 def test_finds_no_gap_when_everything_is_acknowledged_where_sequences_wrap() -> None:
@@ -77,10 +77,10 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.connections: dict[int, NodeVersions] = {1: NodeVersions("b", {}), 2: NodeVersions("b", {})}
+        self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
         self.made = CheckedIdempotence(enabled=True, in_flight_max=3, connection_of=self.connections.get)
-        self.made.adopt(ProducerIdAndEpoch(7, EPOCH_MAX - 3))
+        self.made.adopt(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
         self.state = self.made.state(TP)
         self.queue: list[ProducerBatch] = []  # to be sent again, in the order of their sequences
         self.failed_on_wire: list[ProducerBatch] = []
@@ -160,14 +160,14 @@ class Walk:
 
     def reconnect(self) -> None:
         if not self.state.on_wire:
-            self.connections[self.leader] = NodeVersions("b", {})
+            self.connections[self.leader] = NodeApiVersions("b", {})
 
     def move_leader(self) -> None:
         self.leader = 3 - self.leader
 
     def adopt(self) -> None:
         if self.made.needs_producer_id:
-            self.made.adopt(ProducerIdAndEpoch(self.random.randint(8, 1000), EPOCH_MAX - 3))
+            self.made.adopt(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
 
     # --- parts
 
@@ -213,7 +213,7 @@ def test_whatever_happens_the_invariants_hold_and_a_partition_takes_new_records_
 
 def test_every_move_of_the_table_is_made() -> None:
     made = {move for seed in range(20) for move in Walk(seed).steps(3_000)}
-    assert made == {(before, after) for before, allowed in MOVES.items() for after in allowed}
+    assert made == {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
 
 
 # --- each invariant, broken by hand
@@ -223,7 +223,7 @@ def two_sent() -> PartitionState:
     """PIPELINED, with two batches on the wire."""
     state = PartitionState(TP)
     state.begin(ID)
-    state.confirm(NodeVersions("b", {}))
+    state.confirm(NodeApiVersions("b", {}))
     for _ in range(2):
         batch = batch_of()
         state.add(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX, ProducerIdAndEpoch
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH, ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     AuthorizationError,
@@ -126,13 +126,13 @@ def test_17_sequences_wrap_in_order() -> None:
 def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
     cluster, producer = simulated()
     idempotence = sender_of(producer).idempotence
-    idempotence.adopt(ProducerIdAndEpoch(77, EPOCH_MAX))
+    idempotence.adopt(ProducerIdAndEpoch(77, MAX_EPOCH))
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert send_each(producer, b"1", b"2") == [None, None]
     assert cluster.values("t") == [b"0", b"1", b"2"]
     assert idempotence.id_and_epoch.producer_id != 77
-    assert idempotence.id_and_epoch.epoch < EPOCH_MAX
+    assert idempotence.id_and_epoch.epoch < MAX_EPOCH
 
 
 def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:

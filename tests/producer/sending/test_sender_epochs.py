@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.client.producer_ids import EPOCH_MAX
+from spark_kafka_sink.client.producer_ids import MAX_EPOCH
 from spark_kafka_sink.errors import DeliveryError, ProducerClosedError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes as codes
@@ -141,7 +141,7 @@ def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_iden
         producer.close()
     wait(producer, *futures)
     assert [future.exception(0) for future in futures] == [None, None]
-    old = EPOCH_MAX if last_epoch else 0
+    old = MAX_EPOCH if last_epoch else 0
     assert stamps(cluster, 1) == [(old, 0, 1), (old, 1, 1)]
     assert stamps(cluster, 0) == [(old, 0, 1), (0 if last_epoch else 1, 0, 1)]
     assert (sender_of(producer).idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)

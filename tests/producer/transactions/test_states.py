@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.transactions.states import MOVES, Operation, checked_move
+from spark_kafka_sink.producer.transactions.states import TRANSITIONS, Operation, checked_move
 from tests.producer.transactions.transaction_cases import S
 
 ALLOWED = {
@@ -45,11 +45,11 @@ def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> Non
 
 
 def test_every_state_has_a_row() -> None:
-    assert set(MOVES) == set(S)
+    assert set(TRANSITIONS) == set(S)
 
 
 def test_nothing_leads_away_from_a_fatal_error() -> None:
-    assert MOVES[S.FATAL_ERROR] == frozenset()
+    assert TRANSITIONS[S.FATAL_ERROR] == frozenset()
 
 
 def test_the_outcome_of_an_operation_is_taken_when_there_is_one() -> None:
