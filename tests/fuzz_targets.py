@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import request_type, spoken_api_keys
+from spark_kafka_sink.protocol.messages import load_request_type, supported_api_keys
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.primitives import Reader
@@ -67,7 +67,7 @@ def protocol_targets() -> Iterator[Target]:
     yield Target("ApiVersions", partial(_decode_response, ApiVersionsResponse, 3), [response], (DecodeError,))
     yield Target("correlation id", peek_correlation_id, [response], (DecodeError,))
     varints = [b"\x01", b"\xff\xff\x01"]
-    yield Target("unsigned_varint", partial(_read, Reader.unsigned_varint), varints, (DecodeError,))
+    yield Target("unsigned_varint", partial(_read, Reader.read_unsigned_varint), varints, (DecodeError,))
 
 
 def record_targets() -> Iterator[Target]:
@@ -97,8 +97,8 @@ def broker_targets() -> Iterator[Target]:
     """Requests as the embedded broker gets them, the files it reads, and what a reader makes of a fetch."""
     cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, partitions_max=50), topics={"t": 2})
     control = Control(cluster, 0)
-    for api in spoken_api_keys():
-        kind = request_type(api)
+    for api in supported_api_keys():
+        kind = load_request_type(api)
         for version in {kind.VERSIONS.min, kind.VERSIONS.max}:
             seed = b"".join(encode_request(populated(kind, version), version, 7, "me"))
             yield Target(f"broker {api.name} v{version}", partial(_ask, cluster, control), [seed], ())

@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.requests.transaction_description import ONGOING, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tools.error_document import Row, rows_that_explain, sentences
@@ -68,14 +68,16 @@ OPEN = TransactionDescription("orders-1-0-0", ONGOING, ProducerIdAndEpoch(4711, 
 
 
 def refused(code: int) -> Mapping[str, BrokerError]:
-    return {TASKS[0].transactional_id: broker_error(code, "the commit")}
+    return {TASKS[0].transactional_id: build_broker_error(code, "the commit")}
 
 
 LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
     (partial(refusals.nothing_written, "no answer"), "Kafka cannot be written to exactly once"),
     (partial(refusals.log_forgets, "pykafka-decisions", "delete"), "Kafka cannot be written to exactly once"),
     (
-        partial(refusals.timeout_refused, broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"), is_chosen=True),
+        partial(
+            refusals.timeout_refused, build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"), is_chosen=True
+        ),
         "Kafka cannot be written to exactly once",
     ),
     (partial(refusals.superseded, ENTRY, "me"), "newer driver has taken over"),

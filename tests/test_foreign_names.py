@@ -25,7 +25,7 @@ from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.schema import Struct, field_specs
 from spark_kafka_sink.reader.reader import TopicReader
 from tests.fake_system import FakeSystem
@@ -60,13 +60,13 @@ ASKED = {
 def strings_of(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
     """The paths of all fields that hold a string, or an array of strings."""
     for name, spec in field_specs(kind).items():
-        if spec.kind == "string" or spec.element == "string":
+        if spec.type_name == "string" or spec.inner_type == "string":
             yield (*before, name)
-        elif isinstance(spec.element, type) and issubclass(spec.element, Struct):
-            yield from strings_of(spec.element, (*before, name))
+        elif isinstance(spec.inner_type, type) and issubclass(spec.inner_type, Struct):
+            yield from strings_of(spec.inner_type, (*before, name))
 
 
-FIELDS = [(api, path) for api in sorted(ASKED) for path in strings_of(response_type(api))]
+FIELDS = [(api, path) for api in sorted(ASKED) for path in strings_of(load_response_type(api))]
 
 
 def structs_at(value: Any, path: Path) -> Iterator[Struct]:
@@ -94,7 +94,7 @@ def refuse(struct: Struct, code: int) -> None:
         value = getattr(struct, name)
         if name.endswith("error_code"):
             setattr(struct, name, code)
-        elif spec.element is not None:
+        elif spec.inner_type is not None:
             for each in value if isinstance(value, list) else [value]:
                 if isinstance(each, Struct):
                     refuse(each, code)

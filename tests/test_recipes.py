@@ -157,20 +157,26 @@ def test_an_option_of_the_client_without_a_field_is_an_error(
     assert "unexpected keyword argument 'throwaway_ms'" in done.stderr
 
 
-LAST_ERROR_CODE = 'SHARE_SESSION_LIMIT_REACHED = _row(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)'
+LAST_ERROR_CODE = 'SHARE_SESSION_LIMIT_REACHED = _define_error(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)'
 
 
 def test_an_error_code_of_one_row_has_its_name_and_advice(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     insert(
-        "protocol/error_codes.py", LAST_ERROR_CODE, 'THROWAWAY = _row(999, "THROWAWAY", RETRIABLE, "Throw it away.")'
+        "protocol/error_codes.py",
+        LAST_ERROR_CODE,
+        'THROWAWAY = _define_error(999, "THROWAWAY", RETRIABLE, "Throw it away.")',
     )
-    done = run('from spark_kafka_sink.protocol.error_codes import broker_error\nprint(broker_error(999, "t-0"))')
+    done = run(
+        'from spark_kafka_sink.protocol.error_codes import build_broker_error\nprint(build_broker_error(999, "t-0"))'
+    )
     assert done.stdout == "t-0: THROWAWAY (999). Throw it away.\n", done.stderr
 
 
-@pytest.mark.parametrize("row", ['_row(133, "THROWAWAY")', '_row(999, "SHARE_SESSION_LIMIT_REACHED")'])
+@pytest.mark.parametrize(
+    "row", ['_define_error(133, "THROWAWAY")', '_define_error(999, "SHARE_SESSION_LIMIT_REACHED")']
+)
 def test_an_error_code_or_name_that_is_there_already_is_an_error(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], row: str
 ) -> None:

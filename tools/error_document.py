@@ -62,7 +62,7 @@ def _reaction(row: ErrorCode) -> str:
         case Retry(new_sequence=True):
             return "goes on under a new epoch"
         case Retry():
-            again = "asks who leads, and sends again" if row.refreshes_metadata else "sends again"
+            again = "asks who leads, and sends again" if row.requires_metadata_refresh else "sends again"
             return f"{again}; the records may be stored already" if row.in_doubt else again
         case Fail(fatal=True):
             return "gives up"

@@ -16,11 +16,11 @@ from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEp
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
-from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.find_coordinator import SEVERAL_KEYS_FROM, FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -117,13 +117,13 @@ class CoordinatorAnswers:
         text = "" if producer_id == -1 else f" {self._named(ProducerIdAndEpoch(producer_id, epoch))}"
         if producer_id != -1:
             self.given = ProducerIdAndEpoch(producer_id, epoch)
-        self.lines.append(f"{what}: {error_code(code).name}{text} -> {self._described()}")
+        self.lines.append(f"{what}: {lookup_error_code(code).name}{text} -> {self._described()}")
 
     def _described(self) -> str:
         answer = self._ask(DescribeTransactions([self._id]))
         row = answer.transaction_states[0]
         if row.error_code:
-            return error_code(row.error_code).name
+            return lookup_error_code(row.error_code).name
         return f"{row.transaction_state} {self._named(ProducerIdAndEpoch(row.producer_id, row.producer_epoch))}"
 
     def _named(self, identity: ProducerIdAndEpoch) -> str:
@@ -134,7 +134,7 @@ class CoordinatorAnswers:
         return f"({'ABCDEFGH'[self._ids.index(identity.producer_id)]}, {identity.epoch})"
 
     def _ask(self, request: TransactionRequest[AnswerT]) -> AnswerT:
-        message = request.message(VERSION_LIMIT)
+        message = request.message(MAX_VERSION)
         return cast("AnswerT", send_to(self._client, self._node, Message, message, versions=request.versions))
 
     def _coordinator(self) -> Node:

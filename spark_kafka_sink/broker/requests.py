@@ -27,12 +27,12 @@ from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.schema import Struct, field_specs
 
 CLOSE = Reply(then=Then.CLOSE)
 
-ELEMENTS_MAX = 10 * MAX_PARTITIONS
+MAX_ARRAY_ELEMENTS = 10 * MAX_PARTITIONS
 """At most this many elements in the arrays of one request: room to name all partitions, and what goes with each."""
 
 _ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
@@ -60,7 +60,7 @@ def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryv
 
 
 def _decode(frame: memoryview) -> Message:
-    return decode_request(frame, ELEMENTS_MAX)[1]
+    return decode_request(frame, MAX_ARRAY_ELEMENTS)[1]
 
 
 def _later(context: RequestContext, frame: memoryview, until_ms: float, progress: int | None = None) -> Later:
@@ -96,7 +96,7 @@ def _refused(request: Message, refusal: Refusal) -> Message | NoAnswer:
     _log.warning("%s: %s", request.API_KEY.name, refusal)
     if request.API_KEY not in _ONE_ERROR:
         return NoAnswer(close=True)
-    answer = response_type(request.API_KEY)()
+    answer = load_response_type(request.API_KEY)()
     answer.error_code = refusal.code  # type: ignore[attr-defined]
     return answer
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.schema import VersionRange
 
 # Two-phase commit (InitProducerId v6) is in no released broker; topic ids in OffsetCommit and OffsetFetch (v10) are
@@ -33,5 +33,5 @@ def _narrowed(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
 
 SPOKEN: Mapping[int, VersionRange] = {
     key: VersionRange(ours.min, min(ours.max, _BELOW_OUR_OWN.get(key, ours.max)))
-    for key, ours in ((key, request_type(key).VERSIONS) for key in handled_api_keys())
+    for key, ours in ((key, load_request_type(key).VERSIONS) for key in handled_api_keys())
 }

@@ -31,7 +31,7 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import SocketAddress, System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.words import cleaned, host_fault
 
@@ -131,7 +131,7 @@ class Connections:
         if response.error_code == error_codes.UNSUPPORTED_VERSION and version > 0:
             self._api_versions_pending[node_id] = older_api_versions_version(response, version)
             return None
-        error = error_code(response.error_code)
+        error = lookup_error_code(response.error_code)
         return ConnectionLoss(f"{self.describe(node_id)} rejected ApiVersions: {error.name}. {error.advice}")
 
     # --- queries

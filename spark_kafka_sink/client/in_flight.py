@@ -16,7 +16,7 @@ from spark_kafka_sink.client.versions import api_versions_layout
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class InFlightRequest:
         layout = self.version
         if request.api_key is ApiKey.API_VERSIONS:
             layout = api_versions_layout(frame, layout)
-        return decode_response(frame, response_type(request.api_key), layout)[1]
+        return decode_response(frame, load_response_type(request.api_key), layout)[1]
 
 
 class InFlightRequests:

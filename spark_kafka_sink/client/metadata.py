@@ -36,8 +36,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.words import placed
 
@@ -192,13 +192,13 @@ class Metadata:
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None
-        return broker_error(info.error_code, placed(topic))
+        return build_broker_error(info.error_code, placed(topic))
 
     def raise_for_topic(self, topic: str) -> None:
         """Raise the error of the topic in the latest response if waiting does not help."""
         info = self.snapshot.topics.get(topic)
         if info is not None and info.error_code in FINAL_TOPIC_ERRORS:
-            raise broker_error(info.error_code, placed(topic))
+            raise build_broker_error(info.error_code, placed(topic))
 
     @property
     def has_connection_failures(self) -> bool:
@@ -392,9 +392,9 @@ def _check_topic_name(topic: str) -> None:
 
     It would make every metadata request fail, including those about other topics.
     """
-    if not is_writable(topic):
+    if not is_encodable_string(topic):
         raise InvalidRecordError(
-            f"topic {topic[:40]!a}: a topic name must be text of at most {STRING_BYTES_MAX} bytes in UTF-8"
+            f"topic {topic[:40]!a}: a topic name must be text of at most {MAX_STRING_BYTES} bytes in UTF-8"
         )
 
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class MetadataFetch:
             self.demand_rebootstrap()
             self._metadata.update_failed(now, "A broker responded that clients must bootstrap again.")
         elif response.error_code != error_codes.NONE:
-            name = error_code(response.error_code).name
+            name = lookup_error_code(response.error_code).name
             _log.warning("A broker rejected a metadata request with %s", name)
             self._metadata.update_failed(now, f"A broker rejected the metadata request with {name}.")
         elif not response.brokers:

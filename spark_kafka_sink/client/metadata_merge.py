@@ -18,7 +18,7 @@ from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -107,8 +107,8 @@ def merge_response(
 def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: int, merged: MetadataMerge) -> TopicInfo:
     name = topic.name or ""
     known = old.topics.get(name)
-    error = error_code(topic.error_code)
-    if error.refreshes_metadata:
+    error = lookup_error_code(topic.error_code)
+    if error.requires_metadata_refresh:
         merged.refresh_again = True
     if topic.error_code == error_codes.NONE:
         partitions = tuple(
@@ -140,7 +140,7 @@ def _merge_partition(
     merged: MetadataMerge,
 ) -> PartitionInfo:
     name = topic.name or ""
-    if error_code(partition.error_code).refreshes_metadata:
+    if lookup_error_code(partition.error_code).requires_metadata_refresh:
         merged.refresh_again = True
     new = _partition_info(name, partition, version)
     key = name, new.index

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -80,4 +80,4 @@ def broker_message_suffix(result: CreatableTopicResult) -> str:
 
 def remedy(code: int) -> str:
     """Return the remedy for an error code of CreateTopics."""
-    return _REMEDIES.get(code, error_code(code).advice)
+    return _REMEDIES.get(code, lookup_error_code(code).advice)

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_kafka_sink.client.other_names import unknown_option
 from spark_kafka_sink.option import Option, Parser
-from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
+from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -83,8 +83,8 @@ def words(value: object) -> str | None:
 def sent_text(value: object) -> str:
     """Text that goes to brokers."""
     stripped = text(value)
-    if not is_writable(stripped):
-        raise ValueError(f"must be text of at most {STRING_BYTES_MAX} bytes in UTF-8")
+    if not is_encodable_string(stripped):
+        raise ValueError(f"must be text of at most {MAX_STRING_BYTES} bytes in UTF-8")
     return stripped
 
 

@@ -19,9 +19,9 @@ from types import MappingProxyType
 from spark_kafka_sink.errors import UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
@@ -89,7 +89,7 @@ class NodeApiVersions:
         return version
 
     def _find_latest_usable(self, api_key: ApiKey, allowed: VersionRange | None) -> int:
-        client_range = request_type(api_key).VERSIONS
+        client_range = load_request_type(api_key).VERSIONS
         if allowed is not None:
             client_range = VersionRange(max(client_range.min, allowed.min), min(client_range.max, allowed.max))
         broker_range = self.ranges.get(api_key)
@@ -152,7 +152,7 @@ def api_versions_layout(frame: memoryview, version: int) -> int:
 def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how long the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, VERSION_LIMIT) else 0
+    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, MAX_VERSION) else 0
 
 
 @functools.cache  # The lookup reads a file.

@@ -30,7 +30,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
 from spark_kafka_sink.protocol.messages.produce import (
@@ -119,7 +119,7 @@ class LogWriter:
         request = DescribeTransactions((transactional_id,))
         known = request.found(self._done(request))[transactional_id]
         if known is None:
-            raise _error(broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
+            raise _error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
         return known.timeout_ms
 
     def _done(self, request: TransactionRequest[ResponseT]) -> ResponseT:

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.words import cleaned
 
 # --- before the first row
@@ -226,10 +226,10 @@ def timeout_may_be_refused(*, is_chosen: bool) -> Iterator[None]:
 
 
 def handed_over(transactional_id: str, next_id: str) -> BrokerError:
-    return broker_error(
+    return build_broker_error(
         error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} is used up, and {next_id} follows it"
     )
 
 
 def fenced(transactional_id: str) -> BrokerError:
-    return broker_error(error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} has another epoch now")
+    return build_broker_error(error_codes.PRODUCER_FENCED, f"transactional id {transactional_id} has another epoch now")

@@ -22,7 +22,7 @@ from spark_kafka_sink.preflight.creation import creation_check
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsResponse
 from spark_kafka_sink.protocol.messages.describe_quorum import DescribeQuorumResponse
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnResponse
@@ -76,7 +76,7 @@ def _idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Check:
     code = exchange.response.error_code
     if code == error_codes.NONE:
         return Check(IDEMPOTENT_WRITE, Outcome.PASSED, "a producer id was given")
-    error = error_code(code)
+    error = lookup_error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         remedy = (
             "Grant this user Write on the topic (before Kafka 2.8 IdempotentWrite on the cluster), or set "
@@ -93,7 +93,7 @@ def transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Ite
 
 
 def _transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> Check:
-    error = error_code(exchange.response.error_code)
+    error = lookup_error_code(exchange.response.error_code)
     if error.code in _TRANSACTION_RIGHTS_ARE_THERE:
         return Check(TRANSACTIONS, Outcome.PASSED, "this user may write in them")
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -116,7 +116,7 @@ def largest_messages(target: Target, topics: Sequence[MetadataResponseTopic]) ->
 def _largest_message(name: str, record_bytes_max: int | None, exchange: Exchange[DescribeConfigsResponse]) -> Check:
     for result in exchange.response.results:
         if result.error_code != error_codes.NONE:
-            error = error_code(result.error_code)
+            error = lookup_error_code(result.error_code)
             return Check(name, Outcome.SKIPPED, f"{error.name}: to see it takes the right DescribeConfigs on the topic")
         for config in result.configs:
             if config.name == _LARGEST and config.value is not None and config.value.isdecimal():
@@ -143,7 +143,7 @@ def clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[R
 def _clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
     """The controller's own entry among the voters shows its clock."""
     if exchange.response.error_code != error_codes.NONE:
-        name = error_code(exchange.response.error_code).name
+        name = lookup_error_code(exchange.response.error_code).name
         return Check(CLOCK, Outcome.SKIPPED, f"{name}: to see the controller's takes the right Describe on the cluster")
     times = [
         voter.last_caught_up_timestamp

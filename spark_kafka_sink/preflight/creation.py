@@ -15,7 +15,7 @@ from spark_kafka_sink.preflight.checks import Check, Outcome, Target, topic_name
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.create_topics import CreateTopicsResponse
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
@@ -52,7 +52,7 @@ def _validated(wanted: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Ch
             return Check(name, Outcome.PASSED, f"can be done: {wanted}")
         if result.error_code == error_codes.NOT_CONTROLLER:
             return Check(name, Outcome.SKIPPED, "the controller alone can say whether it may be created")
-        words = f"{error_code(result.error_code).name}{broker_message_suffix(result)}: {wanted}"
+        words = f"{lookup_error_code(result.error_code).name}{broker_message_suffix(result)}: {wanted}"
         return Check(name, Outcome.FAILED, words, remedy(result.error_code))
     return Check(name, Outcome.SKIPPED, "the broker did not say whether it may be created")
 

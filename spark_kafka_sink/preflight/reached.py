@@ -33,7 +33,7 @@ from spark_kafka_sink.preflight.checks import (
 )
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 from spark_kafka_sink.words import cleaned
@@ -241,7 +241,7 @@ def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
         remedy = "Grant the user the rights Describe and Write on the topic."
         return Check(name, Outcome.FAILED, "this user may not see it (TOPIC_AUTHORIZATION_FAILED)", remedy)
     if topic.error_code != error_codes.NONE:
-        error = error_code(topic.error_code)
+        error = lookup_error_code(topic.error_code)
         outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
         return Check(name, outcome, error.name, error.advice)
     if topic.topic_authorized_operations & (_MAY_DESCRIBE | _MAY_WRITE) == _MAY_DESCRIBE:

@@ -1,6 +1,6 @@
-"""How a value of each of the protocol's types lies on the wire, plain or compact (KIP-482), nullable or not.
+"""Codecs for the types of the protocol, in plain or compact encoding (KIP-482), nullable or not.
 
-A codec writes a value and reads it. Types of variable length begin with a length prefix:
+Types of variable length begin with a length prefix:
 
     type                     before flexible versions        in flexible versions ("compact")
     string                   int16 length, -1 = null         unsigned varint length + 1, 0 = null
@@ -16,144 +16,150 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, compact_length
+from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer, encode_compact_length
 
 ZERO_UUID = UUID(int=0)
-_UUIDS_REMEMBERED = 4096
+_UUID_CACHE_SIZE = 4096
 
-# struct's letters for the types of fixed size
-FIXED_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
+FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q"}
+"""Format characters of the module `struct`, by type name."""
 
 
 class Codec(Protocol):
-    bytes_min: int
+    """Encoder and decoder of one type. `min_bytes` is the length of its shortest encoded value."""
+
+    min_bytes: int
 
     def write(self, writer: Writer, value: Any) -> None: ...
     def read(self, reader: Reader) -> Any: ...
 
 
-class Prefix(NamedTuple):
-    """How a length is written and read; -1 is null."""
+class LengthPrefix(NamedTuple):
+    """Encoding of a length, in which -1 is null."""
 
-    pack: Callable[[int], bytes]
+    encode: Callable[[int], bytes]
     read: Callable[[Reader], int]
-    bytes_min: int
+    min_bytes: int
 
 
-_INT16_PREFIX = Prefix(struct.Struct(">h").pack, Reader.int16_length, 2)
-_INT32_PREFIX = Prefix(struct.Struct(">i").pack, Reader.int32_length, 4)
-_COMPACT_PREFIX = Prefix(compact_length, Reader.compact_length, 1)
+_INT16_PREFIX = LengthPrefix(struct.Struct(">h").pack, Reader.read_int16_length, 2)
+_INT32_PREFIX = LengthPrefix(struct.Struct(">i").pack, Reader.read_int32_length, 4)
+_COMPACT_PREFIX = LengthPrefix(encode_compact_length, Reader.read_compact_length, 1)
 
 
-class _Prefixed:
-    """What the types of variable length have in common: a prefix, and a null that is allowed or not."""
+class _LengthPrefixedCodec:
+    """Base class for types of variable length. Null is rejected unless the codec is nullable."""
 
-    def __init__(self, prefix: Prefix, nullable: bool) -> None:
-        self._pack_length = prefix.pack
+    def __init__(self, prefix: LengthPrefix, nullable: bool) -> None:
+        self._encode_length = prefix.encode
         self._read_length = prefix.read
-        self._null_length = -1 if nullable else None  # the reader refuses all other negative lengths
-        self.bytes_min = prefix.bytes_min
+        self._null_length = -1 if nullable else None  # Reader rejects all other negative lengths
+        self.min_bytes = prefix.min_bytes
 
 
 class ScalarCodec:
-    """One value of fixed size that stands alone: a tagged field."""
+    """Codec for a single value of fixed size, as in a tagged field."""
 
     def __init__(self, type_name: str) -> None:
-        self._layout = struct.Struct(">" + FIXED_FORMATS[type_name])
-        self.bytes_min = self._layout.size
+        self._layout = struct.Struct(">" + FIXED_SIZE_FORMATS[type_name])
+        self.min_bytes = self._layout.size
 
     def write(self, writer: Writer, value: Any) -> None:
         writer.put(self._layout.pack(value))
 
     def read(self, reader: Reader) -> Any:
-        return reader.fixed(self._layout)[0]
+        return reader.unpack(self._layout)[0]
 
 
 class UuidCodec:
-    bytes_min = 16
+    min_bytes = 16
 
     def write(self, writer: Writer, value: UUID) -> None:
         writer.put(value.bytes)
 
     def read(self, reader: Reader) -> UUID:
-        return _uuid(bytes(reader.take(16)))
+        return _parse_uuid(bytes(reader.read_view(16)))
 
 
-@lru_cache(_UUIDS_REMEMBERED)
-def _uuid(data: bytes) -> UUID:
-    """The ids of the same few topics come again in every answer, and a UUID is slow to make."""
+@lru_cache(_UUID_CACHE_SIZE)  # the ids of a few topics recur in every response, and UUID() is slow
+def _parse_uuid(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-STRING_BYTES_MAX = 2**15 - 1
-"""No longer string can be written in all versions of the protocol."""
+MAX_STRING_BYTES = 2**15 - 1
+"""Maximum length of a string, in UTF-8, that can be encoded in every version of the protocol."""
 
 
-def is_writable(text: str) -> bool:
-    """Can it be written as a string, in every version? A text with a lone surrogate, as in some file names, cannot."""
+def is_encodable_string(text: str) -> bool:
+    """Return whether the text can be encoded as a string in every version of the protocol.
+
+    A text with a lone surrogate, as in some file names, cannot.
+    """
     try:
-        return len(text.encode()) <= STRING_BYTES_MAX
+        return len(text.encode()) <= MAX_STRING_BYTES
     except UnicodeEncodeError:
         return False
 
 
-class StringCodec(_Prefixed):
+class StringCodec(_LengthPrefixedCodec):
     def write(self, writer: Writer, value: str | None) -> None:
         if value is None:
-            writer.put(self._pack_length(-1))
+            writer.put(self._encode_length(-1))
         else:
             data = value.encode()
-            writer.put(self._pack_length(len(data)))
+            writer.put(self._encode_length(len(data)))
             writer.put(data)
 
     def read(self, reader: Reader) -> str | None:
         length = self._read_length(reader)
         if length == self._null_length:
             return None
-        data = reader.take(length)
+        data = reader.read_view(length)
         try:
             return str(data, "utf-8")
         except UnicodeDecodeError as error:
-            raise DecodeError(f"string before byte {reader.position} is not UTF-8") from error
+            raise DecodeError(f"string before byte {reader.position} is not valid UTF-8") from error
 
 
-class BytesCodec(_Prefixed):
+class BytesCodec(_LengthPrefixedCodec):
     def write(self, writer: Writer, value: Buffer | None) -> None:
         if value is None:
-            writer.put(self._pack_length(-1))
+            writer.put(self._encode_length(-1))
         else:
-            writer.put(self._pack_length(len(value)))
+            writer.put(self._encode_length(len(value)))
             writer.put(bytes(value))
 
     def read(self, reader: Reader) -> bytes | None:
         length = self._read_length(reader)
-        return None if length == self._null_length else bytes(reader.take(length))
+        return None if length == self._null_length else bytes(reader.read_view(length))
 
 
-class RecordsCodec(_Prefixed):
-    """Record batches: passed through as segments when written, as a view when read."""
+class RecordsCodec(_LengthPrefixedCodec):
+    """Codec for record batches, which are not copied: they are written as segments and read as a view."""
 
     def write(self, writer: Writer, value: Buffer | Sequence[Buffer] | None) -> None:
         if value is None:
-            writer.put(self._pack_length(-1))
+            writer.put(self._encode_length(-1))
         else:
-            writer.splice(value if isinstance(value, (list, tuple)) else (value,), self._pack_length)
+            writer.put_payload(value if isinstance(value, (list, tuple)) else (value,), self._encode_length)
 
     def read(self, reader: Reader) -> memoryview | None:
         length = self._read_length(reader)
-        return None if length == self._null_length else reader.take(length)
+        return None if length == self._null_length else reader.read_view(length)
 
 
-class ArrayCodec(_Prefixed):
-    def __init__(self, prefix: Prefix, nullable: bool, element: Codec) -> None:
+class ArrayCodec(_LengthPrefixedCodec):
+    """Codec for arrays whose elements have a codec of their own."""
+
+    def __init__(self, prefix: LengthPrefix, nullable: bool, element: Codec) -> None:
         super().__init__(prefix, nullable)
         self._element = element
 
     def write(self, writer: Writer, value: list[Any] | None) -> None:
         if value is None:
-            writer.put(self._pack_length(-1))
+            writer.put(self._encode_length(-1))
             return
-        writer.put(self._pack_length(len(value)))
+        writer.put(self._encode_length(len(value)))
         write = self._element.write
         for element in value:
             write(writer, element)
@@ -164,43 +170,46 @@ class ArrayCodec(_Prefixed):
             return []
         if count == self._null_length:
             return None
-        reader.count(count, self._element.bytes_min)
+        reader.check_count(count, self._element.min_bytes)
         read = self._element.read
         return [read(reader) for _ in range(count)]
 
 
-_SHORT = 8
-"""Most arrays of integers are the replicas of a partition. A topic of ten thousand has thirty thousand of them."""
+_CACHED_LAYOUTS = 8
+"""Number of array lengths, from 0, whose layouts are compiled in advance.
+
+Most arrays of integers are the replicas of a partition: short, and many in the metadata of a large topic.
+"""
 
 
-class FixedArrayCodec(_Prefixed):
-    """An array of integers: packed and unpacked in one call."""
+class FixedArrayCodec(_LengthPrefixedCodec):
+    """Codec for arrays of values of fixed size, which are packed and unpacked in one call."""
 
-    def __init__(self, prefix: Prefix, nullable: bool, type_name: str) -> None:
+    def __init__(self, prefix: LengthPrefix, nullable: bool, type_name: str) -> None:
         super().__init__(prefix, nullable)
-        self._letter = FIXED_FORMATS[type_name]
-        self._element_bytes = struct.calcsize(">" + self._letter)
-        self._short = [struct.Struct(f">{count}{self._letter}") for count in range(_SHORT)]
+        self._format = FIXED_SIZE_FORMATS[type_name]
+        self._element_size = struct.calcsize(">" + self._format)
+        self._layouts = [struct.Struct(f">{count}{self._format}") for count in range(_CACHED_LAYOUTS)]
 
     def write(self, writer: Writer, value: list[Any] | None) -> None:
         if value is None:
-            writer.put(self._pack_length(-1))
+            writer.put(self._encode_length(-1))
         else:
-            writer.put(self._pack_length(len(value)))
-            writer.put(struct.pack(f">{len(value)}{self._letter}", *value))
+            writer.put(self._encode_length(len(value)))
+            writer.put(struct.pack(f">{len(value)}{self._format}", *value))
 
     def read(self, reader: Reader) -> list[Any] | None:
         count = self._read_length(reader)
         if count == self._null_length:
             return None
-        reader.count(count, self._element_bytes)
-        layout = self._short[count] if count < _SHORT else struct.Struct(f">{count}{self._letter}")
-        return list(reader.fixed(layout))
+        reader.check_count(count, self._element_size)
+        layout = self._layouts[count] if count < _CACHED_LAYOUTS else struct.Struct(f">{count}{self._format}")
+        return list(reader.unpack(layout))
 
 
-def scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Codec:
-    """The codec of a type that is neither a struct nor an array."""
-    if type_name in FIXED_FORMATS:
+def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Codec:
+    """Build the codec of a type that is neither a struct nor an array."""
+    if type_name in FIXED_SIZE_FORMATS:
         return ScalarCodec(type_name)
     if type_name == "uuid":
         return UuidCodec()
@@ -210,8 +219,11 @@ def scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Codec:
     return RecordsCodec(prefix, nullable) if type_name == "records" else BytesCodec(prefix, nullable)
 
 
-def array_codec(element: Codec | str, *, flexible: bool, nullable: bool) -> Codec:
-    """The codec of an array of a type of fixed size, given by its name, or of what another codec reads."""
+def build_array_codec(element: Codec | str, *, flexible: bool, nullable: bool) -> Codec:
+    """Build the codec of an array.
+
+    `element`: the name of a type of fixed size, or the codec of any other type.
+    """
     prefix = _COMPACT_PREFIX if flexible else _INT32_PREFIX
     if isinstance(element, str):
         return FixedArrayCodec(prefix, nullable, element)

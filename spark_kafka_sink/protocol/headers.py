@@ -1,11 +1,11 @@
-"""The headers before each request and response.
+"""Request and response headers.
 
-    request    int16 api key, int16 version, int32 correlation id, client id (int16 length, -1 = null)
+    request    int16 API key, int16 version, int32 correlation id, client id (int16 length, -1 = null)
     response   int32 correlation id
-    both       tagged fields, where the message is flexible
+    both       tagged fields, if the message version is flexible
 
-The client id is never compact, and the header of an ApiVersions response is never flexible: both must be readable
-before the peers know what the other one speaks.
+The client id is never compact, and the header of an ApiVersions response is never flexible: a peer must be able to read
+both before it knows which versions the other side supports.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.codecs import scalar_codec
+from spark_kafka_sink.protocol.codecs import build_scalar_codec
 from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
-from spark_kafka_sink.protocol.messages import request_type, spoken_api_keys
-from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Buffer, Reader, Writer
+from spark_kafka_sink.protocol.messages import load_request_type, supported_api_keys
+from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS, Buffer, Reader, Writer
 
-_REQUEST = struct.Struct(">hhi")
-_CORRELATION_ID = struct.Struct(">i")
-_NO_TAGS = b"\0"
-_CLIENT_ID = scalar_codec("string", flexible=False, nullable=True)
+_REQUEST_LAYOUT = struct.Struct(">hhi")  # API key, version, correlation id
+_CORRELATION_ID_LAYOUT = struct.Struct(">i")
+_NO_TAGGED_FIELDS = b"\0"
+_CLIENT_ID_CODEC = build_scalar_codec("string", flexible=False, nullable=True)
 
 
 @dataclass(frozen=True)
 class RequestHeader:
+    """Decoded header of a request."""
+
     api_key: int
     api_version: int
     correlation_id: int
@@ -35,88 +37,99 @@ class RequestHeader:
 
 
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """Header and body, without the length that the network puts before them."""
+    """Encode a request with its header, but without the length prefix of its frame."""
     writer = Writer()
-    writer.put(_REQUEST.pack(message.API_KEY, version, correlation_id))
-    writer.put(_end_of_request_header(client_id, message.is_flexible(version)))
+    writer.put(_REQUEST_LAYOUT.pack(message.API_KEY, version, correlation_id))
+    writer.put(_encode_client_id(client_id, message.is_flexible(version)))
     message.write(writer, version)
-    return writer.segments()
+    return writer.to_segments()
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
-    """The header, even of an API or a version that we do not know, and the bytes after it."""
+    """Decode the header of a request and return it with the bytes that follow it.
+
+    The API and its version may be unsupported. The tagged fields of the header are skipped for supported APIs; for
+    other APIs they are part of the returned bytes."""
     reader = Reader(frame)
     header = _read_request_header(reader)
-    request_type = _request_type(header.api_key)
+    request_type = _find_request_type(header.api_key)
     if request_type is not None and request_type.is_flexible(header.api_version):
-        _skip_tags(reader)
-    return header, reader.take(reader.remaining)
+        _skip_tagged_fields(reader)
+    return header, reader.read_view(reader.remaining)
 
 
-def decode_request(frame: Buffer, elements_max: int = ELEMENTS_MAX) -> tuple[RequestHeader, Message]:
+def decode_request(frame: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> tuple[RequestHeader, Message]:
+    """Decode a request with its header.
+
+    `max_elements` limits the elements of all its arrays together. Raises DecodeError if the bytes are malformed, and
+    UnsupportedVersionError if the API or its version is not supported.
+    """
     header, body = decode_request_header(frame)
-    request_type = _request_type(header.api_key)
+    request_type = _find_request_type(header.api_key)
     if request_type is None:
-        raise UnsupportedVersionError(f"API key {header.api_key} is not among those we speak")
-    return header, request_type.read(Reader(body, elements_max), header.api_version)
+        raise UnsupportedVersionError(f"API key {header.api_key} is not supported.")
+    return header, request_type.read(Reader(body, max_elements), header.api_version)
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
+    """Encode a response with its header, but without the length prefix of its frame."""
     writer = Writer()
-    writer.put(_CORRELATION_ID.pack(correlation_id))
-    if _response_header_is_flexible(type(message), version):
-        writer.put(_NO_TAGS)
+    writer.put(_CORRELATION_ID_LAYOUT.pack(correlation_id))
+    if _is_response_header_flexible(type(message), version):
+        writer.put(_NO_TAGGED_FIELDS)
     message.write(writer, version)
-    return writer.segments()
+    return writer.to_segments()
 
 
 def decode_response(frame: Buffer, response_type: type[MessageT], version: int) -> tuple[int, MessageT]:
-    """The correlation id and the message."""
+    """Decode a response and return its correlation id and the message."""
     reader = Reader(frame)
-    (correlation_id,) = reader.fixed(_CORRELATION_ID)
-    if _response_header_is_flexible(response_type, version):
-        _skip_tags(reader)
+    (correlation_id,) = reader.unpack(_CORRELATION_ID_LAYOUT)
+    if _is_response_header_flexible(response_type, version):
+        _skip_tagged_fields(reader)
     return correlation_id, response_type.read(reader, version)
 
 
 def peek_correlation_id(frame: Buffer) -> int:
-    """A response's correlation id, before it is known which request it answers."""
-    if len(frame) < _CORRELATION_ID.size:
-        raise DecodeError(f"a response of {len(frame)} bytes has no correlation id")
-    correlation_id: int = _CORRELATION_ID.unpack_from(frame)[0]
+    """Read the correlation id of a response, by which its request is found."""
+    if len(frame) < _CORRELATION_ID_LAYOUT.size:
+        raise DecodeError(f"response of {len(frame)} bytes has no correlation id")
+    correlation_id: int = _CORRELATION_ID_LAYOUT.unpack_from(frame)[0]
     return correlation_id
 
 
 def _read_request_header(reader: Reader) -> RequestHeader:
     try:
-        api_key, api_version, correlation_id = reader.fixed(_REQUEST)
-        return RequestHeader(api_key, api_version, correlation_id, _CLIENT_ID.read(reader))
+        api_key, api_version, correlation_id = reader.unpack(_REQUEST_LAYOUT)
+        return RequestHeader(api_key, api_version, correlation_id, _CLIENT_ID_CODEC.read(reader))
     except DecodeError as error:
         raise DecodeError(f"request header: {error}") from error
 
 
-def _request_type(api_key: int) -> type[Message] | None:
-    return request_type(ApiKey(api_key)) if api_key in spoken_api_keys() else None
+def _find_request_type(api_key: int) -> type[Message] | None:
+    return load_request_type(ApiKey(api_key)) if api_key in supported_api_keys() else None
 
 
-@lru_cache(64)  # a client has one client id
-def _end_of_request_header(client_id: str | None, flexible: bool) -> bytes:
+@lru_cache(64)  # each client sends the same id in all requests
+def _encode_client_id(client_id: str | None, flexible: bool) -> bytes:
+    """Encode the rest of a request header: the client id, and the empty tagged fields of a flexible header."""
     writer = Writer()
-    _CLIENT_ID.write(writer, client_id)
+    _CLIENT_ID_CODEC.write(writer, client_id)
     if flexible:
-        writer.put(_NO_TAGS)
-    return b"".join(writer.segments())
+        writer.put(_NO_TAGGED_FIELDS)
+    return b"".join(writer.to_segments())
 
 
-def _response_header_is_flexible(response_type: type[Message], version: int) -> bool:
+def _is_response_header_flexible(response_type: type[Message], version: int) -> bool:
     return response_type.API_KEY != ApiKey.API_VERSIONS and response_type.is_flexible(version)
 
 
-def _skip_tags(reader: Reader) -> None:
-    """Kafka has no header tags so far; whatever comes is stepped over."""
-    count = reader.unsigned_varint()
+def _skip_tagged_fields(reader: Reader) -> None:
+    """Skip the tagged fields of a header. Kafka defines none so far."""
+    count = reader.read_unsigned_varint()
     if not count:
         return
-    for _ in range(reader.count(count, 2)):
-        reader.unsigned_varint()
-        reader.take(reader.unsigned_varint())
+    reader.check_count(count, 2)
+    for _ in range(count):
+        reader.read_unsigned_varint()  # the tag
+        reader.read_view(reader.read_unsigned_varint())

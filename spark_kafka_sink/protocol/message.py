@@ -1,4 +1,4 @@
-"""What all requests and responses can do: become segments in one version, and come back from bytes."""
+"""Base class of all requests and responses, and Kafka's API keys."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import ClassVar, TypeVar
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.protocol.primitives import Buffer, Reader, Writer
 from spark_kafka_sink.protocol.schema import Struct, VersionRange
-from spark_kafka_sink.protocol.struct_codec import StructCodec, struct_codec
+from spark_kafka_sink.protocol.struct_codec import StructCodec, get_struct_codec
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys that brokers offer to clients. Those with a file in protocol/messages are spoken here."""
+    """Kafka's API keys that brokers offer to clients. Those with a file in protocol/messages are supported here."""
 
     PRODUCE = 0
     FETCH = 1
@@ -105,57 +105,75 @@ MessageT = TypeVar("MessageT", bound="Message")
 
 @dataclass(kw_only=True, slots=True)
 class Message(Struct):
-    """A request or a response. `FLEXIBLE` is the first flexible version, if there is one."""
+    """A request or a response.
+
+    `VERSIONS` are the versions that can be encoded and decoded. `FIRST_FLEXIBLE_VERSION` is None for a message without
+    flexible versions (KIP-482).
+    """
 
     API_KEY: ClassVar[ApiKey]
     VERSIONS: ClassVar[VersionRange]
-    FLEXIBLE: ClassVar[int | None]
+    FIRST_FLEXIBLE_VERSION: ClassVar[int | None]
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        return cls.FLEXIBLE is not None and version >= cls.FLEXIBLE
+        """Return whether the version has compact lengths and tagged fields (KIP-482)."""
+        return cls.FIRST_FLEXIBLE_VERSION is not None and version >= cls.FIRST_FLEXIBLE_VERSION
 
     def encode(self, version: int) -> list[Buffer]:
-        """The message in the layout of one version. Records are passed through as segments of their own."""
+        """Encode the message in one version.
+
+        Record batches are not copied: each is a segment of its own, unless it is very short.
+        """
         writer = Writer()
         self.write(writer, version)
-        return writer.segments()
+        return writer.to_segments()
 
     def write(self, writer: Writer, version: int) -> None:
-        """Append this message to what the writer has. ValueError for a number or a length that is out of range."""
+        """Append the message to a writer.
+
+        Raises ValueError for a number or a length that is out of range, and UnsupportedVersionError for a version that
+        is not in `VERSIONS` or that lacks a field whose value would be lost.
+        """
         try:
-            _codec(type(self), version).write(writer, self)
+            _get_codec(type(self), version).write(writer, self)
         except struct.error as error:
-            raise ValueError(f"{type(self).__name__} v{version}: a number or a length is out of range") from error
+            raise ValueError(f"{type(self).__name__} v{version}: a number or a length is out of range.") from error
 
     @classmethod
     def decode(cls: type[MessageT], buffer: Buffer, version: int) -> MessageT:
-        """Any bytes give a message or DecodeError. Records come back as views of `buffer`."""
+        """Decode a message from bytes of a peer.
+
+        Record batches are views of `buffer`. Raises DecodeError if the bytes are malformed.
+        """
         return cls.read(Reader(buffer), version)
 
     @classmethod
     def read(cls: type[MessageT], reader: Reader, version: int) -> MessageT:
-        """Decode a message that begins at the reader's position. DecodeError if the bytes are not one."""
-        codec = _codec(cls, version)
+        """Decode a message that begins at the reader's position.
+
+        Bytes after the message are ignored. Raises DecodeError if the bytes are malformed.
+        """
+        codec = _get_codec(cls, version)
         try:
             message: MessageT = codec.read(reader)
         except DecodeError as error:
             raise DecodeError(f"{cls.__name__} v{version}: {error}") from error
         if reader.position < reader.end:
-            _log.debug("%s v%d: %d bytes after the end of the message", cls.__name__, version, reader.remaining)
+            _log.debug("%s v%d: ignored %d bytes after the end of the message", cls.__name__, version, reader.remaining)
         return message
 
 
 _codecs: dict[tuple[type[Message], int], StructCodec] = {}
 
 
-def _codec(message_type: type[Message], version: int) -> StructCodec:
+def _get_codec(message_type: type[Message], version: int) -> StructCodec:
     codec = _codecs.get((message_type, version))
     if codec is None:
         if version not in message_type.VERSIONS:
             raise UnsupportedVersionError(
-                f"{message_type.__name__} v{version} is not among the versions we speak, {message_type.VERSIONS}"
+                f"{message_type.__name__} v{version} is not supported. Supported versions: {message_type.VERSIONS}."
             )
-        codec = struct_codec(message_type, version, message_type.is_flexible(version))
+        codec = get_struct_codec(message_type, version, message_type.is_flexible(version))
         _codecs[message_type, version] = codec
     return codec

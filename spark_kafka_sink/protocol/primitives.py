@@ -1,13 +1,13 @@
-"""Reading and writing the primitives of Kafka's protocol, in bounds.
+"""Bounds-checked reader and segment writer for the primitives of Kafka's protocol.
 
-A Writer collects what is written, piece by piece; payloads that already exist as bytes are spliced in as segments of
-their own and not copied, unless they are so small that a copy is the least of it. A Reader walks over bytes
-that come from a peer: it checks each length against the bytes that remain before it allocates anything, so memory and
-time stay proportional to the input, and DecodeError is all that it raises.
+A Writer collects encoded pieces. Payloads that already exist as bytes become segments of their own and are not copied,
+unless they are so small that a copy is cheaper. A Reader reads bytes of a peer: it compares each length with the bytes
+that remain before it allocates anything, so memory and time stay proportional to the input, and it raises nothing but
+DecodeError.
 
-    unsigned varint   7 bits a byte, least significant group first, the high bit says that another byte follows
+    unsigned varint   7 bits per byte, least significant group first; the high bit is set if another byte follows
 
-Signed ones stand in records alone: records/fields.py.
+Signed varints occur only in records (records/fields.py).
 """
 
 from __future__ import annotations
@@ -20,28 +20,33 @@ from spark_kafka_sink.errors import DecodeError
 
 Buffer = bytes | bytearray | memoryview
 
-VARINT_BYTES_MAX = 5
+MAX_VARINT_BYTES = 5
 _VARINT_BITS = 32
 
-# An array element can take one byte on the wire and two hundred in memory, so a frame's length alone is a loose bound.
-# The metadata of a cluster with 200,000 partitions, three replicas each, has 1.4 million elements.
-ELEMENTS_MAX = 4_000_000
+MAX_ARRAY_ELEMENTS = 4_000_000
+"""Maximum number of array elements in a message, over all its arrays.
 
-COPIED_BYTES_MAX = 128
-"""A segment costs more than a copy of this few bytes, for example of a record batch's header."""
+An element that has one byte on the wire can take two hundred in memory, so the length of a frame alone is a loose
+bound. The metadata of a cluster with 200,000 partitions of three replicas has 1.4 million elements.
+"""
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
-_TWO_BYTES = struct.Struct("2B").pack  # far quicker than bytes() of a tuple of numbers
-_THREE_BYTES = struct.Struct("3B").pack
+MAX_COPIED_BYTES = 128
+"""Maximum size of a payload that is copied. A segment of its own would cost more, for example for the header of a
+record batch."""
+
+_INT16_LAYOUT = struct.Struct(">h")
+_INT32_LAYOUT = struct.Struct(">i")
+_ONE_BYTE_VARINTS = tuple(bytes([value]) for value in range(0x80))
+_pack_two_bytes = struct.Struct("2B").pack  # much faster than bytes((first, second))
+_pack_three_bytes = struct.Struct("3B").pack
 
 
-def unsigned_varint(value: int) -> bytes:
-    if value < 0x80:  # nearly all of them: lengths, counts and tags are small
-        return _ONE_BYTE[value]
+def encode_unsigned_varint(value: int) -> bytes:
+    """Encode a number of at most 32 bits."""
+    if value < 0x80:  # nearly all lengths, counts and tags
+        return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
-        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
+        return _pack_two_bytes(value & 0x7F | 0x80, value >> 7)
     data = bytearray()
     while value > 0x7F:
         data.append(value & 0x7F | 0x80)
@@ -50,33 +55,34 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(data)
 
 
-def compact_length(length: int) -> bytes:
+def encode_compact_length(length: int) -> bytes:
+    """Encode the length of a compact type; -1 encodes null."""
     value = length + 1
     if value < 0x80:
-        return _ONE_BYTE[value]
+        return _ONE_BYTE_VARINTS[value]
     if value < 0x4000:
-        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
+        return _pack_two_bytes(value & 0x7F | 0x80, value >> 7)
     if value < 0x20_0000:  # the lengths of most record batches
-        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
-    return unsigned_varint(value)
+        return _pack_three_bytes(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+    return encode_unsigned_varint(value)
 
 
 class Writer:
-    """`put` takes one piece; `segments` are all that was put, joined, with the spliced ones between."""
+    """Collector of encoded bytes. `put` appends a few bytes, `put_payload` a payload that may be large."""
 
     __slots__ = ("_pieces", "_segments", "put")
 
     def __init__(self) -> None:
         self._segments: list[Buffer] = []
-        self._pieces: list[Buffer] = []  # behind the last segment
+        self._pieces: list[Buffer] = []  # pieces after the last segment
         self.put: Callable[[Buffer], None] = self._pieces.append
 
-    def splice(self, segments: Sequence[Buffer], pack_length: Callable[[int], bytes]) -> None:
-        """Put the length of the segments, then the segments themselves without a copy."""
+    def put_payload(self, segments: Sequence[Buffer], encode_length: Callable[[int], bytes]) -> None:
+        """Append a payload that consists of segments, with its total length in front. Long segments are not copied."""
         pieces = self._pieces
-        pieces.append(pack_length(sum(map(len, segments))))
+        pieces.append(encode_length(sum(map(len, segments))))
         for segment in segments:
-            if len(segment) <= COPIED_BYTES_MAX:
+            if len(segment) <= MAX_COPIED_BYTES:
                 pieces.append(segment)
                 continue
             if pieces:
@@ -84,7 +90,8 @@ class Writer:
                 pieces.clear()
             self._segments.append(segment)
 
-    def segments(self) -> list[Buffer]:
+    def to_segments(self) -> list[Buffer]:
+        """Return all appended bytes as buffers, in their order. Long payload segments are buffers of their own."""
         if self._pieces:
             self._segments.append(b"".join(self._pieces))
             self._pieces.clear()
@@ -92,31 +99,32 @@ class Writer:
 
 
 class Reader:
-    """Reads from `position` up to `end`, never beyond."""
+    """Cursor over a buffer, which reads from `position` and never beyond `end`."""
 
-    __slots__ = ("buffer", "elements_left", "end", "position")
+    __slots__ = ("buffer", "end", "position", "remaining_elements")
 
-    def __init__(self, data: Buffer, elements_max: int = ELEMENTS_MAX) -> None:
+    def __init__(self, data: Buffer, max_elements: int = MAX_ARRAY_ELEMENTS) -> None:
         view = memoryview(data)
         self.buffer = view if view.format == "B" and view.ndim == 1 else view.cast("B")
         self.position = 0
         self.end = len(self.buffer)
-        self.elements_left = elements_max
+        self.remaining_elements = max_elements
 
     @property
     def remaining(self) -> int:
         return self.end - self.position
 
-    def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Read values of fixed size."""
         position = self.position
         after = position + layout.size
         if after > self.end:
-            raise DecodeError(f"{layout.size} bytes needed at byte {position}, {self.end - position} are left")
+            raise DecodeError(f"{layout.size} bytes expected at byte {position}, {self.end - position} are left")
         self.position = after
         return layout.unpack_from(self.buffer, position)
 
-    def take(self, size: int) -> memoryview:
-        """The next `size` bytes, not copied."""
+    def read_view(self, size: int) -> memoryview:
+        """Return a view of the next `size` bytes."""
         position = self.position
         after = position + size
         if size < 0 or after > self.end:
@@ -124,10 +132,10 @@ class Reader:
         self.position = after
         return self.buffer[position:after]
 
-    def _long_varint(self) -> int:
+    def _read_long_varint(self) -> int:
         buffer, position, end = self.buffer, self.position, self.end
         value = shift = 0
-        for index in range(position, min(end, position + VARINT_BYTES_MAX)):
+        for index in range(position, min(end, position + MAX_VARINT_BYTES)):
             byte = buffer[index]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -136,40 +144,45 @@ class Reader:
                 self.position = index + 1
                 return value
             shift += 7
-        bytes_there = min(VARINT_BYTES_MAX, end - position)
-        raise DecodeError(f"varint at byte {position} has no end within {bytes_there} bytes")
+        available_bytes = min(MAX_VARINT_BYTES, end - position)
+        raise DecodeError(f"varint at byte {position} does not end within {available_bytes} bytes")
 
-    def unsigned_varint(self) -> int:
+    def read_unsigned_varint(self) -> int:
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
             if byte < 0x80:
                 self.position = position + 1
                 return byte
-        return self._long_varint()
+        return self._read_long_varint()
 
-    def int16_length(self) -> int:
-        length: int = self.fixed(_INT16)[0]
+    def read_int16_length(self) -> int:
+        length: int = self.unpack(_INT16_LAYOUT)[0]
         return length
 
-    def int32_length(self) -> int:
-        length: int = self.fixed(_INT32)[0]
+    def read_int32_length(self) -> int:
+        length: int = self.unpack(_INT32_LAYOUT)[0]
         return length
 
-    def compact_length(self) -> int:
+    def read_compact_length(self) -> int:
+        """Read the length of a compact type; -1 is null."""
         position = self.position
         if position < self.end:
             byte = self.buffer[position]
             if byte < 0x80:
                 self.position = position + 1
                 return byte - 1
-        return self.unsigned_varint() - 1
+        return self.read_unsigned_varint() - 1
 
-    def count(self, count: int, element_bytes_min: int) -> int:
-        """Checks an array's count before anything is allocated for it."""
-        if count < 0 or count * (element_bytes_min or 1) > self.end - self.position:
-            raise DecodeError(f"count {count} before byte {self.position}, {self.end - self.position} bytes are left")
-        self.elements_left -= count
-        if self.elements_left < 0:
-            raise DecodeError(f"{-self.elements_left} array elements more than one message may have")
-        return count
+    def check_count(self, count: int, min_element_bytes: int) -> None:
+        """Check the number of elements of an array before anything is allocated for it.
+
+        Raises DecodeError if the remaining bytes cannot hold so many elements, or if the arrays of the message have
+        more than `max_elements` together."""
+        if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
+            raise DecodeError(
+                f"array of {count} elements at byte {self.position}, {self.end - self.position} bytes are left"
+            )
+        self.remaining_elements -= count
+        if self.remaining_elements < 0:
+            raise DecodeError(f"{-self.remaining_elements} array elements more than a message may have")

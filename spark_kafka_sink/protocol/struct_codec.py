@@ -1,34 +1,34 @@
-"""How one struct lies on the wire in one version: a pair of functions, written from its declaration and compiled once.
+"""Codecs of structs: a write and a read function for one version of a struct, generated from its declaration.
 
-Python compiles them, as it does for `dataclass`. So nothing is looked up for each message: neighbouring fields of fixed
-size are packed and unpacked together, each other field is one call of its codec, and what the version lacks does not
-appear. PartitionProduceResponse in version 9 becomes
+The functions are compiled once from Python source, as `dataclass` does. Nothing is looked up for each message: adjacent
+fields of fixed size are packed and unpacked together, each other field is one call of its codec, and fields that the
+version lacks do not appear. PartitionProduceResponse in version 9 becomes
 
     def write(writer, value):
         put = writer.put
         put(_pack_0(value.index, value.error_code, value.base_offset, ...))
         _write_2(writer, value.record_errors)
         _write_4(writer, value.error_message)
-        if value.unknown_tags: _write_tags(writer, value)
-        else: put(_no_tags)
+        if value.unknown_tags: _write_tagged_fields(writer, value)
+        else: put(_no_tagged_fields)
 
     def read(reader):
-        value = _make(_type)
-        value.index, value.error_code, value.base_offset, ... = reader.fixed(_layout_1)
+        value = _new(_type)
+        value.index, value.error_code, value.base_offset, ... = reader.unpack(_layout_1)
         value.record_errors = _read_3(reader)
         value.error_message = _read_5(reader)
         value.current_leader = None
         value.unknown_tags = None
-        tags = reader.unsigned_varint()
-        if tags: _read_tags(reader, tags, value)
+        count = reader.read_unsigned_varint()
+        if count: _read_tagged_fields(reader, count, value)
         return value
 
-A struct that is read is made without its `__init__`, which would take each field by name once more: all are set here.
-The names of fields come from our own declarations, never from the wire.
+A decoded struct is created without its `__init__`, which would assign each field a second time. The generated source
+contains only field names of our own declarations, never data of a peer.
 
-What is rare is not generated: flexible versions end with tagged fields, nearly always none.
+Tagged fields, with which the structs of flexible versions end, are handled by ordinary methods because they are rare:
 
-    number of tags, then for each, in rising order: tag, size in bytes, value       all numbers unsigned varints
+    number of fields; then, in ascending order of tags: tag, size in bytes, value        (numbers: unsigned varints)
 """
 
 from __future__ import annotations
@@ -39,106 +39,105 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.codecs import FIXED_FORMATS, Codec, array_codec, scalar_codec
-from spark_kafka_sink.protocol.primitives import Reader, Writer, unsigned_varint
+from spark_kafka_sink.protocol.codecs import FIXED_SIZE_FORMATS, Codec, build_array_codec, build_scalar_codec
+from spark_kafka_sink.protocol.primitives import Reader, Writer, encode_unsigned_varint
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 
-Write = Callable[[Writer, Any], None]
-Read = Callable[[Reader], Any]
+WriteFunction = Callable[[Writer, Any], None]
+ReadFunction = Callable[[Reader], Any]
 
 
-class _Tagged(NamedTuple):
+class _TaggedField(NamedTuple):
     name: str
     codec: Codec
 
 
 class StructCodec:
-    """Writes and reads one struct in one version."""
+    """Codec of a struct in one version."""
 
-    write: Write
-    read: Read
+    write: WriteFunction
+    read: ReadFunction
 
     def __init__(self, struct_type: type[Struct], version: int, flexible: bool) -> None:
         self._type = struct_type
         self._version = version
         self._flexible = flexible
-        self._tagged: dict[int, _Tagged] = {}
+        self._tagged_fields: dict[int, _TaggedField] = {}
         self._defaults = struct_type()
-        code = _Code(struct_type)
+        source = _SourceBuilder(struct_type)
         for name, spec in field_specs(struct_type).items():
-            self._lay_out(name, spec, code)
+            self._add_field(name, spec, source)
         if flexible:
-            tagged = {name: getattr(self._defaults, name) for name, _ in self._tagged.values()}
-            code.tags(tagged, self._write_tags, self._read_tags)
-        self.write, self.read = code.compile()
-        self.bytes_min = code.bytes_min
+            tagged_defaults = {name: getattr(self._defaults, name) for name, _ in self._tagged_fields.values()}
+            source.add_tagged_fields(tagged_defaults, self._write_tagged_fields, self._read_tagged_fields)
+        self.write, self.read = source.compile()
+        self.min_bytes = source.min_bytes
 
-    def _lay_out(self, name: str, spec: FieldSpec, code: _Code) -> None:
+    def _add_field(self, name: str, spec: FieldSpec, source: _SourceBuilder) -> None:
         if self._version not in spec.versions:
             if not spec.ignorable:
                 default = getattr(self._defaults, name)
-                code.refuse(name, "!=", default, self._words(f"{name} does not exist"))
+                source.add_check(name, "!=", default, self._error_message(f"{name} does not exist"))
             return
         if spec.nullable is not None and self._version not in spec.nullable:
-            code.refuse(name, "is", None, self._words(f"{name} must not be null"))
+            source.add_check(name, "is", None, self._error_message(f"{name} must not be null"))
         if spec.tag is not None:
-            self._tagged[spec.tag] = _Tagged(name, self._codec(spec))
-        elif spec.kind in FIXED_FORMATS:
-            code.fixed(name, spec.kind)
+            self._tagged_fields[spec.tag] = _TaggedField(name, self._build_codec(spec))
+        elif spec.type_name in FIXED_SIZE_FORMATS:
+            source.add_fixed_size_field(name, spec.type_name)
         else:
-            code.field(name, self._codec(spec))
+            source.add_field(name, self._build_codec(spec))
 
-    def _words(self, words: str) -> str:
-        return f"{self._type.__name__}.{words} in version {self._version}"
+    def _error_message(self, problem: str) -> str:
+        return f"{self._type.__name__}.{problem} in version {self._version}"
 
-    def _codec(self, spec: FieldSpec) -> Codec:
+    def _build_codec(self, spec: FieldSpec) -> Codec:
         nullable = spec.nullable is not None and self._version in spec.nullable
-        if spec.kind == "struct":
-            assert isinstance(spec.element, type)
-            return struct_codec(spec.element, self._version, self._flexible)
-        if spec.kind != "array":
-            return scalar_codec(spec.kind, flexible=self._flexible, nullable=nullable)
-        if isinstance(spec.element, type):
-            struct_element = struct_codec(spec.element, self._version, self._flexible)
-            return array_codec(struct_element, flexible=self._flexible, nullable=nullable)
-        assert spec.element is not None
-        if spec.element in FIXED_FORMATS:
-            return array_codec(spec.element, flexible=self._flexible, nullable=nullable)
-        element = scalar_codec(spec.element, flexible=self._flexible, nullable=False)
-        return array_codec(element, flexible=self._flexible, nullable=nullable)
+        if spec.type_name == "struct":
+            assert isinstance(spec.inner_type, type)
+            return get_struct_codec(spec.inner_type, self._version, self._flexible)
+        if spec.type_name != "array":
+            return build_scalar_codec(spec.type_name, flexible=self._flexible, nullable=nullable)
+        if isinstance(spec.inner_type, type):
+            struct_element = get_struct_codec(spec.inner_type, self._version, self._flexible)
+            return build_array_codec(struct_element, flexible=self._flexible, nullable=nullable)
+        assert spec.inner_type is not None
+        if spec.inner_type in FIXED_SIZE_FORMATS:
+            return build_array_codec(spec.inner_type, flexible=self._flexible, nullable=nullable)
+        element = build_scalar_codec(spec.inner_type, flexible=self._flexible, nullable=False)
+        return build_array_codec(element, flexible=self._flexible, nullable=nullable)
 
-    # --- tagged fields
-
-    def _write_tags(self, writer: Writer, value: Struct) -> None:
-        """The known ones that have another value than their default, and those that we do not know."""
+    def _write_tagged_fields(self, writer: Writer, value: Struct) -> None:
+        """Write the known tagged fields whose value is not the default, and the unknown ones."""
         data = dict(value.unknown_tags or {})
-        for tag, (name, codec) in self._tagged.items():
+        for tag, (name, codec) in self._tagged_fields.items():
             field_value = getattr(value, name)
             if field_value != getattr(self._defaults, name):
-                data[tag] = _encoded(codec, field_value)
-        writer.put(unsigned_varint(len(data)))
+                data[tag] = _encode_value(codec, field_value)
+        writer.put(encode_unsigned_varint(len(data)))
         for tag in sorted(data):
-            writer.put(unsigned_varint(tag) + unsigned_varint(len(data[tag])) + data[tag])
+            writer.put(encode_unsigned_varint(tag) + encode_unsigned_varint(len(data[tag])) + data[tag])
 
-    def _read_tags(self, reader: Reader, count: int, value: Struct) -> None:
-        reader.count(count, 2)
+    def _read_tagged_fields(self, reader: Reader, count: int, value: Struct) -> None:
+        reader.check_count(count, 2)
         unknown: dict[int, bytes] = {}
         for _ in range(count):
-            tag = reader.unsigned_varint()
-            size = reader.unsigned_varint()
-            if tag not in self._tagged:
-                unknown[tag] = bytes(reader.take(size))
+            tag = reader.read_unsigned_varint()
+            size = reader.read_unsigned_varint()
+            if tag not in self._tagged_fields:
+                unknown[tag] = bytes(reader.read_view(size))
                 continue
-            name, codec = self._tagged[tag]
-            setattr(value, name, _read_exactly(reader, size, codec))
+            name, codec = self._tagged_fields[tag]
+            setattr(value, name, _read_tagged_value(reader, size, codec))
         if unknown:
             value.unknown_tags = unknown
 
 
-_codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}  # two threads may both make one: the two are equal
+_codecs: dict[tuple[type[Struct], int, bool], StructCodec] = {}  # if two threads build the same codec, either is used
 
 
-def struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
+def get_struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> StructCodec:
+    """Return the codec of a struct, which is built on first use."""
     key = (struct_type, version, flexible)
     codec = _codecs.get(key)
     if codec is None:
@@ -146,75 +145,87 @@ def struct_codec(struct_type: type[Struct], version: int, flexible: bool) -> Str
     return codec
 
 
-class _Code:
-    """The source of both functions. Add the fields in the order of the wire, then compile."""
+class _SourceBuilder:
+    """Source of the two functions of a codec. Fields must be added in the order of the wire."""
 
     def __init__(self, struct_type: type[Any]) -> None:
         self._type = struct_type
-        self._names: dict[str, Any] = {
-            "_make": object.__new__,
+        self._namespace: dict[str, Any] = {
+            "_new": object.__new__,
             "_type": struct_type,
-            "_refusal": UnsupportedVersionError,
-        }  # what the code refers to
-        self._write: list[str] = ["put = writer.put"]
-        self._read: list[str] = []
-        self._read_last: list[str] = []
-        self._fields: list[str] = []
-        self._run: dict[str, str] = {}  # fields of fixed size since the last other one, and struct's letters
-        self.bytes_min = 0
+            "_VersionError": UnsupportedVersionError,
+        }  # global names of the generated source
+        self._write_lines: list[str] = ["put = writer.put"]
+        self._read_lines: list[str] = []
+        self._read_tag_lines: list[str] = []
+        self._read_fields: list[str] = []  # names of the fields that the read function assigns
+        self._fixed_size_run: dict[str, str] = {}  # formats of adjacent fields of fixed size, by name
+        self.min_bytes = 0
 
-    def refuse(self, name: str, operator: str, operand: object, words: str) -> None:
-        """Refuse to write a struct whose field is so."""
-        error = self._bind("words", words)
-        self._write.append(f"if value.{name} {operator} {self._bind('operand', operand)}: raise _refusal({error})")
+    def add_check(self, name: str, operator: str, operand: object, message: str) -> None:
+        """Add a check that raises UnsupportedVersionError on writing a field for which the comparison is true."""
+        condition = f"value.{name} {operator} {self._bind('operand', operand)}"
+        self._write_lines.append(f"if {condition}: raise _VersionError({self._bind('message', message)})")
 
-    def fixed(self, name: str, kind: str) -> None:
-        """A field of a type of fixed size."""
-        self._run[name] = FIXED_FORMATS[kind]
+    def add_fixed_size_field(self, name: str, type_name: str) -> None:
+        self._fixed_size_run[name] = FIXED_SIZE_FORMATS[type_name]
 
-    def field(self, name: str, codec: Codec) -> None:
-        """A field of any other type."""
-        self._end_run()
-        self._write.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
-        self._read.append(f"value.{name} = {self._bind('read', codec.read)}(reader)")
-        self._fields.append(name)
-        self.bytes_min += codec.bytes_min
+    def add_field(self, name: str, codec: Codec) -> None:
+        """Add a field that is encoded by a codec of its own."""
+        self._end_fixed_size_run()
+        self._write_lines.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
+        self._read_lines.append(f"value.{name} = {self._bind('read', codec.read)}(reader)")
+        self._read_fields.append(name)
+        self.min_bytes += codec.min_bytes
 
-    def tags(self, tagged: dict[str, object], write_tags: Write, read_tags: Callable[[Reader, int, Any], None]) -> None:
-        """End with tagged fields, here by name with their defaults, which are not written."""
-        self._end_run()
-        self.bytes_min += 1
-        self._names |= {"_write_tags": write_tags, "_read_tags": read_tags, "_no_tags": b"\0"}
-        worth_writing = [f"value.{name} != {self._bind('default', default)}" for name, default in tagged.items()]
-        self._write += [
-            f"if {' or '.join(['value.unknown_tags', *worth_writing])}: _write_tags(writer, value)",
-            "else: put(_no_tags)",
+    def add_tagged_fields(
+        self, defaults: dict[str, object], write: WriteFunction, read: Callable[[Reader, int, Any], None]
+    ) -> None:
+        """Add the section of tagged fields, which is the last one of a struct. `defaults` are not written."""
+        self._end_fixed_size_run()
+        self.min_bytes += 1
+        self._namespace |= {"_write_tagged_fields": write, "_read_tagged_fields": read, "_no_tagged_fields": b"\0"}
+        differences = [f"value.{name} != {self._bind('default', default)}" for name, default in defaults.items()]
+        self._write_lines += [
+            f"if {' or '.join(['value.unknown_tags', *differences])}: _write_tagged_fields(writer, value)",
+            "else: put(_no_tagged_fields)",
         ]
-        self._read_last = ["tags = reader.unsigned_varint()", "if tags: _read_tags(reader, tags, value)"]
+        self._read_tag_lines = [
+            "count = reader.read_unsigned_varint()",
+            "if count: _read_tagged_fields(reader, count, value)",
+        ]
 
-    def compile(self) -> tuple[Write, Read]:
-        self._end_run()
-        read = ["value = _make(_type)", *self._read, *self._defaults(), *self._read_last, "return value"]
-        source = _function("write(writer, value)", self._write) + _function("read(reader)", read)
-        exec(compile(source, f"<{self._type.__name__}>", "exec"), self._names)
-        return self._names["write"], self._names["read"]
+    def compile(self) -> tuple[WriteFunction, ReadFunction]:
+        """Compile the source and return the write and the read function."""
+        self._end_fixed_size_run()
+        read_lines = [
+            "value = _new(_type)",
+            *self._read_lines,
+            *self._default_lines(),
+            *self._read_tag_lines,
+            "return value",
+        ]
+        source = _format_function("write(writer, value)", self._write_lines)
+        source += _format_function("read(reader)", read_lines)
+        exec(compile(source, f"<{self._type.__name__}>", "exec"), self._namespace)
+        return self._namespace["write"], self._namespace["read"]
 
-    def _end_run(self) -> None:
-        if not self._run:
+    def _end_fixed_size_run(self) -> None:
+        if not self._fixed_size_run:
             return
-        layout = struct.Struct(">" + "".join(self._run.values()))
-        values = ", ".join(f"value.{name}" for name in self._run)
-        self._write.append(f"put({self._bind('pack', layout.pack)}({values}))")
-        self._read.append(f"{values}, = reader.fixed({self._bind('layout', layout)})")
-        self._fields.extend(self._run)
-        self.bytes_min += layout.size
-        self._run.clear()
+        layout = struct.Struct(">" + "".join(self._fixed_size_run.values()))
+        values = ", ".join(f"value.{name}" for name in self._fixed_size_run)
+        self._write_lines.append(f"put({self._bind('pack', layout.pack)}({values}))")
+        self._read_lines.append(f"{values}, = reader.unpack({self._bind('layout', layout)})")
+        self._read_fields.extend(self._fixed_size_run)
+        self.min_bytes += layout.size
+        self._fixed_size_run.clear()
 
-    def _defaults(self) -> list[str]:
-        """Give the fields that were not read their defaults; tags that are there come afterwards."""
+    def _default_lines(self) -> list[str]:
+        """Build the lines that assign defaults to all other fields. Tagged fields are read after them."""
         lines = []
         for field in dataclasses.fields(self._type):
-            if field.name in self._fields:
+            if field.name in self._read_fields:
                 continue
             if field.default is None:
                 default = "None"
@@ -225,29 +236,32 @@ class _Code:
             lines.append(f"value.{field.name} = {default}")
         return lines
 
-    def _bind(self, kind: str, thing: object) -> str:
-        name = f"_{kind}_{len(self._names)}"
-        self._names[name] = thing
+    def _bind(self, prefix: str, value: object) -> str:
+        """Make a value available to the generated source and return its name there."""
+        name = f"_{prefix}_{len(self._namespace)}"
+        self._namespace[name] = value
         return name
 
 
-def _function(signature: str, lines: Collection[str]) -> str:
+def _format_function(signature: str, lines: Collection[str]) -> str:
     return f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def _encoded(codec: Codec, value: object) -> bytes:
+def _encode_value(codec: Codec, value: object) -> bytes:
     writer = Writer()
     codec.write(writer, value)
-    return b"".join(writer.segments())
+    return b"".join(writer.to_segments())
 
 
-def _read_exactly(reader: Reader, size: int, codec: Codec) -> Any:
-    """A tagged value, which must fill the size that it announces."""
+def _read_tagged_value(reader: Reader, size: int, codec: Codec) -> Any:
+    """Read the value of a tagged field. Raises DecodeError if it does not have exactly the given size."""
     if size > reader.remaining:
-        raise DecodeError(f"tag of {size} bytes at byte {reader.position}, {reader.remaining} are left")
+        raise DecodeError(f"tagged field of {size} bytes at byte {reader.position}, {reader.remaining} are left")
     outer_end, reader.end = reader.end, reader.position + size
     value = codec.read(reader)
     if reader.position != reader.end:
-        raise DecodeError(f"tag of {size} bytes ends at byte {reader.end}, its value at {reader.position}")
+        raise DecodeError(
+            f"tagged field of {size} bytes ends at byte {reader.end}, but its value ends at byte {reader.position}"
+        )
     reader.end = outer_end
     return value

@@ -14,8 +14,8 @@ from spark_kafka_sink.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResponsePartitionData,
     FetchTopic,
-    PartitionData,
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import Leader, Request
@@ -81,7 +81,7 @@ class Fetch(Request[FetchResponse]):
             return dict.fromkeys(self.keys, self.classify_code(response.error_code))
         return {str(data.partition_index): self.classify_code(data.error_code) for data in _partitions([response])}
 
-    def fetched(self, responses: Mapping[str, FetchResponse]) -> list[PartitionData]:
+    def fetched(self, responses: Mapping[str, FetchResponse]) -> list[FetchResponsePartitionData]:
         """Return the data of the partitions that were not rejected, given the responses by key."""
         return [
             data
@@ -107,5 +107,5 @@ def _distinct(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
     return list({id(response): response for response in responses.values()}.values())
 
 
-def _partitions(responses: Iterable[FetchResponse]) -> Iterator[PartitionData]:
+def _partitions(responses: Iterable[FetchResponse]) -> Iterator[FetchResponsePartitionData]:
     return (data for response in responses for topic in response.responses for data in topic.partitions)

@@ -20,8 +20,8 @@ from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import BrokerError, ConfigurationError, DataError, InvalidRecordError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.fetch import FetchResponse, PartitionData
+from spark_kafka_sink.protocol.error_codes import build_broker_error
+from spark_kafka_sink.protocol.messages.fetch import FetchResponse, FetchResponsePartitionData
 from spark_kafka_sink.reader.fetch import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, Fetch
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_batches, visible_rows
 from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
@@ -37,7 +37,7 @@ READ_BYTES_MAX = 512 * 1024 * 1024
 
 
 PartT = TypeVar("PartT")
-_Unpack: TypeAlias = "Callable[[str, PartitionData, int, int], Iterator[tuple[PartT, int]]]"
+_Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[PartT, int]]]"
 """Of a topic, what was fetched, from an offset, below another one."""
 
 
@@ -187,7 +187,7 @@ class TopicReader(Closing):
         if self._client.metadata.snapshot.topic_id(topic) not in (None, fetching.topic_id):
             # The positions are offsets of the deleted topic.
             context = f"{placed(topic)} was deleted and created again while it was read"
-            raise broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
+            raise build_broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         leaders = {partition: self._client.leader(topic, partition) for partition in fetching.pending}
         led = [partition for partition, leader in leaders.items() if leader is not None]
         # The responses of a round are in memory at the same time.
@@ -206,7 +206,9 @@ class TopicReader(Closing):
             return error
         return None
 
-    def _visible(self, topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[pa.Table, int]]:
+    def _visible(
+        self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
+    ) -> Iterator[tuple[pa.Table, int]]:
         aborted = data.aborted_transactions if self._isolation else None
         partition = data.partition_index
         for part in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
@@ -262,12 +264,12 @@ class _Fetching(Generic[PartT]):
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def take(self, fetched: Iterable[PartitionData]) -> Iterator[PartT]:
+    def take(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[PartT]:
         """Unpack the data of partitions part by part, and move their positions on."""
         for data in fetched:
             yield from self._rows(data)
 
-    def _rows(self, data: PartitionData) -> Iterator[PartT]:
+    def _rows(self, data: FetchResponsePartitionData) -> Iterator[PartT]:
         partition = data.partition_index
         start, stop = self.positions[partition], self._ends[partition]
         for part, next_offset in self._unpack(self.topic, data, start, stop):
@@ -275,14 +277,16 @@ class _Fetching(Generic[PartT]):
             yield part
 
 
-def _as_stored(topic: str, data: PartitionData, start: int, stop: int) -> Iterator[tuple[StoredBatch, int]]:
+def _as_stored(
+    topic: str, data: FetchResponsePartitionData, start: int, stop: int
+) -> Iterator[tuple[StoredBatch, int]]:
     """Brokers send whole batches: the first may begin before `start`, and what ends before it was read before."""
     for batch in stored_batches(_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
 
 
-def _records(data: PartitionData) -> memoryview | bytes | None:
+def _records(data: FetchResponsePartitionData) -> memoryview | bytes | None:
     assert not isinstance(data.records, list | tuple)
     return data.records  # type: ignore[return-value]  # segments are for writing only
 

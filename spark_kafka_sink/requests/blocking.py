@@ -26,7 +26,7 @@ from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import OperatingSystem, System
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.deadline import Deadline, pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
@@ -99,7 +99,7 @@ class BlockingClient(Closing):
                     return info
                 self.metadata.raise_for_topic(name)
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
-                    raise broker_error(info.error_code, placed(name))
+                    raise build_broker_error(info.error_code, placed(name))
                 self.metadata.request_update()
             deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
 

@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 from spark_kafka_sink.client.option_parsing import INT_MAX, LONG_MAX
 from spark_kafka_sink.errors import InvalidRecordError
-from spark_kafka_sink.protocol.codecs import STRING_BYTES_MAX, is_writable
+from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
 
 
 @dataclass(frozen=True)
@@ -50,5 +50,5 @@ def ensure_number(what: str, value: object, lowest: int, highest: int) -> None:
 
 
 def _ensure_text(what: str, value: object) -> None:
-    if not isinstance(value, str) or not is_writable(value):
-        raise InvalidRecordError(f"{what} is text of at most {STRING_BYTES_MAX} bytes in UTF-8, not {value!a:.60}.")
+    if not isinstance(value, str) or not is_encodable_string(value):
+        raise InvalidRecordError(f"{what} is text of at most {MAX_STRING_BYTES} bytes in UTF-8, not {value!a:.60}.")

@@ -8,9 +8,10 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.describe_quorum import (
     METADATA_TOPIC,
     DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from spark_kafka_sink.protocol.messages.describe_quorum_asked import PartitionData, TopicData
 from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import Classification
 
@@ -29,7 +30,9 @@ class DescribeQuorum(Request[DescribeQuorumResponse]):
         return Role.ANY_BROKER
 
     def message(self, version: int) -> DescribeQuorumRequest:
-        partition = TopicData(topic_name=METADATA_TOPIC, partitions=[PartitionData()])
+        partition = DescribeQuorumRequestTopicData(
+            topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
+        )
         return DescribeQuorumRequest(topics=[partition])
 
     def classify(self, response: DescribeQuorumResponse) -> Classification:

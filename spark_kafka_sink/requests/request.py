@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, VerdictTable, classify
@@ -101,7 +101,7 @@ class Request(ABC, Generic[ResponseT]):
         """Return the error of a response that rejects the request. `advice` replaces the advice of the error code."""
         place = f" ({classification.place})" if classification.place else ""
         context = f"{self.subject(key)}: the attempt to {self.action}{place} was refused"
-        return broker_error(classification.code, context, advice)
+        return build_broker_error(classification.code, context, advice)
 
     def subject(self, key: str) -> str:
         """Return what the request is about, for errors."""

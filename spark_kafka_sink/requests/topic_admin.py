@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import pause_ms
@@ -30,7 +30,7 @@ def topic_exists(
     response = client.finish(described or begin_describing(client, name))[name]
     classification = DescribeTopic(name).classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise broker_error(classification.code, f"{placed(name)}{purpose}")
+        raise build_broker_error(classification.code, f"{placed(name)}{purpose}")
     return classification.code == error_codes.NONE
 
 
@@ -68,7 +68,7 @@ def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
     if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
         where = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
         context = f"{where} does not exist and could not be created{broker_message_suffix(row)}"
-        raise broker_error(row.error_code, context, remedy(row.error_code))
+        raise build_broker_error(row.error_code, context, remedy(row.error_code))
 
 
 def topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from spark_kafka_sink.protocol.messages.describe_configs import (
-    TOPIC,
+    TOPIC_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -138,7 +138,7 @@ class DescribeTopicConfigs(TopicRequest):
 
     def message(self, version: int) -> DescribeConfigsRequest:
         resource = DescribeConfigsResource(
-            resource_type=TOPIC, resource_name=self.name, configuration_keys=[*self.settings]
+            resource_type=TOPIC_RESOURCE, resource_name=self.name, configuration_keys=[*self.settings]
         )
         return DescribeConfigsRequest(resources=[resource])
 

@@ -14,8 +14,10 @@ from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEp
 from spark_kafka_sink.errors import BrokerError, NetworkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsResponse
-from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from spark_kafka_sink.protocol.messages.list_transactions import (
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+)
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.deadline import pause_ms
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
@@ -103,7 +105,7 @@ class TransactionListing:
         self._requests |= requests
         self._calls.append(self._client.begin(requests.values(), retries=False))
 
-    def rows(self) -> list[ListedTransaction]:
+    def rows(self) -> list[ListTransactionsResponseTransactionState]:
         """Wait for all brokers that the cluster has now: a new broker may coordinate ids that another one had before.
 
         If a broker fails, all of them are listed again: its ids may move to a broker that has responded already.
@@ -120,7 +122,7 @@ class TransactionListing:
             failures += 1
             self._requests, self._calls, self._older_metadata = {}, [], None
 
-    def _finish(self) -> list[ListedTransaction]:
+    def _finish(self) -> list[ListTransactionsResponseTransactionState]:
         try:
             responses = {key: response for call in self._calls for key, response in self._client.finish(call).items()}
         finally:
@@ -131,7 +133,7 @@ class TransactionListing:
         return [row for response in responses.values() for row in response.transaction_states]
 
 
-def list_transactions(client: BlockingClient, *states: str) -> list[ListedTransaction]:
+def list_transactions(client: BlockingClient, *states: str) -> list[ListTransactionsResponseTransactionState]:
     """Return the transactions in one of these states; in any, if no state is given."""
     return TransactionListing(client, *states).rows()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.protocol.messages.describe_transactions import TransactionState
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponseTransactionState
 from spark_kafka_sink.words import cleaned
 
 ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteCommit", "CompleteAbort"
@@ -39,7 +39,7 @@ class TransactionDescription:
         return self.state in _ENDING
 
 
-def description_of(row: TransactionState) -> TransactionDescription:
+def description_of(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
         cleaned(row.transaction_state),  # it and the topics are shown to people

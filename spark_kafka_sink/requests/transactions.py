@@ -31,7 +31,7 @@ from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    TransactionState,
+    DescribeTransactionsResponseTransactionState,
 )
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -41,7 +41,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from spark_kafka_sink.protocol.schema import VERSION_LIMIT, VersionRange
+from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
 from spark_kafka_sink.requests.transaction_description import TransactionDescription, description_of
@@ -155,7 +155,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_OFFSETS_FROM, VERSION_LIMIT)
+            return VersionRange(VERSION_2_OFFSETS_FROM, MAX_VERSION)
         has_member = self.group != GroupMetadata(self.group.group_id)
         return VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
 
@@ -217,7 +217,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_END_FROM, VERSION_LIMIT)
+            return VersionRange(VERSION_2_END_FROM, MAX_VERSION)
         return VersionRange(0, VERSION_2_END_FROM - 1)
 
     def message(self, version: int) -> EndTxnRequest:
@@ -276,7 +276,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
     def classify_keys(self, response: DescribeTransactionsResponse) -> Mapping[str, Classification]:
         return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
 
-    def _classify_row(self, row: TransactionState) -> Classification:
+    def _classify_row(self, row: DescribeTransactionsResponseTransactionState) -> Classification:
         if self.when_ended and row.error_code == codes.NONE and description_of(row).is_ending:
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(row.error_code)

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class Verdict(IntEnum):
@@ -66,7 +66,7 @@ def classify(code: int, table: VerdictTable, unlisted: Verdict, place: str = "")
     """`unlisted`: the verdict of a code that the table does not list and that is not retriable."""
     verdict = table.get(code)
     if verdict is None:
-        verdict = Verdict.RETRY if error_code(code).retriable else unlisted
+        verdict = Verdict.RETRY if lookup_error_code(code).retriable else unlisted
     return Classification(verdict, code, place)
 
 
@@ -80,4 +80,4 @@ def worst(classifications: Iterable[Classification]) -> Classification:
 
 def is_worth_retrying(code: int) -> bool:
     """Return whether a caller that can wait should retry: UNKNOWN_SERVER_ERROR may be temporary, too."""
-    return code == codes.UNKNOWN_SERVER_ERROR or error_code(code).retriable
+    return code == codes.UNKNOWN_SERVER_ERROR or lookup_error_code(code).retriable

@@ -12,7 +12,7 @@ from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 from tests.broker.wire import batch, produce, result
 from tests.simulated_cluster import stored_records
 
@@ -36,7 +36,7 @@ class Broker:
         assert isinstance(outcome, Reply)
         if outcome.frame is None:
             return None
-        return decode_response(b"".join(outcome.frame), response_type(request.API_KEY), version)[1]
+        return decode_response(b"".join(outcome.frame), load_response_type(request.API_KEY), version)[1]
 
     def write(self, value: bytes) -> tuple[int, int]:
         """Write records. Returns the error code and the offset."""

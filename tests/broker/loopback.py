@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -37,7 +37,7 @@ class LoopbackClient:
 
     def answer_to(self, request: Message, version: int) -> Any:
         payload = self.receive()
-        return None if payload is None else decode_response(payload, response_type(request.API_KEY), version)[1]
+        return None if payload is None else decode_response(payload, load_response_type(request.API_KEY), version)[1]
 
     def receive(self) -> bytes | None:
         head = self._exactly(4)

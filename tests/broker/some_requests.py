@@ -6,7 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import request_type
+from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -33,7 +33,7 @@ from tests.broker.wire import batch
 def some_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
     """For topic "t", whose id is `topic_id`; partition 5, the topics "u" and "unknown" do not exist."""
     build = _BUILDERS.get(api)
-    return request_type(api)() if build is None else build(version, topic_id)
+    return load_request_type(api)() if build is None else build(version, topic_id)
 
 
 def _produce(version: int, topic_id: UUID) -> Message:

@@ -17,9 +17,9 @@ from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorR
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.produce import (
-    LeaderIdAndEpoch,
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponseLeaderIdAndEpoch,
     TopicProduceData,
 )
 from tests.broker.wire import WireClient, batch, produce, result
@@ -195,7 +195,7 @@ def test_a_moved_leader_is_named_by_the_old_one_and_answers(client: WireClient, 
     cluster.control.move_leader("t", 0, 1)
     refused = client.ask(produce(batch(b"a")), 12)
     assert result(refused).error_code == NOT_LEADER
-    assert result(refused).current_leader == LeaderIdAndEpoch(leader_id=1, leader_epoch=1)
+    assert result(refused).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
     assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
     assert result(client.ask(produce(batch(b"a")), 12, node=1)).error_code == 0
 

@@ -14,11 +14,15 @@ from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import spoken_api_keys
+from spark_kafka_sink.protocol.messages import supported_api_keys
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from spark_kafka_sink.protocol.messages.describe_configs import TOPIC, DescribeConfigsRequest, DescribeConfigsResource
+from spark_kafka_sink.protocol.messages.describe_configs import (
+    TOPIC_RESOURCE,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -115,7 +119,7 @@ def test_every_version_can_be_throttled(
 
 
 def test_each_api_with_messages_has_a_handler() -> None:
-    assert set(handled_api_keys()) == set(spoken_api_keys()) == set(SPOKEN)
+    assert set(handled_api_keys()) == set(supported_api_keys()) == set(SPOKEN)
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_and_others_end_the_connection(
@@ -231,7 +235,7 @@ def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: 
         if name != "max.message.bytes"
     }
     assert create_topic(client, created) == 0
-    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="new", configuration_keys=None)
+    resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="new", configuration_keys=None)
     (described,) = client.ask(DescribeConfigsRequest(resources=[resource])).results
     found = {each.name: (each.value, each.config_source, each.config_type) for each in described.configs}
     assert found.pop("max.message.bytes")[1:] == (5, 3)

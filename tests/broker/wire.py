@@ -8,7 +8,7 @@ from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import decode_response, encode_request, peek_correlation_id
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import response_type
+from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -79,7 +79,7 @@ class WireClient:
         if payload is None:
             return None
         assert peek_correlation_id(payload) == correlation_id
-        return decode_response(payload, response_type(request.API_KEY), spoken)[1]
+        return decode_response(payload, load_response_type(request.API_KEY), spoken)[1]
 
     def wait(self, polls_max: int = 100) -> memoryview | None:
         for _ in range(polls_max):

@@ -29,7 +29,7 @@ from selectors import SelectorKey
 
 from spark_kafka_sink.network.system import ByteSocket, Poller, SocketAddress, Waker
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages import spoken_api_keys
+from spark_kafka_sink.protocol.messages import supported_api_keys
 from tests.fake_system import FakePoller, FakeSocket, FakeSystem
 
 MATTERS = frozenset(
@@ -49,7 +49,7 @@ _READS_THE_LOG = (ApiKey.LIST_OFFSETS, ApiKey.FETCH)
 SHORT_WAIT_MS = 5_000
 """An actor that waits for so long is still the one that goes on, unless it is decided otherwise."""
 STEPS_MAX = 5_000
-_KNOWN = frozenset(int(key) for key in spoken_api_keys())
+_KNOWN = frozenset(int(key) for key in supported_api_keys())
 
 
 def new_baton() -> threading.Lock:

@@ -17,7 +17,7 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -252,7 +252,7 @@ def test_job_succeeds_with_a_warning_when_its_done_record_cannot_be_written(
     start = query.begin()
     written = query.write_both(start, 0)
     with (
-        fail_when_done(broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
+        fail_when_done(build_broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
         Driver(query.delivery) as driver,
     ):
         driver.commit(start, batch, written, BOTH_TASKS)
@@ -267,7 +267,7 @@ def test_stream_says_that_all_rows_are_visible_when_its_done_record_cannot_be_wr
     start = query.begin()
     written = query.write_both(start, 0)
     with (
-        fail_when_done(broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
+        fail_when_done(build_broker_error(error_codes.NOT_ENOUGH_REPLICAS, "the decision log")),
         pytest.raises(ExactlyOnceError, match=r"batch 0 .* is committed .*all of its rows are visible.*Start again"),
     ):
         query.commit(start, 0, written)

@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -48,14 +48,14 @@ def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_ot
     names = [task_id("p", TaskName(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").decided(Batch("q", 1), Content.of({"t": many}, many), written)
-    error = commit_errors.not_committed(entry, {name: broker_error(code, name) for name in names})
+    error = commit_errors.not_committed(entry, {name: build_broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown
     assert lines[-1].startswith(f"- {last}")
 
 
 def test_a_tasks_refusal_for_another_reason_than_its_timeout_is_shown_as_it_is() -> None:
-    refused = broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
+    refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
     with pytest.raises(BrokerError) as raised, refusals.timeout_may_be_refused(is_chosen=True):
         raise refused
     assert raised.value is refused

@@ -58,7 +58,7 @@ def test_a_refused_record_is_named_by_the_commit_and_the_next_transaction_goes_w
         producer.commit_transaction()
     words = str(caught.value)
     assert "1 record with the key 'order-17' for topic t, partition 0, failed" in words
-    assert codes.error_code(code).name in words
+    assert codes.lookup_error_code(code).name in words
     producer.abort_transaction()
     assert [committed(cluster, partition) for partition in (0, 1)] == [[], []]
     with producer.transaction():

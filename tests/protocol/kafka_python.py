@@ -11,10 +11,13 @@ from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import request_type, response_type, spoken_api_keys
+from spark_kafka_sink.protocol.messages import load_request_type, load_response_type, supported_api_keys
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 
-MESSAGE_TYPES: list[type[Message]] = [*map(request_type, spoken_api_keys()), *map(response_type, spoken_api_keys())]
+MESSAGE_TYPES: list[type[Message]] = [
+    *map(load_request_type, supported_api_keys()),
+    *map(load_response_type, supported_api_keys()),
+]
 MESSAGE_VERSIONS = [
     (message_type, version)
     for message_type in MESSAGE_TYPES
@@ -25,6 +28,28 @@ MESSAGE_VERSIONS = [
 def name_of(value: object) -> str:
     """Readable ids of parametrised tests."""
     return value.__name__ if isinstance(value, type) else f"v{value}"
+
+
+# Kafka gives these names to structs of several messages. Ours begin with the name of their message.
+AMBIGUOUS_STRUCT_NAMES = (
+    "LeaderIdAndEpoch",
+    "Node",
+    "NodeEndpoint",
+    "PartitionData",
+    "ReplicaState",
+    "TopicData",
+    "TransactionState",
+)
+
+
+def kafka_struct_name(struct_type: type[Struct]) -> str:
+    """Return the name that a struct has in Kafka's JSON."""
+    name = struct_type.__name__
+    message_names = {message_type.__name__ for message_type in MESSAGE_TYPES}
+    for ambiguous in AMBIGUOUS_STRUCT_NAMES:
+        if name.removesuffix(ambiguous) in message_names:
+            return ambiguous
+    return name
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -86,11 +111,11 @@ def _is_left_out(struct: Struct, name: str, spec: FieldSpec) -> bool:
 
 
 def _value(value: Any, spec: FieldSpec, witness_type: Any, version: int) -> Any:
-    if isinstance(spec.element, type) and value is not None:
-        nested = getattr(witness_type, spec.element.__name__)
-        if spec.kind == "struct":
+    if isinstance(spec.inner_type, type) and value is not None:
+        nested = getattr(witness_type, kafka_struct_name(spec.inner_type))
+        if spec.type_name == "struct":
             return nested(version=version, **_values(value, nested, version))
         return [nested(version=version, **_values(element, nested, version)) for element in value]
-    if spec.kind == "records" and isinstance(value, list):
+    if spec.type_name == "records" and isinstance(value, list):
         return b"".join(value)
     return value

@@ -30,9 +30,11 @@ def _struct(struct_type: type[StructT], version: int, numbers: Any, nulls: bool,
 def _value(spec: FieldSpec, version: int, numbers: Any, nulls: bool, elements: int) -> Any:
     if nulls and version in (spec.nullable or VersionRange(1, 0)):
         return None
-    if spec.kind == "array":
-        return [_element(spec.element, version, numbers, nulls, min(elements, 2)) for _ in range(elements)]
-    return _element(spec.element if spec.kind == "struct" else spec.kind, version, numbers, nulls, elements)
+    if spec.type_name == "array":
+        return [_element(spec.inner_type, version, numbers, nulls, min(elements, 2)) for _ in range(elements)]
+    return _element(
+        spec.inner_type if spec.type_name == "struct" else spec.type_name, version, numbers, nulls, elements
+    )
 
 
 def _element(kind: Any, version: int, numbers: Any, nulls: bool, elements: int) -> Any:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from spark_kafka_sink.errors import AuthorizationError, BrokerError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import ERROR_CODES, broker_error, error_code
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, build_broker_error, lookup_error_code
 
 THEIR_CODES = sorted(code for code in kafka.errors.kafka_errors if isinstance(code, int))
 
@@ -32,7 +32,7 @@ def test_every_code_of_kafka_python_is_here_and_as_retriable(code: int) -> None:
     assert code in ERROR_CODES
     ours = ERROR_CODES[code]
     assert ours.code == code
-    assert ours.refreshes_metadata <= ours.retriable
+    assert ours.requires_metadata_refresh <= ours.retriable
     retriable = bool(getattr(theirs, "retriable", False)) or code in RETRIABLE_IN_JAVA_ONLY
     assert ours.retriable == retriable, ours.name
 
@@ -59,15 +59,15 @@ def test_an_error_that_a_sink_can_meet_says_what_to_do(name: str) -> None:
 
 
 def test_a_number_from_the_future_is_an_error_with_that_number_in_its_name() -> None:
-    row = error_code(31_000)
+    row = lookup_error_code(31_000)
     assert "31000" in row.name
     assert not row.retriable
 
 
 def test_the_exception_says_where_what_and_what_to_do() -> None:
-    error = broker_error(error_codes.TOPIC_AUTHORIZATION_FAILED, "topic orders, partition 3")
+    error = build_broker_error(error_codes.TOPIC_AUTHORIZATION_FAILED, "topic orders, partition 3")
     assert isinstance(error, AuthorizationError)
     assert "orders" in str(error)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
     assert ERROR_CODES[error.code].advice in str(error)
-    assert isinstance(broker_error(31_000, "somewhere"), BrokerError)
+    assert isinstance(build_broker_error(31_000, "somewhere"), BrokerError)

@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    PartitionData,
+    FetchResponsePartitionData,
 )
 from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -106,7 +106,7 @@ class Cluster:
             code = self.error(number, log)
             found = [one for one in log.batches if parse_header(one).last_offset >= asked.fetch_offset][:1]
             answered.append(
-                PartitionData(
+                FetchResponsePartitionData(
                     partition_index=asked.partition,
                     error_code=code,
                     records=b"".join(found) if code == 0 else None,

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from spark_kafka_sink.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, FetchResponsePartitionData
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader import fetch as fetch_module
 from spark_kafka_sink.reader.fetch import Fetch
@@ -21,7 +21,9 @@ REQUEST = Fetch("t", UUID(int=1), {0: 5, 1: 6, 2: 7}, 1)
 
 
 def response(*error_codes: int) -> FetchResponse:
-    partitions = [PartitionData(partition_index=index, error_code=code) for index, code in enumerate(error_codes)]
+    partitions = [
+        FetchResponsePartitionData(partition_index=index, error_code=code) for index, code in enumerate(error_codes)
+    ]
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
 

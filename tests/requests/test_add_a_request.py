@@ -27,7 +27,7 @@ class TopicRequest(Struct):
 class DescribeProducersRequest(Message):
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
     VERSIONS = VersionRange(0, 0)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
 
@@ -60,7 +60,7 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Message):
     API_KEY = ApiKey.DESCRIBE_PRODUCERS
     VERSIONS = VersionRange(0, 0)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     throttle_time_ms: int = int32("0+")
     topics: list[TopicResponse] = array(TopicResponse, "0+")

@@ -13,8 +13,11 @@ from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import AuthorizationError, BrokerError, DisconnectedError, UnsupportedVersionError
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import broker_error
-from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
+from spark_kafka_sink.protocol.error_codes import build_broker_error
+from spark_kafka_sink.protocol.messages.describe_transactions import (
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+)
 from spark_kafka_sink.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.requests.find_coordinator import FindCoordinator
@@ -51,7 +54,7 @@ class Engine:
         return call
 
     def unknown_topic(self, topic: str) -> None:
-        error = broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
+        error = build_broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
         self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
         find = self.routing.find
         self.routing.find = (  # type: ignore[method-assign]
@@ -99,7 +102,9 @@ def located(by_id: dict[str, int]) -> FindCoordinatorResponse:
 
 def described(by_id: dict[str, int]) -> DescribeTransactionsResponse:
     states = [
-        TransactionState(error_code=code, transactional_id=name, producer_id=70, producer_epoch=3)
+        DescribeTransactionsResponseTransactionState(
+            error_code=code, transactional_id=name, producer_id=70, producer_epoch=3
+        )
         for name, code in by_id.items()
     ]
     return DescribeTransactionsResponse(transaction_states=states)

@@ -16,7 +16,7 @@ from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.protocol.messages.describe_transactions import TopicData
+from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponseTopicData
 from spark_kafka_sink.requests.transaction_admin import (
     describe_transactions,
     end_transactions,
@@ -195,7 +195,10 @@ def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their
     def of_many_partitions(context: RequestContext, request: Any) -> Any:
         answer: Any = handle(context, request)
         for row in answer.transaction_states:
-            row.error_code, row.topics = 0, [TopicData(topic=f"t{number}") for number in range(partitions)]
+            row.error_code, row.topics = (
+                0,
+                [DescribeTransactionsResponseTopicData(topic=f"t{number}") for number in range(partitions)],
+            )
         return answer
 
     monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_TRANSACTIONS), "handle", of_many_partitions)

@@ -16,12 +16,12 @@ from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
     TopicProduceData,
     TopicProduceResponse,
 )
@@ -41,7 +41,9 @@ def handle(context: RequestContext, request: ProduceRequest) -> Handled:
         return NoAnswer(close=any(each.error_code for each in results))
     leaders = {each.current_leader.leader_id for each in results if each.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
-    response.node_endpoints = [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes]
+    response.node_endpoints = [
+        ProduceResponseNodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes
+    ]
     return response
 
 
@@ -92,7 +94,9 @@ def _hint(context: RequestContext, topic: Topic, result: PartitionProduceRespons
         return
     # A scripted error says nothing of the leader: the leader has not moved.
     if partition.leader is not None and not context.injected(topic.name, result.index):
-        result.current_leader = LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+        result.current_leader = ProduceResponseLeaderIdAndEpoch(
+            leader_id=partition.leader, leader_epoch=partition.leader_epoch
+        )
 
 
 def _acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:

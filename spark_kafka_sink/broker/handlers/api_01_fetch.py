@@ -18,8 +18,8 @@ from spark_kafka_sink.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResponsePartitionData,
     FetchTopic,
-    PartitionData,
 )
 
 ANSWER_BYTES_MAX = 55 * 1024 * 1024
@@ -66,7 +66,7 @@ class _Reading:
         self._seen.add(where)
         return True
 
-    def _partition(self, topic: Topic | None, asked: FetchPartition) -> PartitionData:
+    def _partition(self, topic: Topic | None, asked: FetchPartition) -> FetchResponsePartitionData:
         partition, error = self._context.find_partition(topic, asked.partition)
         if topic is None and self._context.version >= TOPIC_ID_VERSION:
             error = error_codes.UNKNOWN_TOPIC_ID
@@ -74,12 +74,14 @@ class _Reading:
             error = _epoch_error(partition, asked.current_leader_epoch)
         if partition is None or error:
             self.failed = True
-            return PartitionData(partition_index=asked.partition, error_code=error, high_watermark=-1, records=b"")
+            return FetchResponsePartitionData(
+                partition_index=asked.partition, error_code=error, high_watermark=-1, records=b""
+            )
         return self._read(partition, asked)
 
-    def _read(self, partition: Partition, asked: FetchPartition) -> PartitionData:
+    def _read(self, partition: Partition, asked: FetchPartition) -> FetchResponsePartitionData:
         log = partition.log
-        result = PartitionData(
+        result = FetchResponsePartitionData(
             partition_index=asked.partition,
             high_watermark=log.next_offset,
             last_stable_offset=log.last_stable_offset,

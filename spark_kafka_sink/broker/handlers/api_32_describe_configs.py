@@ -8,8 +8,8 @@ from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.describe_configs import (
-    BROKER,
-    TOPIC,
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -50,9 +50,9 @@ def _settings(
     """Return an error code, the default settings, and those that the topic was created with."""
     cluster, name = context.cluster, resource.resource_name
     largest = str(cluster.config.message_bytes_max)
-    if resource.resource_type == BROKER:
+    if resource.resource_type == BROKER_RESOURCE:
         return context.injected(), {"message.max.bytes": largest}, {}
-    if resource.resource_type != TOPIC:
+    if resource.resource_type != TOPIC_RESOURCE:
         return error_codes.INVALID_REQUEST, {}, {}
     injected = context.injected(name)
     if injected:

@@ -7,9 +7,9 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
     METADATA_TOPIC,
     DescribeQuorumRequest,
     DescribeQuorumResponse,
-    PartitionData,
-    ReplicaState,
-    TopicData,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseReplicaState,
+    DescribeQuorumResponseTopicData,
 )
 
 
@@ -20,6 +20,10 @@ def handle(context: RequestContext, request: DescribeQuorumRequest) -> Handled:
     running = context.cluster.running_nodes()
     controller = running[0].id if running else -1
     now = context.cluster.wall_ms()
-    voter = ReplicaState(replica_id=controller, last_fetch_timestamp=now, last_caught_up_timestamp=now)
-    partition = PartitionData(leader_id=controller, current_voters=[voter])
-    return DescribeQuorumResponse(topics=[TopicData(topic_name=METADATA_TOPIC, partitions=[partition])])
+    voter = DescribeQuorumResponseReplicaState(
+        replica_id=controller, last_fetch_timestamp=now, last_caught_up_timestamp=now
+    )
+    partition = DescribeQuorumResponsePartitionData(leader_id=controller, current_voters=[voter])
+    return DescribeQuorumResponse(
+        topics=[DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
+    )

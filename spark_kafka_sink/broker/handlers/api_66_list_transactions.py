@@ -8,8 +8,11 @@ import pyarrow.compute as pc
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.transactions import Transaction, TransactionState
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from spark_kafka_sink.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from spark_kafka_sink.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+)
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> Handled:
@@ -32,7 +35,7 @@ def handle(context: RequestContext, request: ListTransactionsRequest) -> Handled
     except pa.ArrowInvalid:
         return ListTransactionsResponse(error_code=error_codes.INVALID_REGULAR_EXPRESSION)
     listed = [
-        ListedTransaction(
+        ListTransactionsResponseTransactionState(
             transactional_id=each.transactional_id,
             producer_id=each.producer_id,
             transaction_state=each.state.value,

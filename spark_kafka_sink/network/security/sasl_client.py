@@ -202,4 +202,4 @@ class SaslClientAuthenticator:
 
 
 def _name(code: int) -> str:
-    return error_codes.error_code(code).name
+    return error_codes.lookup_error_code(code).name

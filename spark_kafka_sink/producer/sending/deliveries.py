@@ -42,7 +42,7 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
@@ -146,7 +146,7 @@ class Deliveries:
         if success is not None:
             self._idempotence.stored(batch, connection)
             return success
-        self._idempotence.off_wire(batch, in_doubt=error_code(answer.code).in_doubt)
+        self._idempotence.off_wire(batch, in_doubt=lookup_error_code(answer.code).in_doubt)
         return decide(self._facts(batch, now), answer.code, answer.log_start_offset)
 
     def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:

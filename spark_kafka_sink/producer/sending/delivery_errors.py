@@ -22,7 +22,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import Answer
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import broker_error, error_code
+from spark_kafka_sink.protocol.error_codes import build_broker_error, lookup_error_code
 from spark_kafka_sink.words import placed
 
 _DOUBT = "The records may be stored all the same."
@@ -38,7 +38,7 @@ def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
     if answer.cause is not None:
         return answer.cause
     where = placed(*batch.topic_partition)
-    error = broker_error(answer.code, where)
+    error = build_broker_error(answer.code, where)
     return _with_words(error, answer.words) if answer.words else error
 
 
@@ -143,7 +143,7 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
     if not words_by_index:
         return {}, None
     where = placed(*batch.topic_partition)
-    name = error_code(answer.code).name
+    name = lookup_error_code(answer.code).name
     named: dict[int, KafkaSinkError] = {
         index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")
         for index, words in words_by_index.items()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import error_code
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class BatchFacts(NamedTuple):
@@ -74,7 +74,7 @@ SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate
 
 def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
     """`code` is the broker's; a lost connection counts as NETWORK_EXCEPTION."""
-    row = error_code(code)
+    row = lookup_error_code(code)
     if code in SUCCESSES:
         return SUCCESSES[code]
     if row.fatal:
@@ -83,7 +83,7 @@ def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
         return Split()
     wanted = _about_sequence(facts, code, log_start_offset) if facts.idempotent else None
     if wanted is None:
-        wanted = Retry(row.refreshes_metadata) if row.retriable else Fail(in_doubt=facts.in_doubt)
+        wanted = Retry(row.requires_metadata_refresh) if row.retriable else Fail(in_doubt=facts.in_doubt)
     if not isinstance(wanted, Retry):
         return wanted
     if facts.expired:

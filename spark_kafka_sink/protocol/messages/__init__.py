@@ -1,8 +1,9 @@
-"""The messages of the APIs that we speak, one file for each API, in both directions.
+"""Requests and responses of the supported APIs, one module for each API.
 
-A file is named for its API, and its messages too: ApiKey.INIT_PRODUCER_ID is InitProducerIdRequest and
-InitProducerIdResponse in init_producer_id.py. It is imported when it is needed: a process that only writes needs four.
-"""
+Modules and classes are named after the API key: init_producer_id.py has InitProducerIdRequest and
+InitProducerIdResponse for ApiKey.INIT_PRODUCER_ID. A module is imported on first use, because a process that only
+writes needs four of them. Structs have the names of Kafka's JSON definitions. Names that several messages use begin
+with the name of the message: the PartitionData of FetchResponse is FetchResponsePartitionData."""
 
 from __future__ import annotations
 
@@ -14,22 +15,24 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 
 
 @cache
-def spoken_api_keys() -> tuple[ApiKey, ...]:
-    """The API keys that have a file in this package."""
+def supported_api_keys() -> tuple[ApiKey, ...]:
+    """Return the API keys that have a module in this package."""
     return tuple(key for key in ApiKey if find_spec(f"{__name__}.{key.name.lower()}") is not None)
 
 
 @cache
-def request_type(api_key: ApiKey) -> type[Message]:
-    return _message_type(api_key, "Request")
+def load_request_type(api_key: ApiKey) -> type[Message]:
+    """Import the module of an API and return the class of its request."""
+    return _load_message_type(api_key, "Request")
 
 
 @cache
-def response_type(api_key: ApiKey) -> type[Message]:
-    return _message_type(api_key, "Response")
+def load_response_type(api_key: ApiKey) -> type[Message]:
+    """Import the module of an API and return the class of its response."""
+    return _load_message_type(api_key, "Response")
 
 
-def _message_type(api_key: ApiKey, direction: str) -> type[Message]:
+def _load_message_type(api_key: ApiKey, suffix: str) -> type[Message]:
     name = "".join(word.capitalize() for word in api_key.name.split("_"))
-    found: type[Message] = getattr(import_module(f"{__name__}.{api_key.name.lower()}"), name + direction)
-    return found
+    message_type: type[Message] = getattr(import_module(f"{__name__}.{api_key.name.lower()}"), name + suffix)
+    return message_type

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: a group's offsets join a transaction."""
+"""AddOffsetsToTxn: add a consumer group's offsets to a transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.schema import VersionRange, int16, int32, int64, 
 class AddOffsetsToTxnRequest(Message):
     API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     VERSIONS = VersionRange(0, 4)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -24,7 +24,7 @@ class AddOffsetsToTxnRequest(Message):
 class AddOffsetsToTxnResponse(Message):
     API_KEY = ApiKey.ADD_OFFSETS_TO_TXN
     VERSIONS = VersionRange(0, 4)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

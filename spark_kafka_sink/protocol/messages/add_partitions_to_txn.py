@@ -1,7 +1,8 @@
-"""AddPartitionsToTxn: partitions join a transaction.
+"""AddPartitionsToTxn: add topic-partitions to a transaction.
 
-clients speak at most 3
-v4 several transactions at once, between brokers (KIP-890)
+Clients use at most v3; later versions are for requests between brokers.
+
+v4 several transactions in one request (KIP-890)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class AddPartitionsToTxnTransaction(Struct):
 class AddPartitionsToTxnRequest(Message):
     API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, "4+")
     v3_and_below_transactional_id: str = string("0-3")
@@ -62,7 +63,7 @@ class AddPartitionsToTxnResult(Struct):
 class AddPartitionsToTxnResponse(Message):
     API_KEY = ApiKey.ADD_PARTITIONS_TO_TXN
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("4+", ignorable=True)

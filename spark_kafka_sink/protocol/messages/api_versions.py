@@ -1,6 +1,6 @@
-"""ApiVersions: what the peers can speak.
+"""ApiVersions: look up the APIs and versions that a broker supports.
 
-v3 the client's software; features of the cluster (KIP-584)
+v3 name and version of the client software (KIP-511), features of the cluster (KIP-584)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.schema import Struct, VersionRange, array, boolea
 class ApiVersionsRequest(Message):
     API_KEY = ApiKey.API_VERSIONS
     VERSIONS = VersionRange(0, 4)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     client_software_name: str = string("3+", ignorable=True)
     client_software_version: str = string("3+", ignorable=True)
@@ -46,7 +46,7 @@ class FinalizedFeatureKey(Struct):
 class ApiVersionsResponse(Message):
     API_KEY = ApiKey.API_VERSIONS
     VERSIONS = VersionRange(0, 4)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")

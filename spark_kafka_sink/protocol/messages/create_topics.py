@@ -1,8 +1,7 @@
-"""CreateTopics.
+"""CreateTopics: create topics, or validate their settings only.
 
-v1 validate only
-v5 what was created (KIP-525)
-v7 topic id
+v5 partitions, replication factor and configs in the response (KIP-525)
+v7 topic id in the response
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class CreatableTopic(Struct):
 class CreateTopicsRequest(Message):
     API_KEY = ApiKey.CREATE_TOPICS
     VERSIONS = VersionRange(2, 7)
-    FLEXIBLE = 5
+    FIRST_FLEXIBLE_VERSION = 5
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -83,7 +82,7 @@ class CreatableTopicResult(Struct):
 class CreateTopicsResponse(Message):
     API_KEY = ApiKey.CREATE_TOPICS
     VERSIONS = VersionRange(2, 7)
-    FLEXIBLE = 5
+    FIRST_FLEXIBLE_VERSION = 5
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")

@@ -1,6 +1,6 @@
-"""DescribeCluster: brokers, controller, cluster id (KIP-700).
+"""DescribeCluster: look up brokers, controller and cluster id (KIP-700).
 
-v1 controllers too
+v1 controllers as endpoints
 v2 fenced brokers
 """
 
@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.schema import (
 class DescribeClusterRequest(Message):
     API_KEY = ApiKey.DESCRIBE_CLUSTER
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     include_cluster_authorized_operations: bool = boolean("0+")
     endpoint_type: int = int8("1+", default=1)
@@ -46,7 +46,7 @@ class DescribeClusterBroker(Struct):
 class DescribeClusterResponse(Message):
     API_KEY = ApiKey.DESCRIBE_CLUSTER
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

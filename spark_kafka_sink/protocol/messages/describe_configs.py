@@ -1,4 +1,4 @@
-"""DescribeConfigs: the settings of topics and brokers.
+"""DescribeConfigs: look up the configuration of topics and brokers.
 
 v1 synonyms
 v3 documentation and types (KIP-569)
@@ -22,9 +22,9 @@ from spark_kafka_sink.protocol.schema import (
     string,
 )
 
-TOPIC = 2
-BROKER = 4
-"""Types of resources."""
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+"""Values of `resource_type` (ConfigResource.Type)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class DescribeConfigsResource(Struct):
 class DescribeConfigsRequest(Message):
     API_KEY = ApiKey.DESCRIBE_CONFIGS
     VERSIONS = VersionRange(1, 4)
-    FLEXIBLE = 4
+    FIRST_FLEXIBLE_VERSION = 4
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     include_synonyms: bool = boolean("1+")
@@ -78,7 +78,7 @@ class DescribeConfigsResult(Struct):
 class DescribeConfigsResponse(Message):
     API_KEY = ApiKey.DESCRIBE_CONFIGS
     VERSIONS = VersionRange(1, 4)
-    FLEXIBLE = 4
+    FIRST_FLEXIBLE_VERSION = 4
 
     throttle_time_ms: int = int32("0+")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")

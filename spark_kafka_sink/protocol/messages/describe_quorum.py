@@ -1,7 +1,9 @@
-"""DescribeQuorum: the controllers of a KRaft cluster, with times by the clock of the active one.
+"""DescribeQuorum: look up the controllers of a KRaft cluster and how far they have replicated its metadata.
 
-v1 times of the last fetch (KIP-836)
-v2 where the controllers listen (KIP-853)
+Timestamps are those of the active controller's clock.
+
+v1 timestamps of the last fetch (KIP-836)
+v2 directory ids and listeners of the controllers (KIP-853)
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import describe_quorum_asked as asked
 from spark_kafka_sink.protocol.schema import (
     Struct,
     VersionRange,
@@ -25,20 +26,31 @@ from spark_kafka_sink.protocol.schema import (
 )
 
 METADATA_TOPIC = "__cluster_metadata"
-"""The one topic that can be asked about; it has one partition."""
+"""The only topic that DescribeQuorum accepts. It has one partition."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DescribeQuorumRequestPartitionData(Struct):
+    partition_index: int = int32("0+")
+
+
+@dataclass(kw_only=True, slots=True)
+class DescribeQuorumRequestTopicData(Struct):
+    topic_name: str = string("0+")
+    partitions: list[DescribeQuorumRequestPartitionData] = array(DescribeQuorumRequestPartitionData, "0+")
 
 
 @dataclass(kw_only=True, slots=True)
 class DescribeQuorumRequest(Message):
     API_KEY = ApiKey.DESCRIBE_QUORUM
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
-    topics: list[asked.TopicData] = array(asked.TopicData, "0+")
+    topics: list[DescribeQuorumRequestTopicData] = array(DescribeQuorumRequestTopicData, "0+")
 
 
 @dataclass(kw_only=True, slots=True)
-class ReplicaState(Struct):
+class DescribeQuorumResponseReplicaState(Struct):
     replica_id: int = int32("0+")
     replica_directory_id: UUID = uuid("2+")
     log_end_offset: int = int64("0+")
@@ -47,21 +59,21 @@ class ReplicaState(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class PartitionData(Struct):
+class DescribeQuorumResponsePartitionData(Struct):
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = nullable_string("2+", ignorable=True)
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
     high_watermark: int = int64("0+")
-    current_voters: list[ReplicaState] = array(ReplicaState, "0+")
-    observers: list[ReplicaState] = array(ReplicaState, "0+")
+    current_voters: list[DescribeQuorumResponseReplicaState] = array(DescribeQuorumResponseReplicaState, "0+")
+    observers: list[DescribeQuorumResponseReplicaState] = array(DescribeQuorumResponseReplicaState, "0+")
 
 
 @dataclass(kw_only=True, slots=True)
-class TopicData(Struct):
+class DescribeQuorumResponseTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[PartitionData] = array(PartitionData, "0+")
+    partitions: list[DescribeQuorumResponsePartitionData] = array(DescribeQuorumResponsePartitionData, "0+")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,7 +84,7 @@ class Listener(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class Node(Struct):
+class DescribeQuorumResponseNode(Struct):
     node_id: int = int32("2+")
     listeners: list[Listener] = array(Listener, "2+")
 
@@ -81,9 +93,9 @@ class Node(Struct):
 class DescribeQuorumResponse(Message):
     API_KEY = ApiKey.DESCRIBE_QUORUM
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     error_code: int = int16("0+")
     error_message: str | None = nullable_string("2+", ignorable=True)
-    topics: list[TopicData] = array(TopicData, "0+")
-    nodes: list[Node] = array(Node, "2+")
+    topics: list[DescribeQuorumResponseTopicData] = array(DescribeQuorumResponseTopicData, "0+")
+    nodes: list[DescribeQuorumResponseNode] = array(DescribeQuorumResponseNode, "2+")

@@ -1,6 +1,6 @@
-"""EndTxn: commit or abort.
+"""EndTxn: commit or abort a transaction.
 
-v5 transactions v2 (KIP-890): the answer carries the producer's next epoch
+v5 transactions v2 (KIP-890): the response has the next epoch of the producer
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.schema import VersionRange, boolean, int16, int32
 class EndTxnRequest(Message):
     API_KEY = ApiKey.END_TXN
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
@@ -27,7 +27,7 @@ class EndTxnRequest(Message):
 class EndTxnResponse(Message):
     API_KEY = ApiKey.END_TXN
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

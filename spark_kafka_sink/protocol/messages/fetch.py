@@ -1,8 +1,8 @@
-"""Fetch: batches of records come back.
+"""Fetch: read record batches from partition leaders or followers.
 
-v7 incremental sessions
-v11 fetching from followers (KIP-392)
-v13 topic ids in place of names (KIP-516)
+v7 incremental fetch sessions (KIP-227)
+v11 rack id, to fetch from the closest replica (KIP-392)
+v13 topic ids instead of names (KIP-516)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.schema import (
 
 
 @dataclass(kw_only=True, slots=True)
-class ReplicaState(Struct):
+class FetchRequestReplicaState(Struct):
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
 
@@ -65,11 +65,11 @@ class ForgottenTopic(Struct):
 class FetchRequest(Message):
     API_KEY = ApiKey.FETCH
     VERSIONS = VersionRange(4, 18)
-    FLEXIBLE = 12
+    FIRST_FLEXIBLE_VERSION = 12
 
     cluster_id: str | None = nullable_string("12+", default=None, tag=0, ignorable=True)
     replica_id: int = int32("0-14", default=-1)
-    replica_state: ReplicaState | None = tagged_struct(ReplicaState, "15+", tag=1)
+    replica_state: FetchRequestReplicaState | None = tagged_struct(FetchRequestReplicaState, "15+", tag=1)
     max_wait_ms: int = int32("0+")
     min_bytes: int = int32("0+")
     max_bytes: int = int32("3+", default=0x7FFFFFFF, ignorable=True)
@@ -88,7 +88,7 @@ class EpochEndOffset(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class LeaderIdAndEpoch(Struct):
+class FetchResponseLeaderIdAndEpoch(Struct):
     leader_id: int = int32("12+", default=-1)
     leader_epoch: int = int32("12+", default=-1)
 
@@ -106,14 +106,14 @@ class AbortedTransaction(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class PartitionData(Struct):
+class FetchResponsePartitionData(Struct):
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
     high_watermark: int = int64("0+")
     last_stable_offset: int = int64("4+", default=-1, ignorable=True)
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     diverging_epoch: EpochEndOffset | None = tagged_struct(EpochEndOffset, "12+", tag=0)
-    current_leader: LeaderIdAndEpoch | None = tagged_struct(LeaderIdAndEpoch, "12+", tag=1)
+    current_leader: FetchResponseLeaderIdAndEpoch | None = tagged_struct(FetchResponseLeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId | None = tagged_struct(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = nullable_array(AbortedTransaction, "4+", ignorable=True)
     preferred_read_replica: int = int32("11+", default=-1)
@@ -124,11 +124,11 @@ class PartitionData(Struct):
 class FetchableTopicResponse(Struct):
     topic: str = string("0-12", ignorable=True)
     topic_id: UUID = uuid("13+", ignorable=True)
-    partitions: list[PartitionData] = array(PartitionData, "0+")
+    partitions: list[FetchResponsePartitionData] = array(FetchResponsePartitionData, "0+")
 
 
 @dataclass(kw_only=True, slots=True)
-class NodeEndpoint(Struct):
+class FetchResponseNodeEndpoint(Struct):
     node_id: int = int32("16+")
     host: str = string("16+")
     port: int = int32("16+")
@@ -139,10 +139,10 @@ class NodeEndpoint(Struct):
 class FetchResponse(Message):
     API_KEY = ApiKey.FETCH
     VERSIONS = VersionRange(4, 18)
-    FLEXIBLE = 12
+    FIRST_FLEXIBLE_VERSION = 12
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("7+", ignorable=True)
     session_id: int = int32("7+")
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse, "0+")
-    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "16+", tag=0)
+    node_endpoints: list[FetchResponseNodeEndpoint] = array(FetchResponseNodeEndpoint, "16+", tag=0)

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker looks after a group or a transactional id.
+"""FindCoordinator: look up the coordinator of a consumer group or a transactional id.
 
 v1 key types
 v4 several keys in one request (KIP-699)
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.schema import Struct, VersionRange, array, int8, 
 class FindCoordinatorRequest(Message):
     API_KEY = ApiKey.FIND_COORDINATOR
     VERSIONS = VersionRange(0, 6)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     key: str = string("0-3")
     key_type: int = int8("1+")
@@ -37,7 +37,7 @@ class Coordinator(Struct):
 class FindCoordinatorResponse(Message):
     API_KEY = ApiKey.FIND_COORDINATOR
     VERSIONS = VersionRange(0, 6)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     throttle_time_ms: int = int32("1+", ignorable=True)
     error_code: int = int16("0-3")

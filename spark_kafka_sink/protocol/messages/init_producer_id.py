@@ -1,6 +1,6 @@
-"""InitProducerId: a producer's identity for idempotence and transactions.
+"""InitProducerId: obtain a producer id and epoch for idempotence and transactions.
 
-v3 recovers an epoch (KIP-360)
+v3 the request may have the current id and epoch, to obtain the next epoch (KIP-360)
 v6 two-phase commit (KIP-939)
 """
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.schema import VersionRange, boolean, int16, int32
 class InitProducerIdRequest(Message):
     API_KEY = ApiKey.INIT_PRODUCER_ID
     VERSIONS = VersionRange(0, 6)
-    FLEXIBLE = 2
+    FIRST_FLEXIBLE_VERSION = 2
 
     transactional_id: str | None = nullable_string("0+")
     transaction_timeout_ms: int = int32("0+")
@@ -30,7 +30,7 @@ class InitProducerIdRequest(Message):
 class InitProducerIdResponse(Message):
     API_KEY = ApiKey.INIT_PRODUCER_ID
     VERSIONS = VersionRange(0, 6)
-    FLEXIBLE = 2
+    FIRST_FLEXIBLE_VERSION = 2
 
     throttle_time_ms: int = int32("0+", ignorable=True)
     error_code: int = int16("0+")

@@ -1,8 +1,8 @@
-"""ListOffsets: first, last, and by time.
+"""ListOffsets: look up the earliest, the latest or a timestamp's offset of topic-partitions.
 
 v2 isolation level
 v4 leader epochs
-v7 to 11 further special timestamps, same layout
+v7 to v11 more special timestamps; v10 also has the timeout
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ListOffsetsTopic(Struct):
 class ListOffsetsRequest(Message):
     API_KEY = ApiKey.LIST_OFFSETS
     VERSIONS = VersionRange(1, 11)
-    FLEXIBLE = 6
+    FIRST_FLEXIBLE_VERSION = 6
 
     replica_id: int = int32("0+")
     isolation_level: int = int8("2+")
@@ -59,7 +59,7 @@ class ListOffsetsTopicResponse(Struct):
 class ListOffsetsResponse(Message):
     API_KEY = ApiKey.LIST_OFFSETS
     VERSIONS = VersionRange(1, 11)
-    FLEXIBLE = 6
+    FIRST_FLEXIBLE_VERSION = 6
 
     throttle_time_ms: int = int32("2+", ignorable=True)
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")

@@ -1,7 +1,7 @@
-"""ListTransactions: which transactions there are (KIP-664).
+"""ListTransactions: list the transactions of a coordinator (KIP-664).
 
-v1 running longer than
-v2 transactional ids by pattern (KIP-1152)
+v1 filter by minimum duration (KIP-994)
+v2 filter by a pattern of transactional ids (KIP-1152)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.schema import Struct, VersionRange, array, int16,
 class ListTransactionsRequest(Message):
     API_KEY = ApiKey.LIST_TRANSACTIONS
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     state_filters: list[str] = array("string", "0+")
     producer_id_filters: list[int] = array("int64", "0+")
@@ -25,7 +25,7 @@ class ListTransactionsRequest(Message):
 
 
 @dataclass(kw_only=True, slots=True)
-class TransactionState(Struct):
+class ListTransactionsResponseTransactionState(Struct):
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     transaction_state: str = string("0+")
@@ -35,9 +35,11 @@ class TransactionState(Struct):
 class ListTransactionsResponse(Message):
     API_KEY = ApiKey.LIST_TRANSACTIONS
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 0
+    FIRST_FLEXIBLE_VERSION = 0
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     unknown_state_filters: list[str] = array("string", "0+")
-    transaction_states: list[TransactionState] = array(TransactionState, "0+")
+    transaction_states: list[ListTransactionsResponseTransactionState] = array(
+        ListTransactionsResponseTransactionState, "0+"
+    )

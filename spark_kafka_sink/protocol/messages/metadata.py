@@ -1,9 +1,9 @@
-"""Metadata: brokers, topics, and who leads which partition.
+"""Metadata: look up brokers, topics and the leaders of their partitions.
 
-v4 automatic creation of topics can be turned off
-v10 topic ids
-v12 asking by topic id
-v13 error for the whole answer (KIP-1102)
+v4 automatic topic creation can be disabled
+v10 topic ids (KIP-516)
+v12 topics can be looked up by id
+v13 error code for the whole response (KIP-1102)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MetadataRequestTopic(Struct):
 class MetadataRequest(Message):
     API_KEY = ApiKey.METADATA
     VERSIONS = VersionRange(0, 13)
-    FLEXIBLE = 9
+    FIRST_FLEXIBLE_VERSION = 9
 
     topics: list[MetadataRequestTopic] | None = nullable_array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = boolean("4+", default=True)
@@ -77,7 +77,7 @@ class MetadataResponseTopic(Struct):
 class MetadataResponse(Message):
     API_KEY = ApiKey.METADATA
     VERSIONS = VersionRange(0, 13)
-    FLEXIBLE = 9
+    FIRST_FLEXIBLE_VERSION = 9
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")

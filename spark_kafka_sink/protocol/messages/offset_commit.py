@@ -1,8 +1,8 @@
-"""OffsetCommit: a group's positions.
+"""OffsetCommit: commit the offsets of a consumer group.
 
-v5 no retention time any more
-v7 static members
-v10 topic ids in place of names
+v5 without retention time
+v7 static members (KIP-345)
+v10 topic ids instead of names
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OffsetCommitRequestTopic(Struct):
 class OffsetCommitRequest(Message):
     API_KEY = ApiKey.OFFSET_COMMIT
     VERSIONS = VersionRange(2, 10)
-    FLEXIBLE = 8
+    FIRST_FLEXIBLE_VERSION = 8
 
     group_id: str = string("0+")
     generation_id_or_member_epoch: int = int32("1+", default=-1, ignorable=True)
@@ -71,7 +71,7 @@ class OffsetCommitResponseTopic(Struct):
 class OffsetCommitResponse(Message):
     API_KEY = ApiKey.OFFSET_COMMIT
     VERSIONS = VersionRange(2, 10)
-    FLEXIBLE = 8
+    FIRST_FLEXIBLE_VERSION = 8
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")

@@ -1,8 +1,8 @@
-"""OffsetFetch: a group's positions, read.
+"""OffsetFetch: look up the committed offsets of consumer groups.
 
-v7 may wait for open transactions
-v8 several groups
-v10 topic ids in place of names
+v7 stable offsets only, on request (KIP-447)
+v8 several groups in one request (KIP-709)
+v10 topic ids instead of names
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OffsetFetchRequestGroup(Struct):
 class OffsetFetchRequest(Message):
     API_KEY = ApiKey.OFFSET_FETCH
     VERSIONS = VersionRange(1, 10)
-    FLEXIBLE = 6
+    FIRST_FLEXIBLE_VERSION = 6
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = nullable_array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
@@ -101,7 +101,7 @@ class OffsetFetchResponseGroup(Struct):
 class OffsetFetchResponse(Message):
     API_KEY = ApiKey.OFFSET_FETCH
     VERSIONS = VersionRange(1, 10)
-    FLEXIBLE = 6
+    FIRST_FLEXIBLE_VERSION = 6
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")

@@ -1,9 +1,9 @@
-"""Produce: batches of records go to the leaders of their partitions.
+"""Produce: write record batches to the leaders of their partitions.
 
-v3 transactional id and record format v2
+v3 transactional id and record format v2 (KIP-98)
 v8 errors of single records (KIP-467)
-v10 hints to new leaders (KIP-951)
-v13 topic ids in place of names (KIP-516)
+v10 current leader in the response (KIP-951)
+v13 topic ids instead of names (KIP-516)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_kafka_sink.protocol.schema import (
 )
 
 
-@dataclass(slots=True)  # by position too: one is made for each batch
+@dataclass(slots=True)  # positional arguments as well, which are faster: one is created for each batch
 class PartitionProduceData(Struct):
     index: int = int32("0+")
     records: Records = record_batches("0+")
@@ -45,7 +45,7 @@ class TopicProduceData(Struct):
 class ProduceRequest(Message):
     API_KEY = ApiKey.PRODUCE
     VERSIONS = VersionRange(3, 13)
-    FLEXIBLE = 9
+    FIRST_FLEXIBLE_VERSION = 9
 
     transactional_id: str | None = nullable_string("3+", default=None)
     acks: int = int16("0+")
@@ -60,7 +60,7 @@ class BatchIndexAndErrorMessage(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class LeaderIdAndEpoch(Struct):
+class ProduceResponseLeaderIdAndEpoch(Struct):
     leader_id: int = int32("10+", default=-1)
     leader_epoch: int = int32("10+", default=-1)
 
@@ -74,7 +74,9 @@ class PartitionProduceResponse(Struct):
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+", ignorable=True)
     error_message: str | None = nullable_string("8+", default=None, ignorable=True)
-    current_leader: LeaderIdAndEpoch | None = tagged_struct(LeaderIdAndEpoch, "10+", tag=0)
+    current_leader: ProduceResponseLeaderIdAndEpoch | None = tagged_struct(
+        ProduceResponseLeaderIdAndEpoch, "10+", tag=0
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,7 +87,7 @@ class TopicProduceResponse(Struct):
 
 
 @dataclass(kw_only=True, slots=True)
-class NodeEndpoint(Struct):
+class ProduceResponseNodeEndpoint(Struct):
     node_id: int = int32("10+")
     host: str = string("10+")
     port: int = int32("10+")
@@ -96,8 +98,8 @@ class NodeEndpoint(Struct):
 class ProduceResponse(Message):
     API_KEY = ApiKey.PRODUCE
     VERSIONS = VersionRange(3, 13)
-    FLEXIBLE = 9
+    FIRST_FLEXIBLE_VERSION = 9
 
     responses: list[TopicProduceResponse] = array(TopicProduceResponse, "0+")
     throttle_time_ms: int = int32("1+", ignorable=True)
-    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, "10+", tag=0)
+    node_endpoints: list[ProduceResponseNodeEndpoint] = array(ProduceResponseNodeEndpoint, "10+", tag=0)

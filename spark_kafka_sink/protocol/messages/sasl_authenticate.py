@@ -1,4 +1,4 @@
-"""SaslAuthenticate: one token of the mechanism's conversation.
+"""SaslAuthenticate: exchange one token of a SASL mechanism.
 
 v1 session lifetime (KIP-368)
 """
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.schema import VersionRange, byte_string, int16, i
 class SaslAuthenticateRequest(Message):
     API_KEY = ApiKey.SASL_AUTHENTICATE
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 2
+    FIRST_FLEXIBLE_VERSION = 2
 
     auth_bytes: bytes = byte_string("0+")
 
@@ -24,7 +24,7 @@ class SaslAuthenticateRequest(Message):
 class SaslAuthenticateResponse(Message):
     API_KEY = ApiKey.SASL_AUTHENTICATE
     VERSIONS = VersionRange(0, 2)
-    FLEXIBLE = 2
+    FIRST_FLEXIBLE_VERSION = 2
 
     error_code: int = int16("0+")
     error_message: str | None = nullable_string("0+")

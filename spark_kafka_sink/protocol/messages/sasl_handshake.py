@@ -1,6 +1,6 @@
-"""SaslHandshake: choosing a mechanism.
+"""SaslHandshake: select a SASL mechanism.
 
-v1 the tokens travel in SaslAuthenticate instead of naked frames (KIP-152)
+v1 tokens are sent in SaslAuthenticate instead of frames without a header (KIP-152)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.schema import VersionRange, array, int16, string
 class SaslHandshakeRequest(Message):
     API_KEY = ApiKey.SASL_HANDSHAKE
     VERSIONS = VersionRange(0, 1)
-    FLEXIBLE = None
+    FIRST_FLEXIBLE_VERSION = None
 
     mechanism: str = string("0+")
 
@@ -24,7 +24,7 @@ class SaslHandshakeRequest(Message):
 class SaslHandshakeResponse(Message):
     API_KEY = ApiKey.SASL_HANDSHAKE
     VERSIONS = VersionRange(0, 1)
-    FLEXIBLE = None
+    FIRST_FLEXIBLE_VERSION = None
 
     error_code: int = int16("0+")
     mechanisms: list[str] = array("string", "0+")

@@ -1,6 +1,6 @@
-"""TxnOffsetCommit: a group's positions within a transaction.
+"""TxnOffsetCommit: commit the offsets of a consumer group within a transaction.
 
-v3 the member's identity (KIP-447)
+v3 generation and member of the group (KIP-447)
 v5 transactions v2 (KIP-890)
 """
 
@@ -30,7 +30,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 class TxnOffsetCommitRequest(Message):
     API_KEY = ApiKey.TXN_OFFSET_COMMIT
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     transactional_id: str = string("0+")
     group_id: str = string("0+")
@@ -58,7 +58,7 @@ class TxnOffsetCommitResponseTopic(Struct):
 class TxnOffsetCommitResponse(Message):
     API_KEY = ApiKey.TXN_OFFSET_COMMIT
     VERSIONS = VersionRange(0, 5)
-    FLEXIBLE = 3
+    FIRST_FLEXIBLE_VERSION = 3
 
     throttle_time_ms: int = int32("0+")
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")

@@ -210,7 +210,7 @@ def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
 
 
 def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "ELEMENTS_MAX", 100)
+    monkeypatch.setattr(requests, "MAX_ARRAY_ELEMENTS", 100)
     broker = Broker()
     assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
     assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None

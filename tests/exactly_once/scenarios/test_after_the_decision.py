@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.protocol.error_codes import broker_error
+from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.pending import PendingRequests
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -78,8 +78,8 @@ def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> 
     tasks = tuple(TransactionIdentity(f"p-1-{partition}-0", 4711, 12, 2) for partition in range(3))
     entry = Entry(PREFIX, timeout_ms=60_000).decided(Batch("q", 0), BOTH_TASKS, tasks)
     refused = {
-        "p-1-0-0": broker_error(error_codes.PRODUCER_FENCED, "lost"),
-        "p-1-1-0": broker_error(REVOKED, "revoked"),
+        "p-1-0-0": build_broker_error(error_codes.PRODUCER_FENCED, "lost"),
+        "p-1-1-0": build_broker_error(REVOKED, "revoked"),
     }
     lost = commit_errors.not_committed(entry, refused)
     assert isinstance(lost, CommitLostError)

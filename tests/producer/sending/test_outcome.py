@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.protocol.error_codes import ERROR_CODES, error_code
+from spark_kafka_sink.protocol.error_codes import ERROR_CODES, lookup_error_code
 
 FACTS = BatchFacts(
     record_count=10, attempts=0, retries_max=5, expired=False, idempotent=True, is_head=True, in_doubt=False
@@ -63,7 +63,7 @@ TABLE: dict[int, Outcome] = {
 @pytest.mark.parametrize("code", sorted(set(ERROR_CODES) | set(TABLE)))
 def test_each_error_code_leads_to_the_decision_in_the_table(code: int) -> None:
     row = ERROR_CODES[code]
-    by_kind: Outcome = Retry(row.refreshes_metadata) if row.retriable else Fail()
+    by_kind: Outcome = Retry(row.requires_metadata_refresh) if row.retriable else Fail()
     assert decide(FACTS, code) == TABLE.get(code, by_kind)
 
 
@@ -106,7 +106,7 @@ def test_without_idempotence_sequences_say_nothing() -> None:
 
 
 def test_these_answers_and_no_others_leave_doubt() -> None:
-    assert {code for code in (*ERROR_CODES, 9_999) if error_code(code).in_doubt} == set(DOUBTFUL)
+    assert {code for code in (*ERROR_CODES, 9_999) if lookup_error_code(code).in_doubt} == set(DOUBTFUL)
 
 
 @pytest.mark.parametrize("code", [codes.POLICY_VIOLATION, codes.CLUSTER_AUTHORIZATION_FAILED, 9_999])

@@ -232,7 +232,7 @@ def test_a_refusal_for_good_fails_its_batch_alone_and_ends_nothing(code: int) ->
     error = refused.exception(0)
     assert isinstance(error, BrokerError)
     assert error.code == code
-    assert codes.error_code(code).advice in str(error)
+    assert codes.lookup_error_code(code).advice in str(error)
     assert outcome(producer, send(producer, b"2")).offset == 0
 
 

@@ -223,7 +223,7 @@ def test_an_abort_that_is_itself_refused_ends_the_producer(code: int) -> None:
     operation = talk.manager.abort()
     talk.answer(EndTransaction, code)
     assert talk.state() is S.FATAL_ERROR
-    assert codes.error_code(code).name in str(error_of(operation))
+    assert codes.lookup_error_code(code).name in str(error_of(operation))
 
 
 def test_an_abort_whose_coordinator_cannot_be_looked_up_ends_the_producer() -> None:

@@ -133,7 +133,7 @@ def test_these_errors_are_fatal_once_the_producer_has_its_id(kind: type[Request]
     talk = about_to(kind)
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
-    assert codes.error_code(code).name in str(talk.manager.error)
+    assert codes.lookup_error_code(code).name in str(talk.manager.error)
 
 
 def test_an_unknown_error_is_fatal_and_shown() -> None:
@@ -183,7 +183,7 @@ def test_a_missing_right_at_init_fails_the_call_which_may_be_repeated(kind: type
     talk.answer(kind, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     error = error_of(operation)
     assert isinstance(error, AuthorizationError)
-    assert "Grant this user the rights Write and Describe on the transactional id" in str(error)
+    assert "Grant this user the permissions Write and Describe on the transactional id" in str(error)
     assert talk.state() is S.UNINITIALIZED
     talk.wait()
     assert talk.next() is None, "nothing is asked until the call is repeated"

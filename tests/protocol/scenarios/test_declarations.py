@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from spark_kafka_sink.protocol import messages
 from spark_kafka_sink.protocol.message import Message
-from spark_kafka_sink.protocol.messages import spoken_api_keys
+from spark_kafka_sink.protocol.messages import supported_api_keys
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, VersionRange, field_specs
-from tests.protocol.kafka_python import MESSAGE_TYPES, MESSAGE_VERSIONS, name_of, schema, snake_case
+from tests.protocol.kafka_python import MESSAGE_TYPES, MESSAGE_VERSIONS, kafka_struct_name, name_of, schema, snake_case
 
 NEVER = VersionRange(1, 0)
 ZEROS = {"string": "", "bool": False, "bytes": b"", "uuid": UUID(int=0), "records": None}
@@ -45,9 +48,9 @@ def declared_by_kafka(field: dict[str, Any], version: int) -> tuple[Any, ...]:
 
 
 def declared_by_us(struct_type: type[Struct], name: str, spec: FieldSpec, version: int) -> tuple[Any, ...]:
-    element = spec.element.__name__ if isinstance(spec.element, type) else spec.element
-    kind = {"array": f"[]{element}", "struct": element}.get(spec.kind, spec.kind)
-    default = "struct" if spec.kind == "struct" else getattr(struct_type(), name)
+    element = kafka_struct_name(spec.inner_type) if isinstance(spec.inner_type, type) else spec.inner_type
+    kind = {"array": f"[]{element}", "struct": element}.get(spec.type_name, spec.type_name)
+    default = "struct" if spec.type_name == "struct" else getattr(struct_type(), name)
     return name, kind, version in (spec.nullable or NEVER), spec.tag, default
 
 
@@ -61,8 +64,8 @@ def compare(struct_type: type[Struct], fields: list[dict[str, Any]], version: in
     compared = len(theirs)
     for spec, field in zip(ours.values(), theirs, strict=True):
         if "fields" in field:
-            assert isinstance(spec.element, type)
-            compared += compare(spec.element, field["fields"], version)
+            assert isinstance(spec.inner_type, type)
+            compared += compare(spec.inner_type, field["fields"], version)
     return compared
 
 
@@ -72,7 +75,7 @@ def test_a_message_has_kafkas_number_versions_and_first_flexible_version(message
     flexible = range_of(theirs["flexibleVersions"])
     assert theirs["apiKey"] == message_type.API_KEY
     assert VersionRange.parse(theirs["validVersions"]) == message_type.VERSIONS
-    assert (None if flexible == NEVER else flexible.min) == message_type.FLEXIBLE
+    assert (None if flexible == NEVER else flexible.min) == message_type.FIRST_FLEXIBLE_VERSION
 
 
 @pytest.mark.parametrize(("message_type", "version"), MESSAGE_VERSIONS, ids=name_of)
@@ -91,12 +94,20 @@ def test_version_ranges_and_ignorable_are_kafkas(message_type: type[Message]) ->
             assert spec.versions == range_of(field["versions"]), field["name"]
             assert spec.ignorable == field.get("ignorable", False), field["name"]
             if "fields" in field:
-                assert isinstance(spec.element, type)
-                check(spec.element, field["fields"])
+                assert isinstance(spec.inner_type, type)
+                check(spec.inner_type, field["fields"])
 
     check(message_type, schema(message_type.__name__)["fields"])
 
 
 def test_every_api_is_declared_in_both_directions() -> None:
-    assert {message_type.API_KEY for message_type in MESSAGE_TYPES[: len(spoken_api_keys())]} == set(spoken_api_keys())
-    assert len(MESSAGE_TYPES) == 2 * len(spoken_api_keys())
+    assert {message_type.API_KEY for message_type in MESSAGE_TYPES[: len(supported_api_keys())]} == set(
+        supported_api_keys()
+    )
+    assert len(MESSAGE_TYPES) == 2 * len(supported_api_keys())
+
+
+def test_struct_names_are_unique_in_the_package() -> None:
+    files = Path(messages.__file__).parent.glob("*.py")
+    names = [name for file in files for name in re.findall(r"(?m)^class (\w+)\(Struct\)", file.read_text())]
+    assert len(names) == len(set(names)) > 50

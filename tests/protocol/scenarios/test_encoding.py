@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.protocol.primitives import Reader, unsigned_varint
+from spark_kafka_sink.protocol.primitives import Reader, encode_unsigned_varint
 from spark_kafka_sink.protocol.schema import FieldSpec, field_specs
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 
@@ -97,7 +97,7 @@ def test_a_string_too_long_for_its_prefix_is_a_value_error() -> None:
 
 @given(value=st.integers(0, (1 << 32) - 1))
 def test_unsigned_varints_come_back(value: int) -> None:
-    assert Reader(unsigned_varint(value)).unsigned_varint() == value
+    assert Reader(encode_unsigned_varint(value)).read_unsigned_varint() == value
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_unsigned_varints_come_back(value: int) -> None:
     [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (16_383, "ff7f"), (0xFFFFFFFF, "ffffffff0f")],
 )
 def test_unsigned_varints_are_little_groups_of_seven_bits(value: int, data: str) -> None:
-    assert unsigned_varint(value).hex() == data
-    assert Reader(bytes.fromhex(data)).unsigned_varint() == value
+    assert encode_unsigned_varint(value).hex() == data
+    assert Reader(bytes.fromhex(data)).read_unsigned_varint() == value
 
 
 @st.composite
@@ -125,9 +125,9 @@ def _draw(draw: st.DrawFn, struct_type: Any, version: int) -> Any:
 def _value(draw: st.DrawFn, spec: FieldSpec, version: int) -> Any:
     if spec.nullable is not None and version in spec.nullable and draw(st.booleans()):
         return None
-    if spec.kind == "array":
-        return [_scalar(draw, spec.element, version) for _ in range(draw(st.integers(0, 2)))]
-    return _scalar(draw, spec.element if spec.kind == "struct" else spec.kind, version)
+    if spec.type_name == "array":
+        return [_scalar(draw, spec.inner_type, version) for _ in range(draw(st.integers(0, 2)))]
+    return _scalar(draw, spec.inner_type if spec.type_name == "struct" else spec.type_name, version)
 
 
 def _scalar(draw: st.DrawFn, kind: Any, version: int) -> Any:

@@ -16,12 +16,12 @@ from spark_kafka_sink.protocol.headers import (
     peek_correlation_id,
 )
 from spark_kafka_sink.protocol.message import ApiKey, Message
-from spark_kafka_sink.protocol.messages import request_type, response_type
+from spark_kafka_sink.protocol.messages import load_request_type, load_response_type
 from tests.protocol.kafka_python import MESSAGE_VERSIONS, as_witness, name_of
 from tests.protocol.populated import populated
 
-REQUESTS = [pair for pair in MESSAGE_VERSIONS if pair[0] is request_type(pair[0].API_KEY)]
-RESPONSES = [pair for pair in MESSAGE_VERSIONS if pair[0] is response_type(pair[0].API_KEY)]
+REQUESTS = [pair for pair in MESSAGE_VERSIONS if pair[0] is load_request_type(pair[0].API_KEY)]
+RESPONSES = [pair for pair in MESSAGE_VERSIONS if pair[0] is load_response_type(pair[0].API_KEY)]
 
 VARIANTS: dict[str, Any] = {
     "populated": {},

@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import ListTransaction
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, TopicProduceData
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from spark_kafka_sink.protocol.primitives import ELEMENTS_MAX, Reader
+from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS, Reader
 from tests.fuzz import run
 from tests.fuzz_targets import all_targets
 from tests.protocol.kafka_python import MESSAGE_VERSIONS, name_of
@@ -91,7 +91,7 @@ def test_a_count_or_length_beyond_the_bytes_left_allocates_nothing(
 
 
 def test_memory_for_many_tiny_elements_is_bounded_by_their_number() -> None:
-    count = ELEMENTS_MAX + 1
+    count = MAX_ARRAY_ELEMENTS + 1
     data = b"\0" + _varint(count + 1) + b"\x01" * count  # an array of `count` empty strings
     with pytest.raises(DecodeError, match="array elements"):
         FindCoordinatorRequest.decode(data, 4)
@@ -111,11 +111,11 @@ def test_minus_two_is_not_null() -> None:
 
 def test_a_varint_without_an_end_is_refused_at_its_bound() -> None:
     with pytest.raises(DecodeError, match="within 5 bytes"):
-        Reader(b"\x80" * 1_000_000).unsigned_varint()
+        Reader(b"\x80" * 1_000_000).read_unsigned_varint()
     with pytest.raises(DecodeError, match="exceeds 32 bits"):
-        Reader(b"\xff" * 4 + b"\x7f").unsigned_varint()
+        Reader(b"\xff" * 4 + b"\x7f").read_unsigned_varint()
     with pytest.raises(DecodeError):
-        Reader(b"").unsigned_varint()
+        Reader(b"").read_unsigned_varint()
 
 
 def test_a_string_that_is_not_utf8_is_refused() -> None:
