@@ -319,7 +319,7 @@ def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
 
         def is_renewed_twice() -> bool:
             """After one login for the bootstrap address, and one for the node."""
-            node = client.any_node()
+            node = client.choose_node()
             assert node is not None
             assert send_to(client, node, MetadataResponse, MetadataRequest(topics=[])).brokers
             return len(logins) >= 4

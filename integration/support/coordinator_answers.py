@@ -142,7 +142,7 @@ class CoordinatorAnswers:
         found: list[Node] = []
 
         def is_found() -> bool:
-            node = self._client.any_node()
+            node = self._client.choose_node()
             assert node is not None
             message = FindCoordinator([self._id]).message(SEVERAL_KEYS_FROM)
             row = send_to(self._client, node, FindCoordinatorResponse, message).coordinators[0]

@@ -19,7 +19,7 @@ ANSWER_MS = 30_000
 def leaders(address: str, topic: str) -> dict[int, int]:
     """Partition -> its leader, as the broker at `address` knows it; without those that have none."""
     with BlockingClient(ClientConfig(bootstrap_servers=(address,)), timeout_ms=ANSWER_MS) as client:
-        node = client.any_node()
+        node = client.choose_node()
         assert node is not None
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         (found,) = send_to(client, node, MetadataResponse, request).topics

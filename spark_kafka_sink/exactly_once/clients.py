@@ -16,7 +16,7 @@ from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
 TIMEOUT_MS = 120_000.0
 """The longest time without any progress."""
-SILENCE_MS = 3_000.0
+NODE_TIMEOUT_MS = 3_000.0
 """A node that owes a response is disconnected after this time, and gets more time when it is used again."""
 _MAX_IN_FLIGHT = 50
 
@@ -31,7 +31,7 @@ CLIENTS = new_leases()
 
 def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> BlockingClient:
     config = replace(config, max_in_flight_requests_per_connection=_MAX_IN_FLIGHT)
-    return BlockingClient(config, timeout_ms=timeout_ms, unresponsive_ms=SILENCE_MS, system=system)
+    return BlockingClient(config, timeout_ms=timeout_ms, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
 
 
 @contextlib.contextmanager

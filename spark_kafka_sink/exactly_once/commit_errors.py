@@ -11,7 +11,7 @@ from spark_kafka_sink.exactly_once.names import split_id
 from spark_kafka_sink.exactly_once.refusals import doubt
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
-from spark_kafka_sink.requests.verdicts import NOT_THE_CALLERS
+from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS
 
 _SHOWN_MAX = 20
 
@@ -74,7 +74,7 @@ def downgraded(entry: Entry) -> ExactlyOnceError:
     )
 
 
-_LOST = NOT_THE_CALLERS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
+_LOST = OWNERSHIP_LOST_ERRORS | {error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 _FORGOTTEN = {error_codes.INVALID_PRODUCER_ID_MAPPING, error_codes.TRANSACTIONAL_ID_NOT_FOUND}
 """Brokers do not know the id, or have given it another producer id since."""
 

@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once.leftovers import can_write
 from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
-from spark_kafka_sink.requests.verdicts import NOT_THE_WRITERS
+from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: Bat
 def _says_fenced(error: BaseException | None) -> bool:
     """Does it, or one of its causes, say that the id, the epoch or the transaction is not the caller's any more?"""
     while error is not None:
-        if isinstance(error, BrokerError) and error.code in NOT_THE_WRITERS:
+        if isinstance(error, BrokerError) and error.code in BATCH_OWNERSHIP_LOST_ERRORS:
             return True
         error = error.__cause__
     return False

@@ -26,8 +26,8 @@ from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, end_transactions, rejections
 from spark_kafka_sink.requests.transaction_description import COMPLETE_ABORT, EMPTY, TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transactions import AddPartitions, codes_of_partitions
-from spark_kafka_sink.requests.verdicts import NOT_THE_CALLERS, Verdict
+from spark_kafka_sink.requests.transactions import AddPartitions, partition_error_codes
+from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ def _aborted_by_fences(
     expected = {
         each.transactional_id: each.id_and_epoch._replace(epoch=each.id_and_epoch.epoch + 1)
         for each in fenced
-        if responses[each.transactional_id].error_code in NOT_THE_CALLERS
+        if responses[each.transactional_id].error_code in OWNERSHIP_LOST_ERRORS
     }
     current = describe_transactions(client, expected, timeout_ms)
     return [
@@ -171,7 +171,7 @@ class _AddExistingPartitions(AddPartitions):
 
     def without_unknown(self, response: AddPartitionsToTxnResponse) -> _AddExistingPartitions | None:
         """Return the request without the unknown partitions. None if nothing is left, or nothing is unknown."""
-        codes = codes_of_partitions(response)
+        codes = partition_error_codes(response)
         existing = frozenset(
             each for each in self.partitions if codes.get(each) != error_codes.UNKNOWN_TOPIC_OR_PARTITION
         )
@@ -190,5 +190,5 @@ def _with_added(listed: TransactionDescription, current: TransactionDescription 
 def _warn(context: str, rejected: Iterable[BrokerError]) -> None:
     """Warn of rejections with any other cause than that the id has another epoch or owner by now."""
     for error in rejected:
-        if error.code not in NOT_THE_CALLERS:
+        if error.code not in OWNERSHIP_LOST_ERRORS:
             _log.warning("%s: %s", context, error)

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests import topic_admin
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
-from spark_kafka_sink.requests.transactions import LISTS_TRANSACTIONS
+from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION = BROKER_DEFAULT
 """As many replicas as the brokers give by themselves."""
@@ -66,7 +66,7 @@ class LogTopic:
         topic = NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items()))
         described, self._described = self._described, None
         topic_admin.create_if_missing(
-            self._client, topic, purpose=_PURPOSE, required=LISTS_TRANSACTIONS, described=described
+            self._client, topic, purpose=_PURPOSE, required=LIST_TRANSACTIONS_PROBE, described=described
         )
 
     def check(self) -> None:

@@ -54,9 +54,9 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
 from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions, EndTransaction
 from spark_kafka_sink.requests.verdicts import (
+    BATCH_OWNERSHIP_LOST_ERRORS,
     MISSING_IN_RESPONSE,
-    NOT_THE_CALLERS,
-    NOT_THE_WRITERS,
+    OWNERSHIP_LOST_ERRORS,
     Classification,
     Verdict,
     VerdictTable,
@@ -66,9 +66,9 @@ REPLICATION_MS_MAX = 2_000
 """How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
 
 _ALL_IN_SYNC = -1
-_LOST = NOT_THE_CALLERS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+_LOST = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
 """Refusals which say that the id, the epoch or the next sequence is not the caller's any more."""
-_LOST_BATCH = {1: NOT_THE_WRITERS | _LOST, 2: _LOST}
+_LOST_BATCH = {1: BATCH_OWNERSHIP_LOST_ERRORS | _LOST, 2: _LOST}
 """By version, of a batch. In version 1 leaders also say that its transaction is not open: another one that holds the
 epoch has ended it. In version 2 the batch begins it, and they say the same where the cluster is back at version 1."""
 

@@ -124,9 +124,10 @@ class QueryTransactions:
         """The transactional id under which the caller acts."""
         return driver_id(self.prefix, self.driver_number)
 
-    def look(self, *, when_ended: bool = False) -> TransactionDescription | None:
+    def look(self, *, wait_until_ended: bool = False) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
-        seen = describe_transactions(self.client, [self.driver_id], when_ended=when_ended).get(self.driver_id)
+        descriptions = describe_transactions(self.client, [self.driver_id], wait_until_ended=wait_until_ended)
+        seen = descriptions.get(self.driver_id)
         self._ids.note(self.driver_number, seen)
         return seen
 
@@ -136,7 +137,7 @@ class QueryTransactions:
         Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
         then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
         """
-        return self.look(when_ended=True)
+        return self.look(wait_until_ended=True)
 
     def look_again(self, seen: TransactionDescription | None) -> None:
         """Just before `fence`. ProducerFencedError if something has happened to the id since: another one works.

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.messages.fetch import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import Leader, Request
-from spark_kafka_sink.requests.verdicts import Classification, Verdict, worst
+from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
 from spark_kafka_sink.words import placed
 
 FETCH_BYTES_MAX = 50 * 1024 * 1024
@@ -74,7 +74,7 @@ class Fetch(Request[FetchResponse]):
         )
 
     def classify(self, response: FetchResponse) -> Classification:
-        return worst(self.classify_keys(response).values())
+        return most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: FetchResponse) -> Mapping[str, Classification]:
         if response.error_code != codes.NONE:

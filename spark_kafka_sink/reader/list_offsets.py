@@ -14,7 +14,7 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from spark_kafka_sink.requests.request import Leader, Request
-from spark_kafka_sink.requests.verdicts import Classification, Verdict, worst
+from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
 from spark_kafka_sink.words import placed
 
 LATEST, EARLIEST = -1, -2
@@ -52,7 +52,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
         )
 
     def classify(self, response: ListOffsetsResponse) -> Classification:
-        return worst(self.classify_keys(response).values())
+        return most_severe(self.classify_keys(response).values())
 
     def classify_keys(self, response: ListOffsetsResponse) -> Mapping[str, Classification]:
         return {str(row.partition_index): self.classify_code(row.error_code) for row in _rows(response)}

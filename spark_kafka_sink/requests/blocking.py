@@ -1,12 +1,11 @@
-"""BlockingClient: sends requests to the cluster for one thread, which waits for the results.
+"""BlockingClient: sends requests to the cluster for a thread that waits for the results.
 
-`send`, or `begin` and `finish`, take typed requests: the engine (pending.py) routes them, and retries them until their
-results are final. Several calls may be under way at the same time: all of them go on while one is waited for.
+`send`, or `begin` and `finish`, take requests, which the engine (pending.py) routes and retries until their results are
+final. Several calls may be in progress; all of them proceed while the thread waits for one.
 
-Requests go out in one queue for each node. A node that cannot be reached fails all its requests after one attempt to
-connect. A node that sends nothing for `silence_ms` is disconnected as well, and gets twice that time when it is used
-again; meanwhile the cluster's metadata are requested, and a node that has left the cluster is not waited for any
-longer.
+Each node has a queue of requests. An unreachable node fails all its requests after one attempt to connect. A node that
+is unresponsive for `node_timeout_ms` is disconnected as well; its timeout is doubled when it is used again. While a
+node is unresponsive, metadata are updated, and a node that has left the cluster is disconnected at once.
 """
 
 from __future__ import annotations
@@ -34,59 +33,64 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.words import placed
 
-_LEAST_WAIT_MS = 1.0
-_NO_LIMIT_MS = 2.0**40
-"""Of a single request: the limit is on the silence of its node. It may wait for many others."""
+_MIN_WAIT_MS = 1.0
+_NO_REQUEST_TIMEOUT_MS = 2.0**40
+"""Single requests have no timeout, since they may wait for many others; unresponsive nodes have one instead."""
 
 
-class _Queued(NamedTuple):
+class _QueuedAttempt(NamedTuple):
     attempt: Attempt
-    since_ms: float
+    queued_ms: float
 
 
 @dataclass(eq=False)
-class _Line:
+class _NodeQueue:
     """The requests to one node that have not ended."""
 
     node: Node
-    waiting: deque[_Queued] = field(default_factory=deque)
-    sent: dict[int, Attempt] = field(default_factory=dict)
-    """By correlation id."""
-    tried: bool = False
-    """A connection was there, or was attempted, since the first of these requests was queued."""
-    heard_ms: float = 0.0
+    queued: deque[_QueuedAttempt] = field(default_factory=deque)
+    in_flight: dict[int, Attempt] = field(default_factory=dict)
+    """Attempts by correlation id."""
+    connection_tried: bool = False
+    """Whether a connection existed or was attempted since the first of these requests was queued."""
+    last_response_ms: float = 0.0
 
 
 class BlockingClient(Closing):
-    """A context manager. Used by one thread. `silence_ms`: request.timeout.ms if it is not given."""
+    """A context manager that is not thread-safe.
+
+    `timeout_ms`: how long a call may make no progress. `node_timeout_ms`: how long a node may be unresponsive;
+    request.timeout.ms by default.
+    """
 
     def __init__(
         self,
         config: ClientConfig,
         *,
         timeout_ms: float = 60_000,
-        unresponsive_ms: float | None = None,
+        node_timeout_ms: float | None = None,
         system: System | None = None,
     ) -> None:
         self._system = system if system is not None else OperatingSystem()
         self._timeout_ms = timeout_ms
         self._backoff_ms = config.retry_backoff_ms
-        self._silence_ms_max = float(config.request_timeout_ms)
-        self._silence_ms = min(self._silence_ms_max, unresponsive_ms or self._silence_ms_max)
-        self._lines: dict[int, _Line] = {}
-        self._ended = 0  # the number of requests that have ended
-        self._times_silent: dict[int, int] = {}  # how often in a row a node was given up because it said nothing
+        self._max_node_timeout_ms = float(config.request_timeout_ms)
+        self._node_timeout_ms = min(self._max_node_timeout_ms, node_timeout_ms or self._max_node_timeout_ms)
+        self._queues: dict[int, _NodeQueue] = {}
+        self._ended = 0  # the number of attempts that have ended
+        self._node_timeouts: dict[int, int] = {}  # node id -> consecutive timeouts
         self.metadata = new_metadata(config, system=self._system, allow_auto_topic_creation=False)
         self._client = new_network_client(config, self.metadata, system=self._system)
-        self._pending = PendingRequests(Routing(self.metadata, lambda now: self.any_node()), pause_ms)
+        self._pending = PendingRequests(Routing(self.metadata, lambda now: self.choose_node()), pause_ms)
 
     def close(self) -> None:
         self._client.close()
 
     def topic(self, name: str, *, fresh: bool = False) -> TopicInfo:
-        """Wait until the topic's partitions are known. BrokerError if it does not exist, or may not be read.
+        """Wait until the topic's partitions are known, and return them.
 
-        `fresh`: what is known is not enough, it may have been deleted, or got more partitions.
+        Raise BrokerError if the topic does not exist or the user may not describe it. `fresh`: request metadata even if
+        the topic is known, since it may have been deleted or have more partitions now.
         """
         deadline = self.deadline(f"metadata of {placed(name)}")
         known = self.metadata.contains_topic(name)
@@ -104,48 +108,52 @@ class BlockingClient(Closing):
             deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """None if no leader is known; then the next wait brings news."""
+        """Return the partition's leader. None if it is unknown; a metadata update is requested then."""
         leader = self.metadata.snapshot.leader(topic, partition)
         if leader is None:
             self.metadata.request_update()
         return leader
 
-    def all_nodes(self, older: int | None = None) -> list[Node]:
-        """The brokers that the cluster has now. `older`: what `metadata.request_update` returned, if a caller has asked
-        already."""
+    def fetch_nodes(self, last_version: int | None = None) -> list[Node]:
+        """Wait for a metadata update, and return the brokers of the cluster.
+
+        `last_version`: the result of `metadata.request_update`, if the caller has requested the update already.
+        """
         deadline = self.deadline("metadata of the cluster")
-        if older is None:
-            older = self.metadata.request_update(reset_backoff=True)
-        while self.metadata.version <= older:
+        if last_version is None:
+            last_version = self.metadata.request_update(reset_backoff=True)
+        while self.metadata.version <= last_version:
             deadline.wait(None, self._backoff_ms)
         return list(self.metadata.snapshot.nodes.values())
 
-    def any_node(self) -> Node | None:
-        """A node to ask what every broker knows: one that is connected and answers, if there is one."""
+    def choose_node(self) -> Node | None:
+        """Return a node for a request that any broker can answer, preferably one that is connected and responsive."""
         now = self._system.now()
         connected = [node for node in self.metadata.snapshot.nodes.values() if self._client.versions(node.id)]
         if connected:
-            return min(connected, key=lambda node: (self._client.unresponsive_ms(node.id, now), self._count(node.id)))
+            return min(
+                connected, key=lambda node: (self._client.unresponsive_ms(node.id, now), self._request_count(node.id))
+            )
         return self._client.least_loaded_node(now)
 
     @property
     def transaction_version(self) -> int:
-        """Of transactions: what the cluster has agreed on, as far as it is known: 2 or 1."""
+        """The cluster's transaction protocol version: 2, or 1 if it is older or unknown."""
         return 2 if self._client.finalized_features.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
     def deadline(self, attempt: str, timeout_ms: float | None = None) -> Deadline:
-        """Limit the time that an attempt may take without progress. `timeout_ms`: the client's by default."""
+        """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""
         return Deadline(self, attempt, self._timeout_ms if timeout_ms is None else timeout_ms)
 
-    def trouble(self) -> str:
-        """What is known of why there is no answer: which nodes say nothing, or could not be reached."""
+    def describe_problems(self) -> str:
+        """Describe why there is no response: the unresponsive nodes, or else the connections that failed."""
         now = self._system.now()
-        silent = [
-            f"{line.node} has said nothing for {self._client.unresponsive_ms(line.node.id, now):.0f} ms"
-            for line in self._lines.values()
-            if (line.waiting or line.sent) and self._client.unresponsive_ms(line.node.id, now) >= UNRESPONSIVE_MS
+        unresponsive = [
+            f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now):.0f} ms"
+            for queue in self._queues.values()
+            if (queue.queued or queue.in_flight) and self._client.unresponsive_ms(queue.node.id, now) >= UNRESPONSIVE_MS
         ]
-        return ". ".join(silent) + "." if silent else self.metadata.describe_connection_failures()
+        return ". ".join(unresponsive) + "." if unresponsive else self.metadata.describe_connection_failures()
 
     def now(self) -> float:
         return self._system.now()
@@ -154,16 +162,18 @@ class BlockingClient(Closing):
         return self._system.wall_ms()
 
     def pause(self, pause_ms: float) -> None:
-        """Let the client work while there is nothing to send; an update of metadata ends the pause."""
+        """Poll the client for this long, or until the metadata are updated."""
         version, until = self.metadata.version, self._system.now() + pause_ms
         while (now := self._system.now()) < until and self.metadata.version == version:
-            self._work(now, until - now)
+            self._run_once(now, until - now)
 
-    # --- typed requests
+    # --- requests
 
     def send(self, request: Request[ResponseT], timeout_ms: float | None = None) -> ResponseT:
-        """Return the final response to a request about one key. `timeout_ms`: without progress; the client's by
-        default."""
+        """Return the final response to a request about one key.
+
+        `timeout_ms`: how long there may be no progress; the client's timeout by default.
+        """
         (response,) = self.send_all([request], timeout_ms).values()
         return response
 
@@ -172,7 +182,7 @@ class BlockingClient(Closing):
         return self.finish(self.begin(requests), timeout_ms)
 
     def begin(self, requests: Iterable[Request[ResponseT]], *, retries: bool = True) -> Call[ResponseT]:
-        """Send requests without waiting: the caller must `finish` the call."""
+        """Send requests without waiting. The caller must `finish` or `abandon` the call."""
         call = Call(requests, retries=retries, retries_unknown_errors=True)
         self._pending.add(call)
         self._send_due()
@@ -194,120 +204,126 @@ class BlockingClient(Closing):
         return call.results()
 
     def abandon(self, call: Call[Any]) -> None:
-        """End a call: what was not sent is not sent any more, and what was sent is ignored when its response comes."""
+        """Remove a call: its queued requests are not sent, and responses to its requests in flight are ignored."""
         self._pending.remove(call)
-        for line in self._lines.values():
-            line.waiting = deque(queued for queued in line.waiting if queued.attempt.call is not call)
+        for queue in self._queues.values():
+            queue.queued = deque(queued for queued in queue.queued if queued.attempt.call is not call)
 
     def step(self, until_ms: float) -> None:
-        """Work until a request has ended, or until that time."""
+        """Poll the client until an attempt has ended, or until this time."""
         ended = self._ended
         while self._ended == ended and (now := self._system.now()) < until_ms:
-            self._work(now, until_ms - now)
+            self._run_once(now, until_ms - now)
 
-    # --- the queues of the nodes
+    # --- node queues
 
     def _send_due(self) -> None:
         now = self._system.now()
         for attempt in self._pending.due(now):
-            line = self._lines.setdefault(attempt.node.id, _Line(attempt.node))
-            line.node = attempt.node  # perhaps at another address by now
-            if not line.waiting and not line.sent:
-                line.tried = False
-            line.waiting.append(_Queued(attempt, now))
+            queue = self._queues.setdefault(attempt.node.id, _NodeQueue(attempt.node))
+            queue.node = attempt.node  # Its address may have changed.
+            if not queue.queued and not queue.in_flight:
+                queue.connection_tried = False
+            queue.queued.append(_QueuedAttempt(attempt, now))
             self._pending.sent(attempt)
 
-    def _work(self, now: float, timeout_ms: float) -> None:
+    def _run_once(self, now: float, timeout_ms: float) -> None:
+        """Send queued requests and poll the client once."""
         ended = self._ended
-        for line in self._lines.values():
-            self._send(line, now)
+        for queue in self._queues.values():
+            self._send_next(queue, now)
         if self._ended == ended:
-            self._poll(max(0.0, min(timeout_ms, self._give_up_silent(now))))
+            self._poll(max(0.0, min(timeout_ms, self._disconnect_unresponsive_nodes(now))))
 
-    def _send(self, line: _Line, now: float) -> None:
-        """Send the first that waits; the next one can be sent when this one is written."""
-        if not line.waiting:
+    def _send_next(self, queue: _NodeQueue, now: float) -> None:
+        """Send the first queued request, or fail all of them. The next one can be sent when this one is written."""
+        if not queue.queued:
             return
-        node = line.node
+        node = queue.node
         if self._client.ready(node, now):
-            line.tried = True
-            attempt = line.waiting.popleft().attempt
+            queue.connection_tried = True
+            attempt = queue.queued.popleft().attempt
             try:
                 version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
                 message = attempt.request.message(version)
             except UnsupportedVersionError as error:
-                self._end_failed(attempt, error)
+                self._attempt_failed(attempt, error)
                 return
             request = self._client.new_client_request(
-                node.id, message, now, timeout_ms=_NO_LIMIT_MS, versions=VersionRange(version, version)
+                node.id, message, now, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
             )
-            line.sent[request.correlation_id] = attempt
+            queue.in_flight[request.correlation_id] = attempt
             self._client.send(request, now)
             return
-        failed = self._client.connection_failed(node.id)
-        if failed and line.tried:
-            self._fail(line, f"{node} cannot be reached. {self.metadata.describe_connection_failures()}")
-        elif now - max(line.heard_ms, line.waiting[0].since_ms) >= self._timeout_ms:
-            self._fail(
-                line,
-                f"{node} was not ready in {self._timeout_ms:.0f} ms. {self.metadata.describe_connection_failures()}",
-            )
-        line.tried = line.tried or not failed
+        connection_failed = self._client.connection_failed(node.id)
+        failures = self.metadata.describe_connection_failures
+        if connection_failed and queue.connection_tried:
+            self._fail_queued(queue, f"{node} cannot be reached. {failures()}")
+        elif now - max(queue.last_response_ms, queue.queued[0].queued_ms) >= self._timeout_ms:
+            self._fail_queued(queue, f"{node} was not ready within {self._timeout_ms:.0f} ms. {failures()}")
+        queue.connection_tried = queue.connection_tried or not connection_failed
 
-    def _fail(self, line: _Line, why: str) -> None:
-        """All that waits fails. What was sent fails when its connection is lost."""
-        waiting, line.waiting = line.waiting, deque()
-        for queued in waiting:
-            self._end_failed(queued.attempt, DisconnectedError(why))
+    def _fail_queued(self, queue: _NodeQueue, reason: str) -> None:
+        """Fail the queued requests. Requests in flight fail when their connection is lost."""
+        attempts, queue.queued = queue.queued, deque()
+        for queued in attempts:
+            self._attempt_failed(queued.attempt, DisconnectedError(reason))
 
-    def _end_failed(self, attempt: Attempt, error: KafkaSinkError) -> None:
+    def _attempt_failed(self, attempt: Attempt, error: KafkaSinkError) -> None:
         self._ended += 1
         self._pending.failed(attempt, error, self._system.now())
 
-    def _give_up_silent(self, now: float) -> float:
-        """Leave nodes that have said nothing for too long. Returns how long until this must be looked at again."""
+    def _disconnect_unresponsive_nodes(self, now: float) -> float:
+        """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
         known = self.metadata.snapshot
-        look_again_ms = self._backoff_ms if any(line.waiting for line in self._lines.values()) else UNRESPONSIVE_MS
-        for node_id in {*self._lines, *known.nodes}:
+        has_queued = any(queue.queued for queue in self._queues.values())
+        next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_MS
+        for node_id in {*self._queues, *known.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now)
-            limit_ms = min(self._silence_ms * 2.0 ** min(self._times_silent.get(node_id, 0), 30), self._silence_ms_max)
-            if unresponsive_ms >= limit_ms:
-                self._times_silent[node_id] = self._times_silent.get(node_id, 0) + 1
-                self._leave(node_id, f"did not answer within {limit_ms:.0f} ms", now)
+            timeout_ms = self._current_node_timeout_ms(node_id)
+            if unresponsive_ms >= timeout_ms:
+                self._node_timeouts[node_id] = self._node_timeouts.get(node_id, 0) + 1
+                self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now)
             elif unresponsive_ms >= UNRESPONSIVE_MS:
                 self.metadata.request_update()
                 if not known.is_bootstrap and node_id not in known.nodes:
-                    self._leave(node_id, "said nothing, and has left the cluster", now)
-            if 0 < unresponsive_ms < limit_ms:
-                # What is left may be less than the clock can tell: then the time would never come.
-                look_again_ms = min(look_again_ms, max(limit_ms - unresponsive_ms, _LEAST_WAIT_MS))
-        return look_again_ms
+                    self._disconnect(node_id, "is unresponsive and has left the cluster", now)
+            if 0 < unresponsive_ms < timeout_ms:
+                # The remaining time may be less than the clock's resolution, and the timeout would never be reached.
+                next_check_ms = min(next_check_ms, max(timeout_ms - unresponsive_ms, _MIN_WAIT_MS))
+        return next_check_ms
 
-    def _leave(self, node_id: int, why: str, now: float) -> None:
-        line = self._lines.get(node_id)
-        name = line.node if line is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
-        self._client.disconnect(node_id, f"{name} {why}", now)
-        if line is not None:
-            self._fail(line, f"{name} {why}")
+    def _current_node_timeout_ms(self, node_id: int) -> float:
+        """Return the node's timeout, which doubles with each consecutive timeout."""
+        return min(
+            self._node_timeout_ms * 2.0 ** min(self._node_timeouts.get(node_id, 0), 30), self._max_node_timeout_ms
+        )
+
+    def _disconnect(self, node_id: int, reason: str, now: float) -> None:
+        queue = self._queues.get(node_id)
+        name = queue.node if queue is not None else self.metadata.snapshot.nodes.get(node_id, f"node {node_id}")
+        self._client.disconnect(node_id, f"{name} {reason}", now)
+        if queue is not None:
+            self._fail_queued(queue, f"{name} {reason}")
 
     def _poll(self, timeout_ms: float) -> None:
         self.metadata.raise_if_fatal()
         for response in self._client.poll(timeout_ms, self._system.now()):
-            self._take(response)
+            self._handle_response(response)
         self.metadata.raise_if_fatal()
 
-    def _take(self, response: ClientResponse) -> None:
-        line = self._lines[response.request.node_id]
-        attempt = line.sent.pop(response.request.correlation_id)
+    def _handle_response(self, response: ClientResponse) -> None:
+        queue = self._queues[response.request.node_id]
+        attempt = queue.in_flight.pop(response.request.correlation_id)
         if response.message is not None:
-            self._times_silent.pop(line.node.id, None)
-            line.heard_ms = response.received_ms
+            self._node_timeouts.pop(queue.node.id, None)
+            queue.last_response_ms = response.received_ms
             self._ended += 1
             self._pending.responded(attempt, response.message, self._system.now())
         else:
-            lost = DisconnectedError(response.reason)
-            self._end_failed(attempt, response.version_error or response.authentication_error or lost)
+            disconnected = DisconnectedError(response.reason)
+            self._attempt_failed(attempt, response.version_error or response.authentication_error or disconnected)
 
-    def _count(self, node_id: int) -> int:
-        line = self._lines.get(node_id)
-        return 0 if line is None else len(line.waiting) + len(line.sent)
+    def _request_count(self, node_id: int) -> int:
+        queue = self._queues.get(node_id)
+        return 0 if queue is None else len(queue.queued) + len(queue.in_flight)

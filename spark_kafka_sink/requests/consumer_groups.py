@@ -1,4 +1,7 @@
-"""Positions of consumer groups, as users give them to a transaction: checked where they are made."""
+"""OffsetAndMetadata and GroupMetadata: consumer group offsets that users add to a transaction.
+
+Their values are validated when they are created, on the user's thread.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,15 @@ class GroupMetadata:
             _ensure_text("the instance id of a group's member", self.group_instance_id)
 
 
-def ensure_number(what: str, value: object, lowest: int, highest: int) -> None:
-    """Refuse at the call what the protocol cannot write: on the sender's thread it would end the producer."""
-    if isinstance(value, SupportsIndex) and lowest <= index(value) <= highest:
+def ensure_number(name: str, value: object, minimum: int, maximum: int) -> None:
+    """Raise InvalidRecordError for a value that cannot be encoded; on the sender's thread it would be a fatal error."""
+    if isinstance(value, SupportsIndex) and minimum <= index(value) <= maximum:
         return
-    raise InvalidRecordError(f"{what} is a whole number from {lowest} to {highest}, not {value!a:.60}.")
+    raise InvalidRecordError(f"{name} must be an integer from {minimum} to {maximum}, not {value!a:.60}.")
 
 
-def _ensure_text(what: str, value: object) -> None:
+def _ensure_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not is_encodable_string(value):
-        raise InvalidRecordError(f"{what} is text of at most {MAX_STRING_BYTES} bytes in UTF-8, not {value!a:.60}.")
+        raise InvalidRecordError(
+            f"{name} must be text of at most {MAX_STRING_BYTES} bytes in UTF-8, not {value!a:.60}."
+        )

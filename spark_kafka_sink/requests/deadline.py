@@ -1,4 +1,4 @@
-"""Deadline: how long a thread waits for an attempt, and the pauses between its retries. Progress extends a deadline."""
+"""Deadline: the time limit of an operation that a thread waits for. Progress extends it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _MAX_DOUBLINGS = 10
 
 
 def pause_ms(failures: int) -> float:
-    """Return the pause before a retry. `failures`: how often in a row the attempt had failed before."""
+    """Return the pause before a retry. `failures`: the number of consecutive failures before the latest one."""
     return min(_FIRST_PAUSE_MS * 2.0 ** min(failures, _MAX_DOUBLINGS), _MAX_PAUSE_MS)
 
 
 class _Client(Protocol):
     def now(self) -> float: ...
     def pause(self, pause_ms: float) -> None: ...
-    def trouble(self) -> str: ...
+    def describe_problems(self) -> str: ...
 
 
 class Deadline:
-    """Used by one thread. `attempt`: what is attempted, for the error."""
+    """Not thread-safe. `attempt`: the operation in error messages."""
 
     def __init__(self, client: _Client, attempt: str, timeout_ms: float) -> None:
         self._client = client
@@ -40,18 +40,18 @@ class Deadline:
         return self._client.now() - self._since_ms
 
     def extend(self) -> None:
-        """Note that there was progress."""
+        """Start the timeout again, because there was progress."""
         self._since_ms = self._client.now()
 
     def check(self, failure: KafkaSinkError | None) -> None:
-        """Raise if the deadline has passed. `failure`: why the last try has failed, if it has."""
+        """Raise MetadataTimeoutError or NetworkError if the deadline has passed. `failure`: the last one, if any."""
         if self.waited_ms >= self._timeout_ms:
-            text = f"{self._attempt}: nothing within {self._timeout_ms:.0f} ms. "
-            text += f"The last failure: {failure}" if failure is not None else self._client.trouble()
-            kind = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
-            raise kind(text) from failure
+            cause = f"The last failure: {failure}" if failure is not None else self._client.describe_problems()
+            message = f"{self._attempt}: timed out after {self._timeout_ms:.0f} ms. {cause}"
+            error_type = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
+            raise error_type(message) from failure
 
     def wait(self, failure: KafkaSinkError | None, pause_ms: float) -> None:
-        """Pause before the next try, unless the deadline has passed. `failure`: as for `check`."""
+        """Check the deadline, then pause before the next attempt. `failure`: as for `check`."""
         self.check(failure)
         self._client.pause(pause_ms)

@@ -1,4 +1,4 @@
-"""FindCoordinator: look up which brokers coordinate consumer groups or transactional ids."""
+"""FindCoordinator: look up the coordinators of consumer groups or transactional ids."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
-from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, worst
+from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, most_severe
 
 SEVERAL_KEYS_FROM = 4
-"""FindCoordinator has a list of keys from this version on (KIP-699)."""
+"""The first version of FindCoordinator that contains a list of keys (KIP-699)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FindCoordinator(Request[FindCoordinatorResponse]):
-    """Brokers before Kafka 3.0 look up one key in a request only."""
+    """Look up coordinators. Brokers before Kafka 3.0 support only one key in a request."""
 
     api_key = ApiKey.FIND_COORDINATOR
     action = "look up a coordinator"
     verdicts = COORDINATOR_VERDICTS | {
         codes.COORDINATOR_NOT_AVAILABLE: Verdict.RETRY,
         codes.NOT_COORDINATOR: Verdict.RETRY,
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
     }
     names: Sequence[str]
     key_type: int = TRANSACTION
@@ -49,7 +49,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         return FindCoordinatorRequest(key=self.names[0], key_type=self.key_type)
 
     def classify(self, response: FindCoordinatorResponse) -> Classification:
-        return worst(each._replace(place=name) for name, each in self.classify_keys(response).items())
+        return most_severe(each._replace(item=name) for name, each in self.classify_keys(response).items())
 
     def classify_keys(self, response: FindCoordinatorResponse) -> Mapping[str, Classification]:
         if not response.coordinators:
@@ -57,7 +57,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
         return {row.key: self.classify_code(row.error_code) for row in response.coordinators}
 
     def coordinators(self, response: FindCoordinatorResponse) -> dict[str, Node]:
-        """Return the coordinators that the response names, by key."""
+        """Return the coordinators in the response by key."""
         if not response.coordinators:
             return {} if response.error_code else {self.names[0]: Node(response.node_id, response.host, response.port)}
         return {row.key: Node(row.node_id, row.host, row.port) for row in response.coordinators if not row.error_code}

@@ -1,4 +1,4 @@
-"""InitProducerId: get a producer id and epoch, with a transactional id or without one."""
+"""InitProducerId: get a producer id and epoch, with or without a transactional id."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey, Role, Route
-from spark_kafka_sink.requests.transaction_request import Follower, TransactionRequest
+from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict
 
 EXPECTED_EPOCH_FROM = 3
-"""InitProducerId has the field for the epoch that a producer holds from this version on (KIP-360)."""
+"""The first version of InitProducerId that contains the producer's current id and epoch (KIP-360)."""
 MAX_VERSION = 5
 """Version 6 is for two-phase commit (KIP-939), which no released broker offers."""
 
 
 @dataclass(frozen=True, eq=False)
 class InitProducerId(TransactionRequest[InitProducerIdResponse]):
-    """With a transactional id it also fences earlier producers of the id, and aborts what they left open.
+    """Get a producer id and epoch. With a transactional id, fence its earlier producers and abort their transaction.
 
-    `expected`: the id and epoch that the producer holds; then the broker rejects the request if another producer has
-    taken over. A producer without a transactional id has no transaction that a timeout could end.
+    `expected`: the producer's current id and epoch; the broker rejects the request if another producer has taken over.
+    `timeout_ms`: the transaction timeout, which has no effect without a transactional id.
     """
 
     api_key = ApiKey.INIT_PRODUCER_ID
     action = "get a producer id"
     completes_abort = True
     verdicts = COORDINATOR_VERDICTS | {
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
-        codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
+        codes.CLUSTER_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
         codes.UNKNOWN_PRODUCER_ID: Verdict.FATAL,
     }
     transactional_id: str | None
@@ -67,8 +67,8 @@ class InitProducerId(TransactionRequest[InitProducerIdResponse]):
     def classify(self, response: InitProducerIdResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def follow(self, response: InitProducerIdResponse, follower: Follower) -> None:
-        follower.initialized(producer_id_and_epoch(response))
+    def apply(self, response: InitProducerIdResponse, listener: TransactionListener) -> None:
+        listener.initialized(producer_id_and_epoch(response))
 
     def subject(self, key: str) -> str:
         return "idempotence" if self.transactional_id is None else super().subject(key)

@@ -1,12 +1,11 @@
-"""Leases: keyed clients that outlive their users, so that the next user need not connect and log in again.
+"""Leases: a keyed cache of clients, so that the next user of a client need not connect and authenticate again.
 
-- A client that is leased belongs to the thread that leased it; another user with the same key gets one of its own.
-- A client whose user ended with any exception is discarded at once: responses may be on their way to it for which no
-  caller waits any more.
-- A client that was not used for `idle_seconds` is closed by a thread that lives only while a client is idle.
-- At most `max_idle` clients are idle: one more closes the least recently used.
-- A forked child starts without clients and with a lock of its own: threads and sockets of its parent's clients are not
-  the child's, and another thread of the parent may have held the lock when it forked.
+- A leased client belongs to the thread that leased it. Another user with the same key gets another client.
+- A client whose user raised an exception is discarded, since responses may be in flight for which no caller waits.
+- A client that is idle for `idle_seconds` is closed by a thread that runs only while clients are idle.
+- At most `max_idle` clients are idle. When there are more, the least recently used one is closed.
+- A forked child starts with an empty cache and a new lock: the threads and sockets of its parent's clients do not work
+  in the child, and another thread of the parent may have held the lock during the fork.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 CLIENT_IDLE_SECONDS = 540.0
-"""How long a client of a driver stays idle: as long as its connections do, by default (connections.max.idle.ms)."""
+"""How long a driver's client stays idle: the default of connections.max.idle.ms, after which connections are closed."""
 
 _NEVER = float("inf")
 
@@ -36,7 +35,7 @@ class _Idle(Generic[ClientT]):
 
 
 class Leases(Generic[ClientT]):
-    """Any thread. `_idle` is guarded by `_changed`; a client is in it or leased, never both."""
+    """Thread-safe. `_idle` is guarded by `_changed`; a client is either in it or leased."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Leases(Generic[ClientT]):
         discard: Callable[[ClientT], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`discard`: close a client whose user ended with an exception; `close` by default."""
+        """Create an empty cache. `discard`: close a client whose user raised an exception; `close` by default."""
         self._close = close
         self._discard = close if discard is None else discard
         self._max_idle = max_idle
@@ -67,17 +66,17 @@ class Leases(Generic[ClientT]):
 
     @contextlib.contextmanager
     def lease(self, key: Hashable, make: Callable[[], ClientT], idle_seconds: float) -> Iterator[ClientT]:
-        """Yield the client with this key that was used last, or a new one. `idle_seconds`: infinity for no limit."""
+        """Yield the idle client with this key that was used last, or a new one. `idle_seconds`: inf for no limit."""
         client = self._take(key) or make()
         try:
             yield client
-        except BaseException:  # GeneratorExit and KeyboardInterrupt included: a task that was killed
+        except BaseException:  # including GeneratorExit and KeyboardInterrupt, with which killed tasks end
             self._discard(client)
             raise
         self._put_back(_Idle(client, key, self._clock() + idle_seconds))
 
     def evict(self, now: float) -> None:
-        """Close the clients whose idle time is over."""
+        """Close the clients that have been idle for too long."""
         with self._changed:
             expired = [idle for idle in self._idle if idle.until <= now]
             self._idle = [idle for idle in self._idle if idle.until > now]
@@ -89,7 +88,7 @@ class Leases(Generic[ClientT]):
 
     def _take(self, key: Hashable) -> ClientT | None:
         with self._changed:
-            # The connections of the one that was used last are the most likely to be open.
+            # The connections of the most recently used client are the most likely to be open.
             for position in reversed(range(len(self._idle))):
                 if self._idle[position].key == key:
                     return self._idle.pop(position).client
@@ -98,7 +97,7 @@ class Leases(Generic[ClientT]):
     def _put_back(self, idle: _Idle[ClientT]) -> None:
         with self._changed:
             self._idle.append(idle)
-            surplus = self._idle[: -self._max_idle]  # the least recently used: each was appended after its use
+            surplus = self._idle[: -self._max_idle]  # The least recently used clients come first.
             del self._idle[: -self._max_idle]
             if idle.until < _NEVER and (self._evictor is None or not self._evictor.is_alive()):
                 self._evictor = threading.Thread(target=self._evict_until_empty, name="pykafka-leases", daemon=True)
@@ -112,7 +111,7 @@ class Leases(Generic[ClientT]):
             with self._changed:
                 next_until = min((idle.until for idle in self._idle), default=_NEVER)
                 if next_until == _NEVER:
-                    # Under the lock, so that the next thread that puts a client back sees that a thread is needed.
+                    # Cleared under the lock, so that the next `_put_back` starts a new thread.
                     self._evictor = None
                     return
                 self._changed.wait(max(0.0, next_until - self._clock()))
@@ -123,7 +122,7 @@ class Leases(Generic[ClientT]):
 
 
 def _reset_after_fork(reference: weakref.ref[Leases[ClientT]]) -> None:
-    """Reset the leases in forked children. The registration cannot be undone, so it must not keep them alive."""
+    """Reset the leases in forked children. The hook cannot be unregistered, so it holds a weak reference only."""
 
     def reset() -> None:
         leases = reference()

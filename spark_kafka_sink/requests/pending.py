@@ -1,16 +1,17 @@
-"""PendingRequests: sends requests to the cluster until each of their keys has a final result. Without IO or a clock.
+"""PendingRequests: the request engine, which retries requests until each of their keys has a final result.
 
-Each key of a call (a transactional id, a topic, a partition) is in one of four states:
+The engine does no IO and has no clock. Each key of a call (a transactional id, a topic, a partition) is in one of four
+states:
 
-    due          may be sent, at once or when its pause is over
-    looking up   due, but its coordinator is unknown: a broker was sent FindCoordinator for all such keys of the call
+    due          may be sent, at once or after a backoff
+    looking up   due, but its coordinator is unknown: FindCoordinator was sent for all such keys of the call
     in flight    was sent to its broker
-    done         has a final result: a response, for the caller to judge, or an error
+    done         has a final result: a response, which the caller evaluates, or an error
 
-The driver sends what is `due`, one request to a broker about all keys that it is the node for, and reports what becomes
-of it: `sent`, then `responded` or `failed`. A key that was rejected for now, or whose node was lost, is due again after
-a pause that grows. There are two drivers: requests/blocking.py for a thread that waits for the result, and
-requests/polled.py for the owner of a client that polls it: the sender of a producer, and preflight.
+A caller of the engine sends the attempts that are `due`, one request to each node about all of its keys. It reports
+`sent`, then `responded` or `failed`. A key is due again after a growing backoff if its error is retriable or its node
+was lost. The engine has two callers: requests/blocking.py for threads that wait for the results, and requests/polled.py
+for owners of a client that they poll, which are the producer's sender and preflight.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict
 
 POLL_INTERVAL_MS = 10.0
-"""When to look again while no node can be used, or while the leader of a partition is unknown."""
+"""The interval of checks while no node can be used, or while the leader of a partition is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""How long brokers may not know a topic that was created a moment ago."""
+"""How long UNKNOWN_TOPIC_OR_PARTITION is retried, since brokers learn of a new topic one after another."""
 
 _CONCURRENT_PAUSE_MS = 20.0
 _MAX_DOUBLINGS = 10
 
 
 class Call(Generic[ResponseT]):
-    """Requests of one caller, until each of their keys has a final result."""
+    """The requests of one caller, and the state of each of their keys."""
 
     def __init__(
         self,
@@ -48,28 +49,30 @@ class Call(Generic[ResponseT]):
         retries: bool = True,
         retries_unknown_errors: bool = False,
     ) -> None:
-        """`retries`: whether anything is sent twice. `retries_unknown_errors`: whether UNKNOWN_SERVER_ERROR is retried,
-        for a caller that can wait."""
+        """Create a call.
+
+        `retries`: whether keys are retried at all. `retries_unknown_errors`: whether UNKNOWN_SERVER_ERROR is retried.
+        """
         self._requests = {key: request for request in requests for key in request.keys}
         self.retries = retries
         self._retries_unknown_errors = retries_unknown_errors
         self.due: dict[str, float] = dict.fromkeys(self._requests, 0.0)
-        """When each key that is neither in flight nor done may be sent."""
+        """The time from which each key that is neither in flight nor done may be sent."""
         self.in_flight: set[str] = set()
         self.lookup: Attempt | None = None
-        """The lookup of coordinators that is in flight."""
+        """The coordinator lookup in flight."""
         self.failures: dict[str, int] = {}
         """The number of consecutive failures of each key."""
         self.unknown_since: dict[str, float] = {}
-        """The time since when brokers do not know the topic of each key."""
+        """The time since which the topic of a key has been unknown to brokers."""
         self.last_failure: KafkaSinkError | None = None
         self.responses: dict[str, ResponseT] = {}
         self.error: KafkaSinkError | None = None
         """The first final error of a key."""
         self.in_doubt: set[str] = set()
-        """Keys of which a response was lost: the broker may have carried out the request, or may do so yet."""
+        """Keys whose response was lost: the broker may have executed the request, or may still do so."""
         self.progress = 0
-        """Grows with each key that is done."""
+        """The number of keys that are done."""
 
     @property
     def is_done(self) -> bool:
@@ -77,7 +80,7 @@ class Call(Generic[ResponseT]):
 
     @property
     def attempt(self) -> str:
-        """The attempt in words, for errors."""
+        """The description of the call in error messages."""
         key, request = next(iter(self._requests.items()), ("", None))
         if request is None:
             return "the attempt"
@@ -85,7 +88,7 @@ class Call(Generic[ResponseT]):
         return f"{subject}the attempt to {request.action}"
 
     def results(self) -> dict[str, ResponseT]:
-        """Return the responses by key, in the order of the requests. Raise the first final error."""
+        """Return the responses by key, in the order of the requests. Raise the first final error, if there is one."""
         if self.error is not None:
             raise self.error
         return {key: self.responses[key] for key in self._requests}
@@ -93,14 +96,14 @@ class Call(Generic[ResponseT]):
     # --- called by the engine
 
     def refresh(self, now: float) -> None:
-        """Update `due` before it is read, for a call whose requests follow from a state."""
+        """Update `due` before it is read, for a call whose requests are derived from a state."""
 
     def request_for(self, key: str) -> Request[ResponseT]:
         """Return the request to send for a key that is due."""
         return self._requests[key]
 
     def may_send(self, request: Request[ResponseT]) -> bool:
-        """Return whether the request may leave. Called right before its bytes leave."""
+        """Return whether the request may still be sent. Called immediately before sending."""
         return True
 
     def verdict(self, classification: Classification) -> Verdict:
@@ -108,12 +111,12 @@ class Call(Generic[ResponseT]):
         return Verdict.RETRY if is_unknown and self._retries_unknown_errors else classification.verdict
 
     def lost(self, request: Request[ResponseT], keys: Sequence[str], *, was_sent: bool) -> None:
-        """Note that no response will come."""
+        """Note that there will be no response to these keys."""
         if was_sent:
             self.in_doubt.update(keys)
 
     def responded(self, request: Request[ResponseT], response: ResponseT) -> None:
-        """Note a response, before the result of each key."""
+        """Note a response, before the results of its keys."""
 
     def done(self, request: Request[ResponseT], key: str, response: ResponseT, now: float) -> None:
         """Note the final response for a key."""
@@ -121,18 +124,18 @@ class Call(Generic[ResponseT]):
         self.progress += 1
 
     def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        """Note a final error: the request about a key cannot be sent, or its coordinator cannot be looked up."""
+        """Note a final error of a key whose request cannot be sent, or whose coordinator cannot be looked up."""
         self.error = self.error or error
         self.progress += 1
 
     def retrying(self, failure: KafkaSinkError) -> None:
-        """Note why a key has failed that will be sent again."""
+        """Note the failure of a key that will be retried."""
         self.last_failure = failure
 
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """One request of a call to one node, about some of its keys; or the lookup of their coordinators."""
+    """A request to one node about some keys of a call, or a lookup of their coordinators."""
 
     call: Call[Any]
     request: Request[Any]
@@ -142,26 +145,26 @@ class Attempt:
 
     @property
     def is_for_any_node(self) -> bool:
-        """Return whether any other node would do as well."""
+        """Return whether any node can handle the request."""
         return self.request.route(self.keys[0]) is Role.ANY_BROKER
 
 
 class PendingRequests:
-    """Used by one thread."""
+    """The engine. Not thread-safe."""
 
     def __init__(self, routing: Routing, backoff_ms: Callable[[int], float]) -> None:
-        """`backoff_ms`: the pause after this many failures in a row."""
+        """Create the engine. `backoff_ms`: return the backoff after a number of consecutive failures."""
         self.routing = routing
         self._backoff_ms = backoff_ms
         self._calls: list[Call[Any]] = []
         self._sent: set[Attempt] = set()
-        self._waits_for_node = False
+        self._awaits_node = False
 
     def add(self, call: Call[Any]) -> None:
         self._calls.append(call)
 
     def remove(self, call: Call[Any]) -> None:
-        """Forget a call. What was sent for it is ignored when it ends."""
+        """Remove a call. Responses to its requests in flight are ignored."""
         if call in self._calls:
             self._calls.remove(call)
         self._sent = {attempt for attempt in self._sent if attempt.call is not call}
@@ -169,14 +172,14 @@ class PendingRequests:
     # --- send
 
     def due(self, now: float) -> list[Attempt]:
-        """Return what may be sent now. Nothing changes until it is `sent`."""
-        self._waits_for_node = False
-        return [attempt for call in list(self._calls) for attempt in self._due_of(call, now)]
+        """Return the attempts to send now. An attempt stays due until the caller reports it as `sent`."""
+        self._awaits_node = False
+        return [attempt for call in list(self._calls) for attempt in self._due_attempts(call, now)]
 
-    def _due_of(self, call: Call[Any], now: float) -> list[Attempt]:
+    def _due_attempts(self, call: Call[Any], now: float) -> list[Attempt]:
         call.refresh(now)
-        together: dict[tuple[Node, Request[Any]], list[str]] = {}
-        unknown: CoordinatorKey | None = None
+        keys_by_target: dict[tuple[Node, Request[Any]], list[str]] = {}
+        unknown_coordinator: CoordinatorKey | None = None
         for key, due_ms in list(call.due.items()):
             if due_ms > now:
                 continue
@@ -185,19 +188,19 @@ class PendingRequests:
             node = self.routing.find(route, now)
             if node is not None:
                 call.unknown_since.pop(key, None)
-                together.setdefault((node, request), []).append(key)
+                keys_by_target.setdefault((node, request), []).append(key)
             elif isinstance(route, CoordinatorKey):
-                unknown = route
+                unknown_coordinator = route
             else:
-                self._waits_for_node = True
-                self._fail_without_topic(call, key, route, now)
-        attempts = [Attempt(call, each.subset(keys), node, keys) for (node, each), keys in together.items()]
-        if unknown is not None and call.lookup is None:
-            attempts += self._new_lookup(call, unknown.key_type, now)
+                self._awaits_node = True
+                self._fail_unknown_topic(call, key, route, now)
+        attempts = [Attempt(call, request.subset(keys), node, keys) for (node, request), keys in keys_by_target.items()]
+        if unknown_coordinator is not None and call.lookup is None:
+            attempts += self._new_lookup(call, unknown_coordinator.key_type, now)
         return attempts
 
-    def _fail_without_topic(self, call: Call[Any], key: str, route: Route, now: float) -> None:
-        """End a key whose topic has been unknown for too long: it was deleted."""
+    def _fail_unknown_topic(self, call: Call[Any], key: str, route: Route, now: float) -> None:
+        """Fail a key whose topic has been unknown for MAX_UNKNOWN_TOPIC_MS."""
         error = self.routing.topic_error(route.topic) if isinstance(route, Leader) else None
         if not isinstance(error, BrokerError) or error.code != codes.UNKNOWN_TOPIC_OR_PARTITION:
             call.unknown_since.pop(key, None)
@@ -205,18 +208,18 @@ class PendingRequests:
             self._fail(call, key, error, Verdict.FATAL, now)
 
     def _new_lookup(self, call: Call[Any], key_type: int, now: float) -> list[Attempt]:
-        """One request for all unknown coordinators of this type, also of keys whose pause is not over."""
+        """Return one lookup of all unknown coordinators of this type, including keys that are not due yet."""
         routes = {route for _, route in self._coordinators_of(call, key_type) if self.routing.find(route, now) is None}
         node = self.routing.find(Role.ANY_BROKER, now)
         if node is None:
-            self._waits_for_node = True
+            self._awaits_node = True
             return []
         request = FindCoordinator(sorted(route.key for route in routes), key_type)
         return [Attempt(call, request, node, request.keys, is_lookup=True)]
 
     def next_due_ms(self, now: float) -> float:
-        """Return when `due` may have something new, unless a response comes before."""
-        if self._waits_for_node:
+        """Return when to call `due` again if no response is received before."""
+        if self._awaits_node:
             return now + POLL_INTERVAL_MS
         later = (due_ms for call in self._calls for due_ms in call.due.values() if due_ms > now)
         return min(later, default=float("inf"))
@@ -230,7 +233,7 @@ class PendingRequests:
             attempt.call.in_flight.add(key)
             attempt.call.due.pop(key, None)
 
-    # --- take what comes
+    # --- results
 
     def responded(self, attempt: Attempt, response: Message, now: float) -> None:
         if attempt not in self._sent:
@@ -243,7 +246,7 @@ class PendingRequests:
         call.responded(request, response)
         classifications = request.classify_keys(response)
         for key in attempt.keys:
-            call.in_flight.discard(key)  # one by one: the call is not done before the last of them
+            call.in_flight.discard(key)  # one at a time, so that the call is done with its last key only
             classification = classifications.get(key, MISSING_IN_RESPONSE)
             verdict = call.verdict(classification)
             if verdict not in (Verdict.RETRY, Verdict.LOOK_UP):
@@ -255,7 +258,7 @@ class PendingRequests:
             self._retry(call, key, now, request.rejection(key, classification), classification.code)
 
     def failed(self, attempt: Attempt, error: KafkaSinkError, now: float) -> None:
-        """Take an attempt that ended without a response, or that could not be sent at all."""
+        """Handle an attempt that ended without a response, or could not be sent."""
         was_sent = attempt in self._sent
         self._sent.discard(attempt)
         call, request = attempt.call, attempt.request
@@ -302,7 +305,7 @@ class PendingRequests:
 
     @staticmethod
     def _coordinators_of(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the keys that are not in flight and are for a coordinator of this type, with their routes."""
+        """Return the due keys that belong to a coordinator of this type, with their routes."""
         routes = [(key, call.request_for(key).route(key)) for key in call.due]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type
@@ -323,9 +326,9 @@ class PendingRequests:
         call.due[key] = now + self.pause_ms(failures, code)
 
     def pause_ms(self, failures: int, code: int = codes.NONE) -> float:
-        """Return the pause after a failure. `failures`: how often in a row the key had failed before.
+        """Return the backoff of a key. `failures`: the number of its consecutive failures before the latest one.
 
-        The coordinator completes the previous transaction within moments, so CONCURRENT_TRANSACTIONS is retried sooner.
+        CONCURRENT_TRANSACTIONS is retried sooner, because coordinators complete the previous transaction quickly.
         """
         pause_ms = self._backoff_ms(failures)
         if code == codes.CONCURRENT_TRANSACTIONS:

@@ -1,4 +1,4 @@
-"""PolledRequests: sends what the engine (pending.py) has due, over a NetworkClient that its owner polls."""
+"""PolledRequests: runs the request engine (pending.py) over a NetworkClient that its owner polls."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Attempt, Call, P
 
 
 class PolledRequests:
-    """Used by one thread, which polls the client and reports the responses."""
+    """Not thread-safe. The owner polls the client, and passes responses to `responded`."""
 
     def __init__(self, client: NetworkClient, pending: PendingRequests, timeout_ms: float | None = None) -> None:
-        """`timeout_ms`: of each request; request.timeout.ms by default."""
+        """Create an instance. `timeout_ms`: the timeout of each request; request.timeout.ms by default."""
         self._client = client
         self._pending = pending
         self._timeout_ms = timeout_ms
 
     def pause_ms(self, failures: int) -> float:
-        """Return the pause after this many failures in a row."""
+        """Return the backoff after this many consecutive failures."""
         return self._pending.pause_ms(failures)
 
     def add(self, call: Call[Any]) -> None:
         self._pending.add(call)
 
     def remove(self, call: Call[Any]) -> None:
-        """Forget a call. What was sent for it is ignored when it ends."""
+        """Remove a call. Responses to its requests in flight are ignored."""
         self._pending.remove(call)
 
     def send_due(self, now: float) -> float:
-        """Send what is due, as far as nodes can be used now. Return how long until this must be called again."""
+        """Send the due attempts whose nodes are ready. Return the time until the next call."""
         delay_ms = float("inf")
         for attempt in self._pending.due(now):
             delay_ms = min(delay_ms, self._send(attempt, now))
         return min(delay_ms, max(0.0, self._pending.next_due_ms(now) - now))
 
     def responded(self, response: ClientResponse) -> None:
-        """Take the end of a request that this object sent."""
+        """Handle the response, or the failure, of a request that this object sent."""
         attempt = cast("Attempt", response.request.tag)
         if response.message is not None:
             self._pending.responded(attempt, response.message, response.received_ms)
@@ -48,7 +48,7 @@ class PolledRequests:
             self._pending.failed(attempt, error, response.received_ms)
 
     def _send(self, attempt: Attempt, now: float) -> float:
-        """Send an attempt if its node is ready. Return when to look again."""
+        """Send an attempt if its node is ready. Return the time until the next try."""
         node, request, call = attempt.node, attempt.request, attempt.call
         if not self._client.ready(node, now):
             if self._client.connection_failed(node.id) and not attempt.is_for_any_node:
@@ -62,7 +62,7 @@ class PolledRequests:
         except UnsupportedVersionError as error:
             self._pending.failed(attempt, error, now)
             return 0.0
-        # Recorded before the bytes leave: another thread may reject a record at any moment.
+        # Checked and recorded before the bytes leave, because another thread may reject a record at any time.
         if not attempt.is_lookup and not call.may_send(request):
             return 0.0
         self._pending.sent(attempt)

@@ -1,4 +1,4 @@
-"""DescribeQuorum: the controllers of the cluster, and how far each of them has caught up."""
+"""DescribeQuorum: describe the controllers of the cluster and their replication lag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_kafka_sink.requests.verdicts import Classification
 
 
 class DescribeQuorum(Request[DescribeQuorumResponse]):
-    """A broker forwards the request to the active controller."""
+    """Describe the controllers. Any broker forwards the request to the active controller."""
 
     api_key = ApiKey.DESCRIBE_QUORUM
     action = "describe the controllers"

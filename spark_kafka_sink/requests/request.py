@@ -1,6 +1,6 @@
-"""Request: what a request to the cluster is, which broker it is for, and what its response means.
+"""Request: the base class of requests to the cluster. Each subclass has a route, a message and a verdict table.
 
-One class for each kind of request. The engine that sends requests until their responses are final is in pending.py.
+The engine that sends requests until their responses are final is in pending.py.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Broker(NamedTuple):
 
 
 class Role(Enum):
-    """A route: the broker that is likely to respond first, or the controller, for which any broker does while it is
-    unknown."""
+    """A route: the broker that is likely to respond first, or the controller. While the controller is unknown, its
+    requests go to any broker."""
 
     ANY_BROKER = "any broker"
     CONTROLLER = "controller"
@@ -56,27 +56,27 @@ Route = CoordinatorKey | Leader | Broker | Role
 
 
 class Request(ABC, Generic[ResponseT]):
-    """A request about one or more keys: transactional ids, topics, partitions, or whatever the response names."""
+    """A request about one or more keys: transactional ids, topics, partitions, or other names in the response."""
 
     api_key: ClassVar[ApiKey]
     action: ClassVar[str]
-    """The attempt in words, for errors: "end the transaction"."""
+    """The action of the request in error messages: "end the transaction"."""
     verdicts: ClassVar[VerdictTable] = {codes.NONE: Verdict.DONE}
-    unlisted: ClassVar[Verdict] = Verdict.FATAL
+    default_verdict: ClassVar[Verdict] = Verdict.FATAL
     """The verdict of codes that are neither listed in `verdicts` nor retriable."""
 
     @property
     @abstractmethod
     def keys(self) -> Sequence[str]:
-        """The names that the response has a result for. The engine retries each by itself."""
+        """The keys that the response has results for. The engine retries each key separately."""
 
     @abstractmethod
     def route(self, key: str) -> Route:
-        """Return which broker the request about this key is for."""
+        """Return the route to the broker that handles this key."""
 
     @property
     def versions(self) -> VersionRange | None:
-        """The versions in which it may be sent; None: in any."""
+        """The versions in which the request may be sent; None for all versions."""
         return None
 
     @abstractmethod
@@ -87,22 +87,22 @@ class Request(ABC, Generic[ResponseT]):
         """Return the classification of the request as a whole."""
 
     def classify_keys(self, response: ResponseT) -> Mapping[str, Classification]:
-        """Return the classification of each key that the response names."""
+        """Return the classification of each key in the response."""
         return dict.fromkeys(self.keys, self.classify(response))
 
     def subset(self, keys: Sequence[str]) -> Request[ResponseT]:
-        """Return the same request about some of its keys. Most requests have one key only."""
+        """Return the request reduced to these keys. Requests with a single key return themselves."""
         return self
 
-    def classify_code(self, code: int, place: str = "") -> Classification:
-        return classify(code, self.verdicts, self.unlisted, place)
+    def classify_code(self, code: int, item: str = "") -> Classification:
+        return classify(code, self.verdicts, self.default_verdict, item)
 
     def rejection(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Return the error of a response that rejects the request. `advice` replaces the advice of the error code."""
-        place = f" ({classification.place})" if classification.place else ""
-        context = f"{self.subject(key)}: the attempt to {self.action}{place} was refused"
+        """Return the error for a response that rejects the request. `advice` replaces the error code's advice."""
+        item = f" ({classification.item})" if classification.item else ""
+        context = f"{self.subject(key)}: the attempt to {self.action}{item} was rejected"
         return build_broker_error(classification.code, context, advice)
 
     def subject(self, key: str) -> str:
-        """Return what the request is about, for errors."""
+        """Return the subject of error messages about this key."""
         return key

@@ -1,4 +1,4 @@
-"""Routing: which broker a request is for, as far as that is known. Coordinators are remembered."""
+"""Routing: finds the node for a route, from metadata and from a cache of coordinators."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MAX_COORDINATORS = 1_000
 
 
 class Routing:
-    """Used by one thread. `any_node`: the node to choose, at a time, where every broker can respond."""
+    """Not thread-safe. `choose_node`: return a node for requests that any broker can answer, at a given time."""
 
-    def __init__(self, metadata: Metadata, any_node: Callable[[float], Node | None]) -> None:
+    def __init__(self, metadata: Metadata, choose_node: Callable[[float], Node | None]) -> None:
         self._metadata = metadata
-        self._any_node = any_node
+        self._any_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}
 
     def find(self, route: Route, now: float) -> Node | None:
-        """Return the node for the route. None if it is unknown, or if no node can be used now."""
+        """Return the node for the route; None if it is unknown, or if no node can be used now."""
         snapshot = self._metadata.snapshot
         if isinstance(route, CoordinatorKey):
             return self._coordinators.get(route)
@@ -36,17 +36,19 @@ class Routing:
         return controller or self._any_node(now)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
-        """Return why a topic has no leaders, as metadata say."""
+        """Return the topic's error in the metadata."""
         return self._metadata.topic_error(topic)
 
     def add_coordinator(self, key: CoordinatorKey, node: Node) -> None:
         if key not in self._coordinators and len(self._coordinators) >= MAX_COORDINATORS:
-            del self._coordinators[next(iter(self._coordinators))]  # the one that was looked up first
+            del self._coordinators[next(iter(self._coordinators))]  # the oldest entry
         self._coordinators[key] = node
 
     def forget(self, route: Route) -> None:
-        """Look the node up before the next request: it is not the coordinator, leader or controller any more, or it
-        cannot be reached."""
+        """Look up the node again before the next request.
+
+        The node is not the coordinator, leader or controller any more, or it is unreachable.
+        """
         if isinstance(route, CoordinatorKey):
             self._coordinators.pop(route, None)
         elif isinstance(route, Leader) or route is Role.CONTROLLER:

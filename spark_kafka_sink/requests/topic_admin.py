@@ -1,4 +1,4 @@
-"""Topic administration for a thread that waits: whether a topic exists, create it, read its settings."""
+"""Topic administration: check whether a topic exists, create it, and describe its settings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from spark_kafka_sink.words import placed
 
 
 def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse]:
-    """Send the request that `topic_exists` and `create_if_missing` begin with, and do not wait."""
+    """Send the first request of `topic_exists` or `create_if_missing` without waiting."""
     return client.begin([DescribeTopic(name)])
 
 
 def topic_exists(
     client: BlockingClient, name: str, *, purpose: str = "", described: Call[MetadataResponse] | None = None
 ) -> bool:
-    """`purpose`: more about the topic, for errors. `described`: a request that was sent before."""
+    """Return whether the topic exists.
+
+    `purpose`: appended to the topic's name in errors. `described`: the result of `begin_describing`, if called before.
+    """
     response = client.finish(described or begin_describing(client, name))[name]
     classification = DescribeTopic(name).classify(response)
     if classification.verdict is not Verdict.DONE:
@@ -42,10 +45,10 @@ def create_if_missing(
     required: Request[Any] | None = None,
     described: Call[MetadataResponse] | None = None,
 ) -> bool:
-    """Return whether the topic was missing; then it exists now. BrokerError if it may not be created.
+    """Create the topic unless it exists, and return whether it was created. Raise BrokerError if that is rejected.
 
-    `purpose` and `described`: as for `topic_exists`. `required`: a request that brokers must support, or the topic is
-    not created.
+    `purpose` and `described`: as for `topic_exists`. `required`: a request that is sent before the topic is created, so
+    that no topic is created if the brokers do not support it.
     """
     if topic_exists(client, topic.name, purpose=purpose, described=described):
         return False
@@ -56,23 +59,23 @@ def create_if_missing(
         _create(client, topic, purpose)
         if topic_exists(client, topic.name, purpose=purpose):
             break
-        # It is created again: brokers say that a topic exists while they still delete it.
+        # Create it again: brokers answer that a topic exists while they are still deleting it.
         deadline.wait(None, pause_ms(failures))
         failures += 1
-    client.topic(topic.name, fresh=True)  # metadata may know an older topic of this name
+    client.topic(topic.name, fresh=True)  # The metadata may contain a deleted topic of this name.
     return True
 
 
 def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
     (row,) = client.send(CreateTopic(topic)).topics
     if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-        where = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
-        context = f"{where} does not exist and could not be created{broker_message_suffix(row)}"
+        subject = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
+        context = f"{subject} does not exist and could not be created{broker_message_suffix(row)}"
         raise build_broker_error(row.error_code, context, remedy(row.error_code))
 
 
 def topic_settings(client: BlockingClient, name: str, settings: Sequence[str]) -> dict[str, str]:
-    """Return the values of settings, as far as brokers show them. AuthorizationError if they may not be seen."""
+    """Return the values of settings that brokers report. Raise AuthorizationError if the user may not describe them."""
     request = DescribeTopicConfigs(name, settings)
     response = client.send(request)
     classification = request.classify(response)

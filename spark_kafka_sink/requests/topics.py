@@ -1,4 +1,4 @@
-"""The requests about topics: describe, create, validate, read their settings."""
+"""The requests about topics: describe, create, validate, describe configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classificati
 from spark_kafka_sink.words import placed
 
 _OPERATIONS_FROM = 8
-"""Metadata describes what a user may do with a topic from this version on (KIP-430)."""
+"""The first version of Metadata that contains the operations that a user may do with a topic (KIP-430)."""
 
 
 class TopicRequest(Request):  # type: ignore[type-arg]  # of its response, which each request names
@@ -40,7 +40,7 @@ class TopicRequest(Request):  # type: ignore[type-arg]  # of its response, which
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopic(TopicRequest):
-    """Describe a topic. That it does not exist is a final response, not an error."""
+    """Describe a topic. A missing topic is a final response, not an error."""
 
     api_key = ApiKey.METADATA
     action = "describe the topic"
@@ -59,9 +59,10 @@ class DescribeTopic(TopicRequest):
 
 @dataclass(frozen=True, eq=False)
 class DescribeTopics(Request[MetadataResponse]):
-    """Describe topics, each of which may have an error of its own. `names`: None for all that this user may see.
+    """Describe topics, each with its own error code.
 
-    `auto_create`: brokers may create missing topics. `with_operations`: describe what this user may do with each.
+    `names`: None for all topics that the user may describe. `auto_create`: whether brokers may create missing topics.
+    `with_operations`: whether to include the operations that the user may do with each topic.
     """
 
     api_key = ApiKey.METADATA
@@ -111,9 +112,9 @@ class CreateTopic(TopicRequest):
 
 
 class ValidateTopic(CreateTopic):
-    """Ask a broker whether it would create the topic. None is created.
+    """Validate the creation of a topic without creating it.
 
-    Any broker checks the user's rights. NOT_CONTROLLER is a final response: nothing depends on the rest.
+    Any broker can check the user's permissions. NOT_CONTROLLER is a final response, because callers need nothing else.
     """
 
     action = "validate the topic"
@@ -129,7 +130,7 @@ class ValidateTopic(CreateTopic):
 @dataclass(frozen=True, eq=False)
 class DescribeTopicConfigs(TopicRequest):
     api_key = ApiKey.DESCRIBE_CONFIGS
-    action = "see its settings"
+    action = "describe its settings"
     name: str
     settings: Sequence[str]
 
@@ -147,10 +148,10 @@ class DescribeTopicConfigs(TopicRequest):
 
     @staticmethod
     def values(response: DescribeConfigsResponse) -> dict[str, str]:
-        """Return the settings that the response shows, by name."""
+        """Return the values of the settings in the response by name."""
         return {
-            each.name: each.value
+            config.name: config.value
             for result in response.results
-            for each in result.configs
-            if each.name and each.value is not None
+            for config in result.configs
+            if config.name and config.value is not None
         }

@@ -1,7 +1,7 @@
-"""Requests about the transactions of any transactional id, for a thread that waits: describe, list, end, get an id.
+"""Transaction administration: describe, list and end transactions of any transactional id, and initialize producer ids.
 
-A coordinator may be unknown, move, start, or be completing the previous transaction: then the request is retried until
-the client's timeout has passed without progress. A final response is for the caller to judge.
+Requests are retried while a coordinator is unknown, moving, starting or completing the previous transaction, until the
+client's timeout has passed without progress. The caller evaluates the final responses.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 def init_producer_id(
     client: BlockingClient, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch = NO_PRODUCER_ID
 ) -> ProducerIdAndEpoch:
-    """Fence all producers of the id, abort what they left open, and take the id over. BrokerError if it is rejected.
+    """Fence all producers of the transactional id, abort their transaction, and return the new producer id and epoch.
 
-    `expected`: the id and epoch that the caller holds; the request is rejected if another producer has taken over.
+    Raise BrokerError if the request is rejected. `expected`: the caller's current id and epoch; the request is rejected
+    if another producer has taken over.
     """
     request = InitProducerId(transactional_id, timeout_ms, expected)
     response = client.send(request)
@@ -52,24 +53,24 @@ def end_transactions(
     commit: bool,
     timeout_ms: float | None = None,
 ) -> dict[str, BrokerError]:
-    """Commit or abort transactions. Returns the rejections by transactional id.
+    """Commit or abort transactions. Return the rejections by transactional id.
 
-    A transaction that has ended in the same way already is not rejected, as long as nothing has begun under its id
-    since. What has begun since, under a newer epoch, is left alone.
+    A transaction that has already ended in the same way is not rejected, unless a newer transaction has begun under its
+    id. Newer transactions, which have a newer epoch, are not affected.
     """
-    requests = [EndTransaction(each, commit) for each in transactions]
+    requests = [EndTransaction(transaction, commit) for transaction in transactions]
     return rejections(requests, client.send_all(requests, timeout_ms))
 
 
 def rejections(requests: Iterable[Request[ResponseT]], responses: dict[str, ResponseT]) -> dict[str, BrokerError]:
-    """Return an error for each key whose final response rejects its request. Each request has one key."""
-    found = {}
+    """Return an error for each key whose final response rejects its request. Each request must have one key."""
+    errors = {}
     for request in requests:
         (key,) = request.keys
         classification = request.classify(responses[key])
         if classification.code != error_codes.NONE:
-            found[key] = request.rejection(key, classification)
-    return found
+            errors[key] = request.rejection(key, classification)
+    return errors
 
 
 def describe_transactions(
@@ -77,28 +78,28 @@ def describe_transactions(
     transactional_ids: Iterable[str],
     timeout_ms: float | None = None,
     *,
-    when_ended: bool = False,
+    wait_until_ended: bool = False,
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions of these ids; ids that their coordinators do not know are missing.
+    """Return the descriptions of these ids, without ids that are unknown to their coordinators.
 
-    Each coordinator is sent one request about all its ids. `when_ended`: wait until no transaction of them is ending.
+    Each coordinator gets one request about all its ids. `wait_until_ended`: wait until no transaction is ending.
     """
-    request = DescribeTransactions(tuple(transactional_ids), when_ended)
+    request = DescribeTransactions(tuple(transactional_ids), wait_until_ended)
     return descriptions(request, client.send_all([request], timeout_ms))
 
 
 class TransactionListing:
-    """A list of transactions, from all brokers of the cluster. The requests are sent when the listing is made."""
+    """A list of transactions from all brokers of the cluster."""
 
     def __init__(self, client: BlockingClient, *states: str) -> None:
-        """Send requests to the brokers that are known, and request metadata, so that `rows` finds the others."""
+        """Send requests to the known brokers, and request a metadata update, which shows `rows` the others."""
         self._client = client
         self._states = states
         self._requests: dict[Node, ListTransactions] = {}
         self._calls: list[Call[ListTransactionsResponse]] = []
         known = client.metadata.snapshot
         self._begin(() if known.is_bootstrap else known.nodes.values())
-        self._older_metadata: int | None = client.metadata.request_update(reset_backoff=True)
+        self._last_metadata_version: int | None = client.metadata.request_update(reset_backoff=True)
 
     def _begin(self, nodes: Iterable[Node]) -> None:
         requests = {node: ListTransactions(node, self._states) for node in nodes if node not in self._requests}
@@ -106,13 +107,13 @@ class TransactionListing:
         self._calls.append(self._client.begin(requests.values(), retries=False))
 
     def rows(self) -> list[ListTransactionsResponseTransactionState]:
-        """Wait for all brokers that the cluster has now: a new broker may coordinate ids that another one had before.
+        """Wait for the responses of all current brokers, since a new broker may have taken over ids from another one.
 
-        If a broker fails, all of them are listed again: its ids may move to a broker that has responded already.
+        If a broker fails, start again with all of them, since its ids may move to a broker that has already responded.
         """
         deadline, failures = self._client.deadline("the list of transactions"), 0
         while True:
-            self._begin(self._client.all_nodes(self._older_metadata))
+            self._begin(self._client.fetch_nodes(self._last_metadata_version))
             try:
                 return self._finish()
             except (NetworkError, BrokerError) as error:
@@ -120,7 +121,7 @@ class TransactionListing:
                     raise
                 deadline.wait(error, pause_ms(failures))
             failures += 1
-            self._requests, self._calls, self._older_metadata = {}, [], None
+            self._requests, self._calls, self._last_metadata_version = {}, [], None
 
     def _finish(self) -> list[ListTransactionsResponseTransactionState]:
         try:
@@ -139,7 +140,7 @@ def list_transactions(client: BlockingClient, *states: str) -> list[ListTransact
 
 
 def owners(client: BlockingClient) -> dict[int, str]:
-    """Return which transactional id has which producer id, of those that this user may see."""
+    """Return the transactional ids that the user may describe, by producer id."""
     return {row.producer_id: row.transactional_id for row in list_transactions(client)}
 
 

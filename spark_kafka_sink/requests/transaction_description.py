@@ -1,4 +1,4 @@
-"""TransactionDescription: what a coordinator knows of a transactional id."""
+"""TransactionDescription: the state of a transactional id at its coordinator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.words import cleaned
 
 ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteCommit", "CompleteAbort"
 _ENDING = ("PrepareCommit", "PrepareAbort")
-"""States of a transactional id. Empty: a producer has asked for it, and has begun nothing since."""
+"""States of a transactional id. Empty: it has a producer id and epoch, and no transaction has begun under them."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class TransactionDescription:
     id_and_epoch: ProducerIdAndEpoch
     timeout_ms: int = 0
     started_ms: int = -1
-    """By the broker's clock; -1 if no transaction is open."""
+    """The start time of the open transaction by the broker's clock; -1 if none is open."""
     topics: tuple[tuple[str, Sequence[int]], ...] = ()
-    """What it has written to: topics, and partitions of each."""
+    """The topics of the transaction, with the partitions of each."""
 
     @property
     def partitions(self) -> tuple[tuple[str, int], ...]:
@@ -35,16 +35,16 @@ class TransactionDescription:
 
     @property
     def is_ending(self) -> bool:
-        """It is decided how it ends, and its markers are not written yet."""
+        """Whether the transaction is prepared to commit or abort and its markers are not all written."""
         return self.state in _ENDING
 
 
-def description_of(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
+def to_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
-        cleaned(row.transaction_state),  # it and the topics are shown to people
+        cleaned(row.transaction_state),  # The state and the topics appear in messages and on consoles.
         ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
-        tuple((cleaned(each.topic), each.partitions) for each in row.topics),
+        tuple((cleaned(topic.topic), topic.partitions) for topic in row.topics),
     )

@@ -1,4 +1,4 @@
-"""TransactionIdentity: whose a transaction is, in the words that brokers know it by."""
+"""TransactionIdentity: the transactional id, producer id and epoch of a transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 
 @dataclass(frozen=True)
 class TransactionIdentity:
-    """All that is needed to write into a transaction, or to end it, also from another process."""
+    """The identity that a process needs to write to a transaction or to end it, with the transaction version."""
 
     transactional_id: str
     producer_id: int

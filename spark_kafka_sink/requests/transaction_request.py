@@ -1,6 +1,6 @@
-"""TransactionRequest: a request of a transactional producer, and what its response changes in the producer.
+"""TransactionRequest: the base class of a transactional producer's requests.
 
-The requests are in transactions.py, init_producer_id.py and find_coordinator.py.
+Its subclasses are in transactions.py and init_producer_id.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from spark_kafka_sink.requests.request import CoordinatorKey, Request, ResponseT
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, VerdictTable
 
 
-class Follower(Protocol):
-    """The producer, as far as a request that was carried out changes it."""
+class TransactionListener(Protocol):
+    """The part of a producer that is notified of executed requests."""
 
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None: ...
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None: ...
@@ -30,16 +30,15 @@ class Follower(Protocol):
 class TransactionRequest(Request[ResponseT]):
     verdicts: ClassVar[VerdictTable] = COORDINATOR_VERDICTS
     adds_to_transaction: ClassVar[bool] = False
-    """If the response is lost, brokers may know of the transaction."""
+    """Whether brokers may know the transaction after this request, even if its response is lost."""
     unsafe_when_delayed: ClassVar[bool] = False
-    """Carried out late, it would change the next transaction of the same epoch."""
+    """Whether a delayed execution would affect the next transaction under the same epoch."""
     ends_transaction: ClassVar[bool] = False
-    """Nothing may join the transaction afterwards."""
+    """Whether nothing may be added to the transaction after this request."""
     completes_abort: ClassVar[bool] = False
-    """An abort cannot end without it."""
+    """Whether an abort is incomplete without this request."""
     starts_v2_transaction: ClassVar[bool] = False
-    """Brokers start a transaction of version 2 with this request, as with a batch. In version 1 other requests start
-    it."""
+    """Whether brokers start a version 2 transaction with this request, as with a batch."""
 
     @property
     @abstractmethod
@@ -52,23 +51,25 @@ class TransactionRequest(Request[ResponseT]):
     def route(self, key: str) -> Route:
         return self.coordinator._replace(key=key)
 
-    def progress(self, response: ResponseT, follower: Follower) -> None:
-        """Note the parts that were carried out, even if the request must be sent again for others."""
+    def apply_partial(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Notify the listener of the parts that were executed, even if others must be retried."""
 
-    def follow(self, response: ResponseT, follower: Follower) -> None:
-        """Note that the request was carried out."""
+    def apply(self, response: ResponseT, listener: TransactionListener) -> None:
+        """Notify the listener that the request was executed."""
 
     def subject(self, key: str) -> str:
         return f"transactional id {key}"
 
     def rejection(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Brokers before 2.8 use another code for a fenced producer: the error has today's."""
+        """Return the error. Brokers before 2.8 use another code for a fenced producer than PRODUCER_FENCED."""
         if classification.verdict is Verdict.FENCED:
             classification = classification._replace(code=codes.PRODUCER_FENCED)
         return super().rejection(key, classification, advice)
 
 
 def may_be_stored(classification: Classification) -> bool:
-    """Return whether the coordinator may have written the rejected request into its log: so it does when its replicas
-    were too slow for a response in time."""
+    """Return whether the coordinator may have executed the rejected request.
+
+    It may write the request into its log and then reject it, because its replicas were too slow to respond in time.
+    """
     return classification.verdict is Verdict.LOOK_UP or classification.code == codes.UNKNOWN_SERVER_ERROR

@@ -1,15 +1,15 @@
-"""The requests of transactions: message, versions, verdicts, and what a response changes in the producer.
+"""The requests of transactions: their messages, versions and verdicts, and their effects on the producer's state.
 
-    AddPartitions            transactions of version 1, before anything is written
-    AddOffsets               transactions of version 1, before offsets are written
-    CommitOffsets            write offsets into the transaction; for the group's coordinator, unlike the others
+    AddPartitions            version 1 only: add partitions, before records are written to them
+    AddOffsets               version 1 only: add a consumer group, before its offsets are written
+    CommitOffsets            write offsets in the transaction; sent to the group's coordinator, unlike the others
     EndTransaction           commit or abort
-    DescribeTransactions     what a coordinator knows of these ids
-    ListTransactions         the transactions that one broker coordinates
+    DescribeTransactions     describe the transactions of transactional ids
+    ListTransactions         list the transactions that a broker coordinates
 
-Transactions of version 1: partitions and groups are added by requests of their own before anything is written, and
-EndTxn is sent in version 4 at most. Version 2 (KIP-890): a write adds its partition, and EndTxn from version 5 on
-returns the producer id and epoch of the next transaction.
+With transaction version 1, partitions and groups are added by separate requests, and EndTxn is sent in version 4 or
+older. With transaction version 2 (KIP-890), a write adds its partition, and EndTxn (version 5 and newer) returns the
+producer id and epoch of the next transaction.
 """
 
 from __future__ import annotations
@@ -44,21 +44,27 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
-from spark_kafka_sink.requests.transaction_description import TransactionDescription, description_of
+from spark_kafka_sink.requests.transaction_description import TransactionDescription, to_description
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.requests.transaction_request import Follower, TransactionRequest
-from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, MISSING_IN_RESPONSE, Classification, Verdict, worst
+from spark_kafka_sink.requests.transaction_request import TransactionListener, TransactionRequest
+from spark_kafka_sink.requests.verdicts import (
+    COORDINATOR_VERDICTS,
+    MISSING_IN_RESPONSE,
+    Classification,
+    Verdict,
+    most_severe,
+)
 from spark_kafka_sink.words import placed
 
 VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
-"""From these versions on, TxnOffsetCommit and EndTxn belong to transactions of version 2 (KIP-890)."""
+"""The first versions of TxnOffsetCommit and EndTxn that belong to transaction version 2 (KIP-890)."""
 MEMBERS_FROM = 3
-"""TxnOffsetCommit checks the member of a consumer group from this version on (KIP-447)."""
+"""The first version of TxnOffsetCommit that contains the member of a consumer group (KIP-447)."""
 
 
 @dataclass(frozen=True, eq=False)
 class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
-    """Nothing has been written yet, so the transaction can be aborted after nearly any error."""
+    """Add partitions to a transaction. Most errors are abortable, since nothing has been written to them yet."""
 
     api_key = ApiKey.ADD_PARTITIONS_TO_TXN
     action = "add partitions to the transaction"
@@ -68,8 +74,8 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         codes.INVALID_TXN_STATE: Verdict.FATAL,
         codes.INVALID_PRODUCER_ID_MAPPING: Verdict.FATAL,
     }
-    unlisted = Verdict.ABORTABLE
-    versions = VersionRange(0, 3)  # later ones are for brokers
+    default_verdict = Verdict.ABORTABLE
+    versions = VersionRange(0, 3)  # Later versions are for brokers.
     transaction: TransactionIdentity
     partitions: frozenset[TopicPartition]
 
@@ -85,18 +91,20 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
             v3_and_below_transactional_id=self.transaction.transactional_id,
             v3_and_below_producer_id=self.transaction.producer_id,
             v3_and_below_producer_epoch=self.transaction.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=its) for name, its in by_topic.items()],
+            v3_and_below_topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+            ],
         )
 
     def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
-        results = codes_of_partitions(response).items()
-        return worst(self.classify_code(code, placed(*partition)) for partition, code in results)
+        results = partition_error_codes(response).items()
+        return most_severe(self.classify_code(code, placed(*partition)) for partition, code in results)
 
-    def follow(self, response: AddPartitionsToTxnResponse, follower: Follower) -> None:
-        follower.partitions_added(codes_of_partitions(response))
+    def apply(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
+        listener.partitions_added(partition_error_codes(response))
 
 
-def codes_of_partitions(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
+def partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, row.partition_index): row.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -127,8 +135,8 @@ class AddOffsets(TransactionRequest[AddOffsetsToTxnResponse]):
     def classify(self, response: AddOffsetsToTxnResponse) -> Classification:
         return self.classify_code(response.error_code)
 
-    def follow(self, response: AddOffsetsToTxnResponse, follower: Follower) -> None:
-        follower.group_added()
+    def apply(self, response: AddOffsetsToTxnResponse, listener: TransactionListener) -> None:
+        listener.group_added()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +169,13 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
 
     def message(self, version: int) -> TxnOffsetCommitRequest:
         by_topic: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for (topic, partition), each in sorted(self.offsets.items()):
+        for (topic, partition), position in sorted(self.offsets.items()):
             by_topic.setdefault(topic, []).append(
                 TxnOffsetCommitRequestPartition(
                     partition_index=partition,
-                    committed_offset=each.offset,
-                    committed_leader_epoch=each.leader_epoch,
-                    committed_metadata=each.metadata,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    committed_metadata=position.metadata,
                 )
             )
         return TxnOffsetCommitRequest(
@@ -178,19 +186,21 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
             generation_id=self.group.generation_id,
             member_id=self.group.member_id,
             group_instance_id=self.group.group_instance_id,
-            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=its) for name, its in by_topic.items()],
+            topics=[
+                TxnOffsetCommitRequestTopic(name=name, partitions=partitions) for name, partitions in by_topic.items()
+            ],
         )
 
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
-        results = _codes_of_offsets(response).items()
-        return worst(self.classify_code(code, placed(*partition)) for partition, code in results)
+        results = _offset_error_codes(response).items()
+        return most_severe(self.classify_code(code, placed(*partition)) for partition, code in results)
 
-    def progress(self, response: TxnOffsetCommitResponse, follower: Follower) -> None:
-        results = _codes_of_offsets(response).items()
-        follower.offsets_written(partition for partition, code in results if code == codes.NONE)
+    def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
+        results = _offset_error_codes(response).items()
+        listener.offsets_written(partition for partition, code in results if code == codes.NONE)
 
 
-def _codes_of_offsets(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
+def _offset_error_codes(response: TxnOffsetCommitResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, row.partition_index): row.error_code
         for topic in response.topics
@@ -208,7 +218,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     transaction: TransactionIdentity
     commit: bool
     has_begun: bool = True
-    """False: it is not known whether there is anything to end; then brokers may say that there is not."""
+    """False if the transaction may not have begun on the brokers; INVALID_TXN_STATE is a success then."""
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -233,27 +243,27 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
             return Classification(Verdict.DONE, codes.NONE)
         return self.classify_code(response.error_code)
 
-    def follow(self, response: EndTxnResponse, follower: Follower) -> None:
-        following = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
-        follower.ended(following if response.producer_id >= 0 else None)
+    def apply(self, response: EndTxnResponse, listener: TransactionListener) -> None:
+        next_id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
+        listener.ended(next_id_and_epoch if response.producer_id >= 0 else None)
 
 
 @dataclass(frozen=True, eq=False)
 class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
-    """Describe these ids. One that the coordinator does not know is no error.
+    """Describe transactional ids. An id that is unknown to its coordinator is not an error.
 
-    `when_ended`: retry while a transaction of an id is ending.
+    `wait_until_ended`: retry while a transaction is prepared to commit or abort and not completed.
     """
 
     api_key = ApiKey.DESCRIBE_TRANSACTIONS
     action = "describe the transaction"
     verdicts = COORDINATOR_VERDICTS | {
         codes.TRANSACTIONAL_ID_NOT_FOUND: Verdict.DONE,
-        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # to repeat it changes nothing
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.REFUSED,
+        codes.UNKNOWN_SERVER_ERROR: Verdict.RETRY,  # The request has no effects, so it can be repeated.
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
     }
     transactional_ids: Sequence[str]
-    when_ended: bool = False
+    wait_until_ended: bool = False
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -264,28 +274,28 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return self.transactional_ids
 
     def subset(self, keys: Sequence[str]) -> DescribeTransactions:
-        return DescribeTransactions(keys, self.when_ended)
+        return DescribeTransactions(keys, self.wait_until_ended)
 
     def message(self, version: int) -> DescribeTransactionsRequest:
         return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
 
     def classify(self, response: DescribeTransactionsResponse) -> Classification:
         by_key = self.classify_keys(response)
-        return worst(by_key.get(name, MISSING_IN_RESPONSE)._replace(place=name) for name in self.transactional_ids)
+        return most_severe(by_key.get(name, MISSING_IN_RESPONSE)._replace(item=name) for name in self.transactional_ids)
 
     def classify_keys(self, response: DescribeTransactionsResponse) -> Mapping[str, Classification]:
         return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
 
     def _classify_row(self, row: DescribeTransactionsResponseTransactionState) -> Classification:
-        if self.when_ended and row.error_code == codes.NONE and description_of(row).is_ending:
+        if self.wait_until_ended and row.error_code == codes.NONE and to_description(row).is_ending:
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(row.error_code)
 
     def found(self, response: DescribeTransactionsResponse) -> dict[str, TransactionDescription | None]:
-        """Return the descriptions in a response by id; None for an id that the coordinator does not know."""
+        """Return the descriptions in a response by id; None for an id that is unknown to its coordinator."""
         known = (codes.NONE, codes.TRANSACTIONAL_ID_NOT_FOUND)
         return {
-            row.transactional_id: description_of(row) if row.error_code == codes.NONE else None
+            row.transactional_id: to_description(row) if row.error_code == codes.NONE else None
             for row in response.transaction_states
             if row.error_code in known
         }
@@ -294,25 +304,27 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
 def descriptions(
     request: DescribeTransactions, responses: dict[str, DescribeTransactionsResponse]
 ) -> dict[str, TransactionDescription]:
-    """Return the descriptions by id that these final responses have. BrokerError if an id may not be described."""
-    # A response is about many ids, and lists all partitions of each: it is read once.
+    """Return the descriptions in final responses by id. Raise BrokerError if the user may not describe an id."""
+    # A response describes many ids, with all partitions of each, and occurs once for each id: parse it only once.
     distinct = {id(response): response for response in responses.values()}
-    read = {key: (request.classify_keys(each), request.found(each)) for key, each in distinct.items()}
-    found: dict[str, TransactionDescription] = {}
+    parsed = {key: (request.classify_keys(response), request.found(response)) for key, response in distinct.items()}
+    known: dict[str, TransactionDescription] = {}
     for name, response in responses.items():
-        classifications, described = read[id(response)]
+        classifications, found = parsed[id(response)]
         if classifications[name].verdict is not Verdict.DONE:
             raise request.rejection(name, classifications[name])
-        description = described[name]
+        description = found[name]
         if description is not None:
-            found[name] = description
-    return found
+            known[name] = description
+    return known
 
 
 @dataclass(frozen=True, eq=False)
 class ListTransactions(Request[ListTransactionsResponse]):
-    """List the transactions that a broker coordinates. `broker`: None for any broker. `states`, `producer_ids`: list
-    those in one of these states and of one of these ids; all, if there are none."""
+    """List the transactions that a broker coordinates.
+
+    `broker`: None for any broker. `states` and `producer_ids`: filters; an empty sequence matches all.
+    """
 
     api_key = ApiKey.LIST_TRANSACTIONS
     action = "list transactions"
@@ -334,5 +346,6 @@ class ListTransactions(Request[ListTransactionsResponse]):
         return self.classify_code(response.error_code)
 
 
-LISTS_TRANSACTIONS = ListTransactions(None, producer_ids=(-1,))
-"""A request with an empty response, as no producer has this id: exactly once needs brokers that support it."""
+LIST_TRANSACTIONS_PROBE = ListTransactions(None, producer_ids=(-1,))
+"""Checks whether brokers support ListTransactions, which exactly once needs. No producer has this id, so its response
+is empty."""

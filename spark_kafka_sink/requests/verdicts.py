@@ -1,7 +1,7 @@
 """Verdicts: the consequences of error codes in responses.
 
-Each request has a verdict table for the codes that mean something to it. Codes that its table does not list follow the
-general table of error_codes.py: a retriable code is retried, any other one is final.
+Each request has a verdict table for the codes with a special meaning for it. Other codes follow the general table in
+error_codes.py: retriable codes are retried, all others are final.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class Verdict(IntEnum):
-    """The consequence of a response. Of several verdicts about one response the greatest counts."""
+    """The consequence of an error code. If a response has several verdicts, the greatest one applies."""
 
     DONE = 0
     RETRY = 1
     LOOK_UP = 2
-    """Another broker is the coordinator or leader now: look it up, and send the request there."""
+    """Another broker is the coordinator or leader now: look it up, then retry."""
     ABORTABLE = 3
-    REFUSED = 4
-    """A right is missing. It may be granted, and the call repeated."""
+    UNAUTHORIZED = 4
+    """The user lacks a permission. The caller may try again when it is granted."""
     FENCED = 5
     FATAL = 6
 
 
 class Classification(NamedTuple):
+    """An error code with its verdict."""
+
     verdict: Verdict
     code: int
-    place: str = ""
-    """The partition or id, if the code is about one of several."""
+    item: str = ""
+    """The partition or id that the code belongs to, if the request is about several."""
 
 
 VerdictTable = dict[int, Verdict]
@@ -48,8 +50,8 @@ COORDINATOR_VERDICTS: VerdictTable = {
     codes.GROUP_AUTHORIZATION_FAILED: Verdict.ABORTABLE,
 }
 MISSING_IN_RESPONSE = Classification(Verdict.RETRY, codes.UNKNOWN_SERVER_ERROR)
-"""The classification of a key that the response does not name."""
-NOT_THE_CALLERS = frozenset(
+"""The classification of a key that the response does not contain."""
+OWNERSHIP_LOST_ERRORS = frozenset(
     {
         codes.PRODUCER_FENCED,
         codes.INVALID_PRODUCER_EPOCH,
@@ -57,27 +59,27 @@ NOT_THE_CALLERS = frozenset(
         codes.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""The only codes of a coordinator that mean: the id, its epoch or its transaction is not the caller's any more."""
-NOT_THE_WRITERS = NOT_THE_CALLERS | {codes.TRANSACTION_ABORTABLE}
-"""The only codes of a leader that mean it of a batch: TRANSACTION_ABORTABLE if its transaction is not open any more."""
+"""Codes of a coordinator for a producer identity or transaction that does not belong to the caller any more."""
+BATCH_OWNERSHIP_LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.TRANSACTION_ABORTABLE}
+"""The same codes for a batch, from a leader: TRANSACTION_ABORTABLE means that the batch's transaction has ended."""
 
 
-def classify(code: int, table: VerdictTable, unlisted: Verdict, place: str = "") -> Classification:
-    """`unlisted`: the verdict of a code that the table does not list and that is not retriable."""
+def classify(code: int, table: VerdictTable, default_verdict: Verdict, item: str = "") -> Classification:
+    """Classify an error code. `default_verdict`: for codes that are neither in the table nor retriable."""
     verdict = table.get(code)
     if verdict is None:
-        verdict = Verdict.RETRY if lookup_error_code(code).retriable else unlisted
-    return Classification(verdict, code, place)
+        verdict = Verdict.RETRY if lookup_error_code(code).retriable else default_verdict
+    return Classification(verdict, code, item)
 
 
-def worst(classifications: Iterable[Classification]) -> Classification:
-    """Return the classification of a whole request, given those of its parts."""
+def most_severe(classifications: Iterable[Classification]) -> Classification:
+    """Return the most severe classification: that of a request, given those of its parts."""
     classifications = list(classifications)
-    # A part that the broker did not attempt says nothing of the cause; another part of the same request does.
+    # OPERATION_NOT_ATTEMPTED is a consequence: another part of the same request has the cause.
     attempted = [each for each in classifications if each.code != codes.OPERATION_NOT_ATTEMPTED]
     return max(attempted or classifications, key=lambda each: each.verdict, default=MISSING_IN_RESPONSE)
 
 
 def is_worth_retrying(code: int) -> bool:
-    """Return whether a caller that can wait should retry: UNKNOWN_SERVER_ERROR may be temporary, too."""
+    """Return whether a caller that can wait should retry; also UNKNOWN_SERVER_ERROR, which may be temporary."""
     return code == codes.UNKNOWN_SERVER_ERROR or lookup_error_code(code).retriable

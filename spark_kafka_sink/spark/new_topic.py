@@ -11,7 +11,7 @@ from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.preflight import Check, Outcome
 from spark_kafka_sink.requests import topic_admin
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.requests.transactions import LISTS_TRANSACTIONS
+from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 _OPTIONS = "The options are createTopic.partitions, createTopic.replicationFactor and createTopic.config.*."
@@ -24,7 +24,7 @@ def create_if_missing(options: SinkOptions, wanted: NewTopic) -> bool:
     config = options.producer_config()
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
-            required = LISTS_TRANSACTIONS if options.exactly_once is not None else None
+            required = LIST_TRANSACTIONS_PROBE if options.exactly_once is not None else None
             was_missing = topic_admin.create_if_missing(client, wanted, required=required)
     except KafkaSinkError as error:
         raise PreflightError(f"Nothing was written: {error} {_OPTIONS}") from error

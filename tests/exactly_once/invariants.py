@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
 from spark_kafka_sink.exactly_once.names import driver_number
-from spark_kafka_sink.requests.verdicts import NOT_THE_WRITERS
+from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
 from tests.history import History, Outcome, Write
 
@@ -77,7 +77,11 @@ def who_is_fenced_says_that_a_newer_driver_has_taken_over(world: World) -> None:
     of_brokers = {id(each.error) for each in world.attempts if not each.overtaken}
     errors = [*world.failed.values(), *(each.error for each in world.attempts if each.error is not None)]
     for error in (each for each in errors if id(each) not in of_brokers):
-        reasons = [each for each in _causes(error) if isinstance(each, BrokerError) and each.code in NOT_THE_WRITERS]
+        reasons = [
+            each
+            for each in _causes(error)
+            if isinstance(each, BrokerError) and each.code in BATCH_OWNERSHIP_LOST_ERRORS
+        ]
         assert not reasons or isinstance(error, ExactlyOnceError), f"{error!r}, since {reasons}"
 
 

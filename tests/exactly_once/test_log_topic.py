@@ -97,7 +97,7 @@ def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: Embed
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=4).fail(error_codes.INVALID_CONFIG)
-    with pytest.raises(BrokerError, match="its settings was refused: INVALID_CONFIG"):
+    with pytest.raises(BrokerError, match="its settings was rejected: INVALID_CONFIG"):
         create_if_missing(broker)
     assert rule.seen == 4
 

@@ -250,7 +250,7 @@ def test_a_sequence_that_is_not_the_next_is_refused(
 
 def test_an_end_that_is_refused_is_no_success(cluster: SimulatedCluster, client: BlockingClient, begun: Held) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was refused"):
+    with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was rejected"):
         write(client, begun, b"a")
     assert seen(cluster) == []
 
@@ -270,7 +270,7 @@ def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(cluster: S
         client_of(cluster, timeout_ms=5_000) as client,
         pytest.raises(
             KafkaSinkError,
-            match=r"the batch for log-0: the attempt to append it: nothing within 5000 ms.*NOT_ENOUGH",
+            match=r"the batch for log-0: the attempt to append it: timed out after 5000 ms.*NOT_ENOUGH",
         ),
     ):
         write(client, begun, b"a")

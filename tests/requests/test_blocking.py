@@ -13,8 +13,8 @@ from spark_kafka_sink.requests.topics import DescribeTopic
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
-SILENCE_MS = 3_000.0
-TOO_LITTLE_MS = 1e-12
+NODE_TIMEOUT_MS = 3_000.0
+LESS_THAN_RESOLUTION_MS = 1e-12
 """Added to a clock that stands at some seconds, this changes nothing."""
 
 
@@ -24,19 +24,19 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     system = FakeSystem(now_ms=50_000, latency_ms=1)
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    client = BlockingClient(config, unresponsive_ms=SILENCE_MS, system=system)
+    client = BlockingClient(config, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
     client.topic("t")
     whole = NetworkClient.unresponsive_ms
 
     def unresponsive_ms(asked: NetworkClient, node_id: int, now: float) -> float:
         assert system.selects < 10_000, "it spins"
         found = whole(asked, node_id, now)
-        return SILENCE_MS - TOO_LITTLE_MS if abs(found - SILENCE_MS) < 1 else found
+        return NODE_TIMEOUT_MS - LESS_THAN_RESOLUTION_MS if abs(found - NODE_TIMEOUT_MS) < 1 else found
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
     client.topic("t", fresh=True)
-    assert system.now() > 50_000 + SILENCE_MS
+    assert system.now() > 50_000 + NODE_TIMEOUT_MS
     client.close()
 
 

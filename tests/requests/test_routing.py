@@ -13,9 +13,9 @@ NODE, OTHER = Node(1, "b1", 9092), Node(2, "b2", 9092)
 X = CoordinatorKey(TRANSACTION, "x")
 
 
-def routing(any_node: Node | None = NODE) -> Routing:
+def routing(choose_node: Node | None = NODE) -> Routing:
     metadata = Metadata([NODE], ClientConfig(("b1:9092",)), system=FakeSystem(), allow_auto_topic_creation=False)
-    return Routing(metadata, lambda now: any_node)
+    return Routing(metadata, lambda now: choose_node)
 
 
 def test_coordinator_is_unknown_until_it_is_added_and_after_it_is_forgotten() -> None:

@@ -58,5 +58,5 @@ def test_settings_are_read_after_a_failure_that_passes(cluster: SimulatedCluster
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(codes.REQUEST_TIMED_OUT)
     assert topic_settings(client, "t", ["cleanup.policy"]) == {"cleanup.policy": "delete"}
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(BrokerError, match="topic t: the attempt to see its settings was refused"):
+    with pytest.raises(BrokerError, match="topic t: the attempt to describe its settings was rejected"):
         topic_settings(client, "t", ["cleanup.policy"])

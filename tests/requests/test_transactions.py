@@ -23,7 +23,7 @@ def test_a_coordinator_is_taken_from_either_layout_of_the_answer() -> None:
         assert lookup.classify(answer).verdict is Verdict.DONE
         assert lookup.coordinators(answer) == {"x": Node(1, "b1", 9092)}
     refused = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert (lookup.classify(refused).verdict, lookup.coordinators(refused)) == (Verdict.REFUSED, {})
+    assert (lookup.classify(refused).verdict, lookup.coordinators(refused)) == (Verdict.UNAUTHORIZED, {})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from spark_kafka_sink.protocol import error_codes as codes
-from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, is_worth_retrying, worst
+from spark_kafka_sink.requests.verdicts import (
+    MISSING_IN_RESPONSE,
+    Classification,
+    Verdict,
+    is_worth_retrying,
+    most_severe,
+)
 
 NOT_LOOKED_AT = Classification(Verdict.FATAL, codes.OPERATION_NOT_ATTEMPTED)
 RETRIED = Classification(Verdict.RETRY, codes.NOT_LEADER_OR_FOLLOWER)
@@ -11,10 +17,10 @@ DONE = Classification(Verdict.DONE, codes.NONE)
 
 
 def test_the_worst_that_was_looked_at_counts() -> None:
-    assert worst([DONE, RETRIED, DONE]) is RETRIED
-    assert worst([NOT_LOOKED_AT, RETRIED]) is RETRIED
-    assert worst(iter([NOT_LOOKED_AT])) is NOT_LOOKED_AT
-    assert worst([]) is MISSING_IN_RESPONSE
+    assert most_severe([DONE, RETRIED, DONE]) is RETRIED
+    assert most_severe([NOT_LOOKED_AT, RETRIED]) is RETRIED
+    assert most_severe(iter([NOT_LOOKED_AT])) is NOT_LOOKED_AT
+    assert most_severe([]) is MISSING_IN_RESPONSE
 
 
 def test_a_failure_without_a_name_is_worth_retrying_and_a_missing_right_does_not() -> None:

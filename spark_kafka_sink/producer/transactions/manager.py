@@ -49,7 +49,7 @@ from spark_kafka_sink.requests.transactions import (
     CommitOffsets,
     EndTransaction,
 )
-from spark_kafka_sink.requests.verdicts import NOT_THE_CALLERS, Verdict
+from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -330,7 +330,7 @@ class TransactionManager:
             if may_be_stored(classification):
                 self._doubt(request)
             if classification.verdict < Verdict.ABORTABLE:
-                request.progress(response, self)
+                request.apply_partial(response, self)
 
     def finished(self, request: Request, response: Message, now: float) -> None:
         """Take a final response."""
@@ -339,9 +339,9 @@ class TransactionManager:
                 return
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
-                request.follow(response, self)
+                request.apply(response, self)
                 return
-            advice = self._timeout_advice(now) if classification.code in NOT_THE_CALLERS else None
+            advice = self._timeout_advice(now) if classification.code in OWNERSHIP_LOST_ERRORS else None
             error = request.rejection(self.transactional_id, classification, advice)
             self.failed(request, error, classification.verdict)
 
@@ -349,7 +349,7 @@ class TransactionManager:
         """A request was rejected, or cannot be sent. While a transaction is aborted nothing but the abort can follow an
         abortable error: it is fatal if the abort cannot end without this request."""
         with self._lock:
-            if verdict is Verdict.REFUSED and self.state is _S.INITIALIZING:
+            if verdict is Verdict.UNAUTHORIZED and self.state is _S.INITIALIZING:
                 self._wants_producer_id = False
                 self._calls.move(_S.UNINITIALIZED)
                 self._calls.finish(error)

@@ -170,7 +170,7 @@ def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_
     start = query.begin()
     written = query.write_both(start, 0)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    with pytest.raises(ExactlyOnceError, match=r"It is not known whether batch 0 .* nothing within 1000 ms"):
+    with pytest.raises(ExactlyOnceError, match=r"It is not known whether batch 0 .* timed out after 1000 ms"):
         query.commit(start, 0, written)
     query.broker.control.clear()
     query.again().run(0)

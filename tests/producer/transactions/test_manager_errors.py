@@ -140,7 +140,7 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
     talk = about_to(EndTransaction)
     operation = talk.manager.commit()
     talk.answer(EndTransaction, 9999)
-    assert "the attempt to end the transaction was refused: UNKNOWN_9999" in str(error_of(operation))
+    assert "the attempt to end the transaction was rejected: UNKNOWN_9999" in str(error_of(operation))
 
 
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

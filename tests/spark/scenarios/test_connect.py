@@ -17,7 +17,7 @@ from tests.spark_session import connect_address
 pytestmark = pytest.mark.needs("java")
 
 TOPICS = {"t": 2, "t-placed": 5, "t-stream": 1, "t-update": 5, "t-once": 2, "t-key": 2, "t-sums": 1}
-REFUSED = {
+UNAUTHORIZED = {
     "overwrite": "ConfigurationError Save mode Overwrite not allowed for Kafka.",
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
     "continuous": "ConfigurationError trigger(continuous=...) is not available",
@@ -44,7 +44,7 @@ def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_
         assert_topic_equals(sums, broker.topic("t-sums"))
     assert "session: pyspark.sql.connect" in job.stdout
     said = dict(re.findall(r"^(.+?): (.*)$", job.stdout, re.MULTILINE))
-    for mistake, words in REFUSED.items():
+    for mistake, words in UNAUTHORIZED.items():
         assert words in said[mistake]
         assert "Traceback" not in said[mistake]
     assert (said["upstream tasks"], said["upstream tasks of the write"]) == ("0", "4")
