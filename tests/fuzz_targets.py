@@ -42,7 +42,7 @@ from spark_kafka_sink.sasl.scram_server import ScramServer
 from spark_kafka_sink.words import cleaned, host_fault
 from tests.fuzz import Target
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
-from tests.protocol.populated import populated
+from tests.protocol.populated_messages import build_populated
 from tests.records.stamping import stamped
 
 DECOMPRESSED_BYTES_MAX = 1 << 20
@@ -55,11 +55,11 @@ def all_targets() -> list[Target]:
 
 def protocol_targets() -> Iterator[Target]:
     for message_type, version in MESSAGE_VERSIONS:
-        seeds = [_bytes_of(populated(message_type, version), version), _bytes_of(message_type(), version)]
+        seeds = [_bytes_of(build_populated(message_type, version), version), _bytes_of(message_type(), version)]
         decode = partial(_decode_message, message_type, version)
         yield Target(f"{message_type.__name__} v{version}", decode, seeds, (DecodeError,))
-    request = b"".join(encode_request(populated(MetadataRequest, 12), 12, 7, "me"))
-    response = b"".join(encode_response(populated(MetadataResponse, 12), 12, 7))
+    request = b"".join(encode_request(build_populated(MetadataRequest, 12), 12, 7, "me"))
+    response = b"".join(encode_response(build_populated(MetadataResponse, 12), 12, 7))
     unknown = (DecodeError, UnsupportedVersionError)
     yield Target("request header", decode_request_header, [request], (DecodeError,))
     yield Target("request", decode_request, [request], unknown)
@@ -100,7 +100,7 @@ def broker_targets() -> Iterator[Target]:
     for api in supported_api_keys():
         kind = load_request_type(api)
         for version in {kind.VERSIONS.min, kind.VERSIONS.max}:
-            seed = b"".join(encode_request(populated(kind, version), version, 7, "me"))
+            seed = b"".join(encode_request(build_populated(kind, version), version, 7, "me"))
             yield Target(f"broker {api.name} v{version}", partial(_ask, cluster, control), [seed], ())
     batch = _batch()
     yield Target("visible rows", _visible_rows, [batch, batch * 2], (DecodeError,))

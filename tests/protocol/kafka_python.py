@@ -1,4 +1,4 @@
-"""kafka-python as witness: its copies of Kafka's schemas, and messages of ours as messages of its."""
+"""kafka-python as the reference: its copies of Kafka's JSON definitions, and conversion of messages to its classes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MESSAGE_VERSIONS = [
 ]
 
 
-def name_of(value: object) -> str:
-    """Readable ids of parametrised tests."""
+def format_parameter(value: object) -> str:
+    """Format a message type or a version as the id of a parametrized test."""
     return value.__name__ if isinstance(value, type) else f"v{value}"
 
 
@@ -52,70 +52,70 @@ def kafka_struct_name(struct_type: type[Struct]) -> str:
     return name
 
 
-def schema(name: str) -> dict[str, Any]:
-    """Kafka's JSON of a message, with its common structs put where they are used."""
+def load_schema(name: str) -> dict[str, Any]:
+    """Load Kafka's JSON definition of a message, with its common structs inserted where they are used."""
     text = importlib.resources.files("kafka.protocol.schemas.resources").joinpath(f"{name}.json").read_text()
     content: dict[str, Any] = json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
     common = {struct["name"]: struct["fields"] for struct in content.get("commonStructs", [])}
-    _resolve(content["fields"], common)
+    _insert_common_structs(content["fields"], common)
     return content
 
 
-def _resolve(fields: list[dict[str, Any]], common: dict[str, Any]) -> None:
+def _insert_common_structs(fields: list[dict[str, Any]], common: dict[str, Any]) -> None:
     for field in fields:
         name = field["type"].removeprefix("[]")
         if name in common:
             field["fields"] = common[name]
-        _resolve(field.get("fields", []), common)
+        _insert_common_structs(field.get("fields", []), common)
 
 
-def snake_case(name: str) -> str:
+def to_snake_case(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
 _classes: dict[str, type[Any]] = {}
 
 
-def witness_class(name: str) -> type[Any]:
-    """A class of kafka-python's making; it finds the schema by the name.
+def kafka_python_class(name: str) -> type[Any]:
+    """Return a class of kafka-python for a message. Its metaclass finds the definition by the name.
 
-    Not the class that kafka-python uses itself, which may rename fields. Making one enters it as the class for the
-    answers of its API, so the registry is put back: a client in the same process goes on with its own classes.
+    The class that kafka-python itself uses may rename fields. A new class registers itself for the responses of its
+    API. The registry is restored afterwards, so that clients in the same process keep using their classes.
     """
     if name not in _classes:
-        own = dict(ResponseClassRegistry._response_class_registry)
+        registered = dict(ResponseClassRegistry._response_class_registry)
         _classes[name] = type(ApiMessage)(name, (ApiMessage,), {})
         ResponseClassRegistry._response_class_registry.clear()
-        ResponseClassRegistry._response_class_registry.update(own)
+        ResponseClassRegistry._response_class_registry.update(registered)
     return _classes[name]
 
 
-def as_witness(message: Message, version: int) -> Any:
-    """The message as an object of kafka-python."""
-    witness_type = witness_class(type(message).__name__)
-    return witness_type(version=version, **_values(message, witness_type, version))
+def to_kafka_python(message: Message, version: int) -> Any:
+    """Convert a message to an object of kafka-python."""
+    reference_type = kafka_python_class(type(message).__name__)
+    return reference_type(version=version, **_convert_fields(message, reference_type, version))
 
 
-def _values(struct: Struct, witness_type: Any, version: int) -> dict[str, Any]:
+def _convert_fields(struct: Struct, reference_type: Any, version: int) -> dict[str, Any]:
     values = {}
     for name, spec in field_specs(type(struct)).items():
         value = getattr(struct, name)
-        if version in spec.versions and not _is_left_out(struct, name, spec):
-            values[name] = _value(value, spec, witness_type, version)
+        if version in spec.versions and not _is_omitted(struct, name, spec):
+            values[name] = _convert_value(value, spec, reference_type, version)
     return values
 
 
-def _is_left_out(struct: Struct, name: str, spec: FieldSpec) -> bool:
-    """A tagged field with its default: kafka-python would write it if it were given."""
+def _is_omitted(struct: Struct, name: str, spec: FieldSpec) -> bool:
+    """Return whether the field is tagged and has its default, which kafka-python would encode."""
     return spec.tag is not None and getattr(struct, name) == getattr(type(struct)(), name)
 
 
-def _value(value: Any, spec: FieldSpec, witness_type: Any, version: int) -> Any:
+def _convert_value(value: Any, spec: FieldSpec, reference_type: Any, version: int) -> Any:
     if isinstance(spec.inner_type, type) and value is not None:
-        nested = getattr(witness_type, kafka_struct_name(spec.inner_type))
+        nested = getattr(reference_type, kafka_struct_name(spec.inner_type))
         if spec.type_name == "struct":
-            return nested(version=version, **_values(value, nested, version))
-        return [nested(version=version, **_values(element, nested, version)) for element in value]
+            return nested(version=version, **_convert_fields(value, nested, version))
+        return [nested(version=version, **_convert_fields(element, nested, version)) for element in value]
     if spec.type_name == "records" and isinstance(value, list):
         return b"".join(value)
     return value

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, a decoder ends in a value or in DecodeError, soon, and without allocating on a peer's word."""
+"""Decoders return a value or raise DecodeError for any bytes, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.primitives import MAX_ARRAY_ELEMENTS, Reader
 from tests.fuzz import run
 from tests.fuzz_targets import all_targets
-from tests.protocol.kafka_python import MESSAGE_VERSIONS, name_of
-from tests.protocol.populated import populated
+from tests.protocol.kafka_python import MESSAGE_VERSIONS, format_parameter
+from tests.protocol.populated_messages import build_populated
 
 INT32_MAX = b"\x7f\xff\xff\xff"
 VARINT_MAX = b"\xff\xff\xff\xff\x0f"
 
 
-@pytest.mark.parametrize(("message_type", "version"), MESSAGE_VERSIONS, ids=name_of)
-def test_a_message_cut_off_anywhere_is_refused_or_whole(message_type: type[Message], version: int) -> None:
-    data = b"".join(populated(message_type, version).encode(version))
-    step = max(1, len(data) // 60)  # everywhere in the short ones
+@pytest.mark.parametrize(("message_type", "version"), MESSAGE_VERSIONS, ids=format_parameter)
+def test_truncated_message_is_rejected(message_type: type[Message], version: int) -> None:
+    data = b"".join(build_populated(message_type, version).encode(version))
+    step = max(1, len(data) // 60)  # at every byte of short messages
     for size in range(0, len(data), step):
         with pytest.raises(DecodeError):
             message_type.decode(data[:size], version)
-    assert message_type.decode(data + b"more", version) == message_type.decode(data, version)
+    assert message_type.decode(data + b"trailing", version) == message_type.decode(data, version)
 
 
-def test_every_decoder_survives_a_sample_of_the_fuzzer() -> None:
+def test_decoders_raise_only_expected_errors_in_fuzzing_sample() -> None:
     outcomes = run(all_targets(), 6_000, seed=1)
     assert outcomes["DecodeError"] > 1_000
     assert outcomes["value"] > 500
@@ -53,13 +53,13 @@ def test_every_decoder_survives_a_sample_of_the_fuzzer() -> None:
 
 @settings(max_examples=200)
 @given(data=st.binary(max_size=200), case=st.sampled_from(MESSAGE_VERSIONS))
-def test_any_bytes_give_a_message_or_decode_error(data: bytes, case: tuple[type[Message], int]) -> None:
+def test_any_bytes_decode_to_message_or_raise_decode_error(data: bytes, case: tuple[type[Message], int]) -> None:
     message_type, version = case
     try:
         message = message_type.decode(data, version)
     except DecodeError:
         return
-    # What was understood can be said again, and means the same.
+    # A decoded message can be encoded again and keeps its meaning.
     assert message_type.decode(b"".join(message.encode(version)), version) == message
 
 
@@ -73,14 +73,14 @@ def test_any_bytes_give_a_message_or_decode_error(data: bytes, case: tuple[type[
         (ApiVersionsResponse, 0, b"\0\0" + INT32_MAX),
         (SaslAuthenticateRequest, 0, INT32_MAX),
         (SaslAuthenticateRequest, 2, VARINT_MAX),
-        (MetadataRequest, 9, b"\0\0\0\0" + VARINT_MAX),  # tags
-        (MetadataRequest, 9, b"\0\0\0\0\x01\x63" + VARINT_MAX),  # bytes of one tag
+        (MetadataRequest, 9, b"\0\0\0\0" + VARINT_MAX),  # number of tagged fields
+        (MetadataRequest, 9, b"\0\0\0\0\x01\x63" + VARINT_MAX),  # size of one tagged field
     ],
 )
-def test_a_count_or_length_beyond_the_bytes_left_allocates_nothing(
+def test_length_beyond_remaining_bytes_allocates_nothing(
     message_type: type[Message], version: int, data: bytes
 ) -> None:
-    message_type.decode(b"".join(message_type().encode(version)), version)  # the plan is made once
+    message_type.decode(b"".join(message_type().encode(version)), version)  # build and cache the codec
     tracemalloc.start()
     try:
         with pytest.raises(DecodeError):
@@ -90,26 +90,26 @@ def test_a_count_or_length_beyond_the_bytes_left_allocates_nothing(
         tracemalloc.stop()
 
 
-def test_memory_for_many_tiny_elements_is_bounded_by_their_number() -> None:
+def test_number_of_array_elements_is_limited() -> None:
     count = MAX_ARRAY_ELEMENTS + 1
-    data = b"\0" + _varint(count + 1) + b"\x01" * count  # an array of `count` empty strings
+    data = b"\0" + _encode_varint(count + 1) + b"\x01" * count  # an array of `count` empty strings
     with pytest.raises(DecodeError, match="array elements"):
         FindCoordinatorRequest.decode(data, 4)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\xff\xff\xff\xfe", b"\x80\x00\x00\x00"])
-def test_negative_counts_are_refused_where_null_is_not_allowed(data: bytes) -> None:
+def test_rejects_negative_counts_of_non_nullable_array(data: bytes) -> None:
     with pytest.raises(DecodeError):
         MetadataRequest.decode(data, 0)
 
 
-def test_minus_two_is_not_null() -> None:
+def test_rejects_negative_count_other_than_null() -> None:
     assert MetadataRequest.decode(b"\xff\xff\xff\xff", 1).topics is None
     with pytest.raises(DecodeError):
         MetadataRequest.decode(b"\xff\xff\xff\xfe", 1)
 
 
-def test_a_varint_without_an_end_is_refused_at_its_bound() -> None:
+def test_rejects_varint_that_is_too_long() -> None:
     with pytest.raises(DecodeError, match="within 5 bytes"):
         Reader(b"\x80" * 1_000_000).read_unsigned_varint()
     with pytest.raises(DecodeError, match="exceeds 32 bits"):
@@ -118,32 +118,32 @@ def test_a_varint_without_an_end_is_refused_at_its_bound() -> None:
         Reader(b"").read_unsigned_varint()
 
 
-def test_a_string_that_is_not_utf8_is_refused() -> None:
+def test_rejects_string_that_is_not_utf8() -> None:
     with pytest.raises(DecodeError, match="UTF-8"):
         FindCoordinatorRequest.decode(b"\0\x02\xff\xfe", 0)
 
 
-def test_a_tagged_field_must_fill_its_size() -> None:
-    good = b"".join(ApiVersionsResponse(finalized_features_epoch=5).encode(3))
+def test_rejects_tagged_field_of_wrong_size() -> None:
+    valid = b"".join(ApiVersionsResponse(finalized_features_epoch=5).encode(3))
     epoch = b"\x01\x08" + struct.pack(">q", 5)
-    assert epoch in good
+    assert epoch in valid
     for size in (b"\x07", b"\x09"):
         with pytest.raises(DecodeError):
-            ApiVersionsResponse.decode(good.replace(epoch, b"\x01" + size + epoch[2:]) + b"\0", 3)
+            ApiVersionsResponse.decode(valid.replace(epoch, b"\x01" + size + epoch[2:]) + b"\0", 3)
 
 
-def test_unknown_tags_are_kept_and_written_again() -> None:
+def test_unknown_tagged_fields_are_preserved() -> None:
     message = MetadataRequest(unknown_tags={7: b"seven", 900: b""})
     data = b"".join(message.encode(9))
     assert MetadataRequest.decode(data, 9) == message
     assert b"".join(MetadataRequest.decode(data, 9).encode(9)) == data
 
 
-def test_bytes_after_the_end_are_not_an_error() -> None:
+def test_ignores_bytes_after_the_message() -> None:
     assert MetadataRequest.decode(b"\0\0\0\0" + b"later versions of Kafka", 0) == MetadataRequest(topics=[])
 
 
-def test_the_header_of_a_request_with_an_unknown_api_is_still_read() -> None:
+def test_decodes_header_of_request_with_unknown_api_key() -> None:
     frame = struct.pack(">hhih", 999, 3, 12, 2) + b"me" + b"body"
     header, body = decode_request_header(frame)
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (999, 3, 12, "me")
@@ -152,7 +152,7 @@ def test_the_header_of_a_request_with_an_unknown_api_is_still_read() -> None:
         decode_request(frame)
 
 
-def test_a_version_that_we_do_not_speak_says_which_ones_we_do() -> None:
+def test_unsupported_version_error_lists_supported_versions() -> None:
     with pytest.raises(UnsupportedVersionError, match=r"ProduceRequest v2 .* 3-13"):
         ProduceRequest().encode(2)
     with pytest.raises(UnsupportedVersionError):
@@ -160,32 +160,32 @@ def test_a_version_that_we_do_not_speak_says_which_ones_we_do() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0", b"\0\0\0"])
-def test_a_response_shorter_than_its_header_is_refused(data: bytes) -> None:
+def test_rejects_frame_shorter_than_its_header(data: bytes) -> None:
     for decode in (peek_correlation_id, lambda frame: decode_response(frame, MetadataResponse, 1), decode_request):
         with pytest.raises(DecodeError):
             decode(data)
 
 
-def test_records_are_a_view_of_the_frame() -> None:
-    response = populated(FetchResponse, 17)
+def test_decoded_records_are_a_view_of_the_frame() -> None:
+    response = build_populated(FetchResponse, 17)
     frame = b"".join(response.encode(17))
     records = FetchResponse.decode(frame, 17).responses[0].partitions[0].records
     assert isinstance(records, memoryview)
     assert records.obj is frame
 
 
-def test_a_frame_that_is_not_of_plain_bytes_is_read_all_the_same() -> None:
+def test_decodes_memoryview_of_signed_bytes() -> None:
     data = b"".join(MetadataRequest(topics=None).encode(9))
     assert MetadataRequest.decode(memoryview(data).cast("b"), 9) == MetadataRequest(topics=None)
 
 
-def test_a_uuid_survives() -> None:
-    wanted = UUID(int=1 << 127 | 5)
-    data = b"".join(ProduceRequest(topic_data=[TopicProduceData(topic_id=wanted)]).encode(13))
-    assert ProduceRequest.decode(data, 13).topic_data[0].topic_id == wanted
+def test_uuid_round_trip() -> None:
+    topic_id = UUID(int=1 << 127 | 5)
+    data = b"".join(ProduceRequest(topic_data=[TopicProduceData(topic_id=topic_id)]).encode(13))
+    assert ProduceRequest.decode(data, 13).topic_data[0].topic_id == topic_id
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
