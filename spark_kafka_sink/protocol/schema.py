@@ -103,10 +103,11 @@ def _define_field(  # noqa: PLR0913 - the properties of a field in Kafka's JSON 
     return dataclasses.field(default=default, metadata={_SPEC_KEY: spec})
 
 
-# Each function below returns a dataclass field. Its return type is that of the value, so that type checkers accept the
+# --- field declarations
+
+
+# Each function returns a dataclass field. Its return type is that of the value, so that type checkers accept the
 # declaration `name: int = int16("0+")`.
-
-
 def boolean(versions: str, *, default: bool = False, tag: int | None = None, ignorable: bool = False) -> bool:
     value: bool = _define_field("bool", versions, default, tag=tag, ignorable=ignorable)
     return value
