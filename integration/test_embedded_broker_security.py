@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from integration.support.certificates import write_certificates
 from spark_kafka_sink import testing
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.sasl.oauthbearer import unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
 from tests.waiting import PATIENCE_SECONDS
 
@@ -88,7 +88,7 @@ def test_a_user_with_the_right_password_is_let_in_and_one_with_a_wrong_one_is_no
 def test_an_unsecured_token_is_taken_at_its_word(certificates: Path) -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=["OAUTHBEARER"])
     now = time.time()
-    token = unsecured_token({"sub": "alice", "iat": now, "exp": now + 3600})
+    token = build_unsecured_token({"sub": "alice", "iat": now, "exp": now + 3600})
     with embedded_broker({"t": 1}, security=security) as broker:
         settings: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
         settings["oauth_cb"] = lambda _: (token, now + 3600)

@@ -27,7 +27,7 @@ from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.requests.blocking import BlockingClient
-from spark_kafka_sink.sasl.mechanism import ClientConversation
+from spark_kafka_sink.sasl.mechanism import ClientMechanism
 from tests.requests.node_message import send_to
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -289,7 +289,7 @@ def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     begin = SecurityConfig.conversation
 
-    def counted(security: SecurityConfig, host: str) -> ClientConversation:
+    def counted(security: SecurityConfig, host: str) -> ClientMechanism:
         begun.append(host)
         return begin(security, host)
 

@@ -34,10 +34,15 @@ from spark_kafka_sink.records.decoder import check_batches, check_body, decode_b
 from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
-from spark_kafka_sink.sasl.jaas import parse_jaas
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, OauthBearerServer, accept_unsecured, unsecured_token
+from spark_kafka_sink.sasl.jaas import parse_jaas_config
+from spark_kafka_sink.sasl.oauthbearer import (
+    OauthBearerClient,
+    OauthBearerServer,
+    build_unsecured_token,
+    validate_unsecured_token,
+)
 from spark_kafka_sink.sasl.plain import PlainServer
-from spark_kafka_sink.sasl.scram import ScramClient, ScramCredential, scram_credential
+from spark_kafka_sink.sasl.scram import ScramClient, ScramCredential, build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
 from spark_kafka_sink.words import cleaned, host_fault
 from tests.fuzz import Target
@@ -90,7 +95,7 @@ def network_targets() -> Iterator[Target]:
         seeds.append(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
         decode = partial(read_store, type_name=name, password=None, key_password="k")
         yield Target(f"store {name}", decode, seeds, (ConfigurationError,))
-    yield Target("jaas", lambda data: parse_jaas(data.decode("latin-1")), [JAAS.encode()], (ConfigurationError,))
+    yield Target("jaas", lambda data: parse_jaas_config(data.decode("latin-1")), [JAAS.encode()], (ConfigurationError,))
 
 
 def broker_targets() -> Iterator[Target]:
@@ -110,8 +115,8 @@ def broker_targets() -> Iterator[Target]:
 
 def sasl_targets() -> Iterator[Target]:
     refused = (AuthenticationError,)
-    credential = scram_credential("SCRAM-SHA-256", "secret", salt=b"salt")
-    token = unsecured_token({"sub": "alice", "exp": 2_000_000_000})
+    credential = build_scram_credential("SCRAM-SHA-256", "secret", salt=b"salt")
+    token = build_unsecured_token({"sub": "alice", "exp": 2_000_000_000})
     first = b"n,,n=alice,r=abcdef"
     challenge = b"r=fixed-and-more,s=c2FsdA==,i=4096"
     bearer = OauthBearerClient(token, {"pool": "p"}).start()
@@ -125,13 +130,16 @@ def sasl_targets() -> Iterator[Target]:
     yield Target("SCRAM client", _scram_client, [challenge], refused)
     yield Target(
         "OAUTHBEARER server",
-        lambda data: OauthBearerServer(lambda text: accept_unsecured(text, now_s=0)).step(data),
+        lambda data: OauthBearerServer(lambda text: validate_unsecured_token(text, now_s=0)).step(data),
         [bearer],
         refused,
     )
     yield Target("OAUTHBEARER client", _oauth_client, [b"", b'{"status":"invalid_token"}'], refused)
     yield Target(
-        "unsecured token", lambda data: accept_unsecured(data.decode("latin-1"), now_s=0), [token.encode()], refused
+        "unsecured token",
+        lambda data: validate_unsecured_token(data.decode("latin-1"), now_s=0),
+        [token.encode()],
+        refused,
     )
 
 

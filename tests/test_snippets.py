@@ -19,7 +19,7 @@ import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.reports.write_report import from_json
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, token_part
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, decode_token_part
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks, languages, pages
@@ -175,8 +175,8 @@ def test_the_function_for_google_returns_the_token_in_googles_form(monkeypatch: 
     monkeypatch.setattr(sys.modules.get("google") or ModuleType("google"), "auth", auth, raising=False)
     token = token_of("google_tokens")
     assert made.valid
-    assert token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
-    claims = token_part(token, 1)
+    assert decode_token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
+    claims = decode_token_part(token, 1)
     assert (claims["sub"], claims["exp"]) == ("job@project", 1_767_312_000.0)
     OauthBearerClient(token)  # as a client takes it
 

@@ -21,10 +21,10 @@ from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.sasl.mechanism import ServerConversation
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerServer, accept_unsecured
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerServer, validate_unsecured_token
 from spark_kafka_sink.sasl.plain import PlainServer
-from spark_kafka_sink.sasl.scram import ScramCredential, scram_credential
+from spark_kafka_sink.sasl.scram import ScramCredential, build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -96,14 +96,14 @@ class ListenerSecurity:
             _load(context.load_verify_locations, self.client_ca)
         return context
 
-    def _conversations(self) -> dict[str, Callable[[], ServerConversation]]:
+    def _conversations(self) -> dict[str, Callable[[], ServerMechanism]]:
         return {name: self._conversation(name) for name in self.mechanisms}
 
-    def _conversation(self, mechanism: str) -> Callable[[], ServerConversation]:
+    def _conversation(self, mechanism: str) -> Callable[[], ServerMechanism]:
         if mechanism == "PLAIN":
             return lambda: PlainServer(self.users)
         if mechanism == OAUTHBEARER:
-            return lambda: OauthBearerServer(lambda token: accept_unsecured(token, now_s=time.time()))
+            return lambda: OauthBearerServer(lambda token: validate_unsecured_token(token, now_s=time.time()))
         credentials = {name: _credential(mechanism, password) for name, password in self.users.items()}
         return lambda: ScramServer(mechanism, credentials.get)
 
@@ -118,7 +118,7 @@ def _load(load: Callable[[Path], None], path: Path) -> None:
 
 
 def _credential(mechanism: str, password: str) -> ScramCredential:
-    return scram_credential(mechanism, password, salt=os.urandom(SALT_BYTES))
+    return build_scram_credential(mechanism, password, salt=os.urandom(SALT_BYTES))
 
 
 def _answer_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_kafka_sink.network.security.login import Login
     from spark_kafka_sink.network.security.tls_context import TlsConfig
-    from spark_kafka_sink.sasl.mechanism import ClientConversation
+    from spark_kafka_sink.sasl.mechanism import ClientMechanism
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -46,7 +46,7 @@ class SecurityConfig:
         assert self.tls is not None
         return client_context(self.tls)
 
-    def conversation(self, host: str) -> ClientConversation:
+    def conversation(self, host: str) -> ClientMechanism:
         """A new SASL conversation with a broker. A token may have to be obtained first, which takes its time."""
         from spark_kafka_sink.network.security.conversations import conversation_of
 

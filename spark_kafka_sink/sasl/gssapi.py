@@ -1,10 +1,10 @@
-"""GSSAPI (RFC 4752): Kerberos, by way of the optional package `gssapi`.
+"""Client side of the SASL mechanism GSSAPI (Kerberos, RFC 4752), which needs the optional package `gssapi`.
 
-    client and server   tokens of the Kerberos exchange, until both are satisfied
-    server              wrapped: which security layers it offers, and the largest message
-    client              wrapped: the layer chosen, and on whose behalf
+    client and server   tokens of the security context, until both have established it
+    server              wrapped: the security layers that it offers, and the maximum message size
+    client              wrapped: the selected layer, and the authorization id
 
-Kafka uses no security layer: it leaves encryption to TLS. The package speaks to the key distribution centre by itself.
+Kafka uses no security layer and leaves encryption to TLS. The package contacts the key distribution center itself.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import Any
 from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError
 from spark_kafka_sink.words import cleaned
 
-_NO_LAYER = 1
+_NO_SECURITY_LAYER = 1
 
 
 class GssapiClient:
+    """Client side of GSSAPI for the Kerberos service `service` on `host`."""
+
     name = "GSSAPI"
 
     def __init__(self, service: str, host: str) -> None:
-        self._gssapi = load_gssapi()
+        self._gssapi = import_gssapi()
         self._service = service
         self._host = host
         self._context: Any = None
-        self._exchanged = False
+        self._context_established = False
         self.complete = False
 
     def __repr__(self) -> str:
@@ -36,37 +38,40 @@ class GssapiClient:
 
     def start(self) -> bytes:
         gssapi = self._gssapi
-        with _translated(self._gssapi):
+        with _translate_errors(self._gssapi):
             target = gssapi.Name(f"{self._service}@{self._host}", gssapi.NameType.hostbased_service)
             self._context = gssapi.SecurityContext(
                 name=target.canonicalize(gssapi.MechType.kerberos), usage="initiate", mech=gssapi.MechType.kerberos
             )
-        return self._exchange(None)
+        return self._advance_context(None)
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.complete:
-            raise AuthenticationError("GSSAPI: the broker goes on after the end of the conversation")
-        if not self._exchanged:
-            return self._exchange(challenge)
-        return self._choose_layer(challenge)
+            raise AuthenticationError("GSSAPI: the broker sent a message after the end of the authentication")
+        if not self._context_established:
+            return self._advance_context(challenge)
+        return self._negotiate_security_layer(challenge)
 
-    def _exchange(self, token: bytes | None) -> bytes:
-        with _translated(self._gssapi):
-            answer: bytes | None = self._context.step(token)
-            self._exchanged = bool(self._context.complete)
-        return answer or b""
+    def _advance_context(self, token: bytes | None) -> bytes:
+        with _translate_errors(self._gssapi):
+            response: bytes | None = self._context.step(token)
+            self._context_established = bool(self._context.complete)
+        return response or b""
 
-    def _choose_layer(self, challenge: bytes) -> bytes:
-        with _translated(self._gssapi):
+    def _negotiate_security_layer(self, challenge: bytes) -> bytes:
+        with _translate_errors(self._gssapi):
             offer: bytes = self._context.unwrap(challenge).message
-            if len(offer) != 4 or not offer[0] & _NO_LAYER:
-                raise AuthenticationError("GSSAPI: the broker demands a security layer inside of SASL; Kafka has none")
-            answer: bytes = self._context.wrap(bytes([_NO_LAYER, 0, 0, 0]), False).message
+            if len(offer) != 4 or not offer[0] & _NO_SECURITY_LAYER:
+                raise AuthenticationError(
+                    "GSSAPI: the broker requires a security layer of SASL, which Kafka does not have"
+                )
+            response: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), False).message
         self.complete = True
-        return answer
+        return response
 
 
-def load_gssapi() -> Any:
+def import_gssapi() -> Any:
+    """Import the package gssapi. Raises MissingDependencyError if it cannot be imported."""
     try:
         return importlib.import_module("gssapi")
     except ImportError as error:
@@ -77,11 +82,11 @@ def load_gssapi() -> Any:
 
 
 @contextlib.contextmanager
-def _translated(gssapi: Any) -> Iterator[None]:
-    """Translates errors of the package gssapi into AuthenticationError."""
+def _translate_errors(gssapi: Any) -> Iterator[None]:
+    """Convert errors of the package gssapi to AuthenticationError."""
     try:
         yield
     except gssapi.exceptions.GSSError as error:
         raise AuthenticationError(
-            f"GSSAPI: {cleaned(str(error))}; has `kinit` been run, and is the ticket still valid?"
+            f"GSSAPI: {cleaned(str(error))}. Run `kinit` and check with `klist` that the ticket is valid."
         ) from error

@@ -1,9 +1,10 @@
-"""`sasl.jaas.config` as users of the Java client write it:
+"""Parser for `sasl.jaas.config` in the syntax of the Java client:
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 
-One login module, a control flag, options as name=value with double or single quotes, a semicolon. The class is not
-loaded: its name says which of our mechanisms is meant, whatever package it was moved to. Messages never quote the text.
+The value has one login module, a control flag, options as name=value in double or single quotes, and a semicolon. The
+name of the class, in any package, selects the SASL mechanism. Error messages never quote the value, which may have
+a password.
 """
 
 from __future__ import annotations
@@ -13,65 +14,68 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import ConfigurationError
 
-MECHANISMS = {
+MECHANISMS_BY_LOGIN_MODULE = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
     "Krb5LoginModule": ("GSSAPI",),
 }
 
-_FLAGS = ("required", "requisite", "sufficient", "optional")
-_TOKEN = re.compile(
+_CONTROL_FLAGS = ("required", "requisite", "sufficient", "optional")
+_TOKEN_PATTERN = re.compile(
     r"""\s+ | //[^\n]* | /\*.*?\*/            # skipped
     | (?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-    | (?P<mark>[=;])
+    | (?P<punctuation>[=;])
     | (?P<word>[^\s=;"']+)""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPE = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
-"""As in a Java source, where octal numbers are allowed too."""
+_ESCAPE_PATTERN = re.compile(r"\\(?:(?P<octal>[0-3][0-7]{0,2}|[4-7][0-7]?)|(?P<other>.))", re.DOTALL)
+_ESCAPED_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
+"""Characters after a backslash with the meaning that they have in Java, besides octal numbers."""
 
 
 @dataclass(frozen=True)
 class LoginModule:
+    """Parsed value: the simple name of the class, and its options."""
+
     name: str
     options: dict[str, str] = field(repr=False)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        return MECHANISMS[self.name]
+        return MECHANISMS_BY_LOGIN_MODULE[self.name]
 
 
-def parse_jaas(text: str) -> LoginModule:
-    tokens = _tokens(text)
-    words = iter(tokens)
-    class_name, flag = next(words, ""), next(words, "")
+def parse_jaas_config(text: str) -> LoginModule:
+    """Parse a value of sasl.jaas.config. Raises ConfigurationError if it is invalid."""
+    tokens = iter(_tokenize(text))
+    class_name, flag = next(tokens, ""), next(tokens, "")
     name = class_name.rpartition(".")[2]
-    if name not in MECHANISMS:
+    if name not in MECHANISMS_BY_LOGIN_MODULE:
         raise ConfigurationError(
-            f"sasl.jaas.config must begin with a login module, one of {', '.join(MECHANISMS)} with its package."
+            "sasl.jaas.config must begin with a login module and its package. "
+            f"The login modules are {', '.join(MECHANISMS_BY_LOGIN_MODULE)}."
         )
-    if flag.lower() not in _FLAGS:
+    if flag.lower() not in _CONTROL_FLAGS:
         raise ConfigurationError(f"sasl.jaas.config must have 'required' after {name}.")
     options: dict[str, str] = {}
-    for option in words:
+    for option in tokens:
         if option == ";":
             break
-        if next(words, "") != "=":
+        if next(tokens, "") != "=":
             raise ConfigurationError(f"sasl.jaas.config must have name=value pairs after {name} {flag}.")
-        options[option] = _unquoted(next(words, ";"))
+        options[option] = _unquote(next(tokens, ";"))
     else:
         raise ConfigurationError("sasl.jaas.config must end with a semicolon.")
-    if next(words, None) is not None:
+    if next(tokens, None) is not None:
         raise ConfigurationError("sasl.jaas.config must have one login module only.")
     return LoginModule(name, options)
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     tokens, position = [], 0
     while position < len(text):
-        match = _TOKEN.match(text, position)
+        match = _TOKEN_PATTERN.match(text, position)
         if match is None:
             raise ConfigurationError("sasl.jaas.config has a quote that is not closed.")
         if match.lastgroup is not None:
@@ -80,13 +84,15 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
-def _unquoted(token: str) -> str:
+def _unquote(token: str) -> str:
     if token in ("=", ";"):
         raise ConfigurationError("sasl.jaas.config has a name without a value.")
     if token[0] not in "\"'":
         return token
-    return _ESCAPE.sub(_unescaped, token[1:-1])
+    return _ESCAPE_PATTERN.sub(_unescape, token[1:-1])
 
 
-def _unescaped(escape: re.Match[str]) -> str:
-    return chr(int(escape["octal"], 8)) if escape["octal"] else _ESCAPES.get(escape["other"], escape["other"])
+def _unescape(escape: re.Match[str]) -> str:
+    return (
+        chr(int(escape["octal"], 8)) if escape["octal"] else _ESCAPED_CHARACTERS.get(escape["other"], escape["other"])
+    )

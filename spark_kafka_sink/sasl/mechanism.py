@@ -1,40 +1,40 @@
-"""The two sides of a SASL conversation: tokens in, tokens out, no IO."""
+"""Interfaces of the client and the server side of a SASL mechanism, which exchange tokens and do no I/O."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class ClientConversation(Protocol):
-    """The client's side. AuthenticationError: the other side is refused, or has refused us."""
+class ClientMechanism(Protocol):
+    """Client side. Its methods raise AuthenticationError if the broker rejects the client, or the client the broker."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def complete(self) -> bool:
-        """Nothing more is expected of the other side's tokens."""
+        """Whether the client expects no further token."""
 
     def start(self) -> bytes:
-        """The first token."""
+        """Return the first token."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Take the other side's token; the next of ours, if there is one."""
+        """Process a token of the broker and return the next token, or None if there is none."""
 
 
-class ServerConversation(Protocol):
-    """The listener's side. AuthenticationError: refused; its words go to the client and have no secrets."""
+class ServerMechanism(Protocol):
+    """Server side. It rejects a client with AuthenticationError, whose message is sent to the client."""
 
     @property
     def complete(self) -> bool: ...
 
     @property
     def principal(self) -> str:
-        """Who the client is, once complete."""
+        """Name of the authenticated client, once `complete` is true."""
 
     @property
     def credential_lifetime_ms(self) -> float | None:
-        """How much longer the client's credentials are valid; None if they have no end."""
+        """Remaining validity of the client's credentials, or None if they do not expire."""
 
     def step(self, token: bytes) -> bytes:
-        """Take the client's token; the answer, which may be empty."""
+        """Process a token of the client and return the response, which may be empty."""

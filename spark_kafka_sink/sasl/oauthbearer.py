@@ -1,11 +1,11 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): the client shows a token.
+"""SASL mechanism OAUTHBEARER (RFC 7628, KIP-255), in which the client presents a bearer token.
 
     client  n,,^Aauth=Bearer <token>^A[<extension>=<value>^A ...]^A            ^A is the byte 1
-    server  nothing: accepted    or    {"status":"invalid_token", ...}
-    client  ^A                         (only after a refusal, so that the server can end the conversation)
-    server  fails with the same JSON as its message, as Kafka's broker does
+    server  empty: accepted    or    {"status":"invalid_token", ...}
+    client  ^A                       (only after a rejection, so that the server can end the authentication)
+    server  fails with the same JSON as its error message, as Kafka's broker does
 
-Unsecured tokens (`alg` none) are for tests: they have the form of a JSON Web Token and no signature.
+Unsecured tokens are for tests. They are JSON Web Tokens with the algorithm `none`, which have no signature.
 """
 
 from __future__ import annotations
@@ -21,33 +21,39 @@ from dataclasses import dataclass
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.words import cleaned
 
-MESSAGE_BYTES_MAX = 64 * 1024
-_TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
-_EXTENSION_NAME = re.compile(r"[A-Za-z]+")
-_EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
-_CLIENT_FIRST = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
-_LATEST_EXPIRY_S = 1e12
+_MAX_MESSAGE_BYTES = 64 * 1024
+_TOKEN_PATTERN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
+_EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE_PATTERN = re.compile(r"[\x21-\x7e \t\r\n]+")
+_CLIENT_FIRST_PATTERN = re.compile(r"n,(?:a=(?P<authzid>[^,]*))?,\x01(?P<pairs>(?:[^\x01]+\x01)*)\x01")
+_MAX_EXPIRY_S = 1e12
 _INVALID_TOKEN_MESSAGE = '{"status":"invalid_token"}'
 
 _log = logging.getLogger(__name__)
 
 
-def extension_fault(name: str, value: str) -> str | None:
-    """Why an extension cannot be sent, if it cannot."""
-    if name == "auth" or not _EXTENSION_NAME.fullmatch(name):
+def find_extension_error(name: str, value: str) -> str | None:
+    """Return the reason why an extension is invalid, or None if it is valid."""
+    if name == "auth" or not _EXTENSION_NAME_PATTERN.fullmatch(name):
         return f"the name of extension {name!r} must be letters, and not 'auth'"
-    return None if _EXTENSION_VALUE.fullmatch(value) else f"the value of extension {name!r} must be printable ASCII"
+    return (
+        None
+        if _EXTENSION_VALUE_PATTERN.fullmatch(value)
+        else f"the value of extension {name!r} must be printable ASCII"
+    )
 
 
 class OauthBearerClient:
+    """Client side of OAUTHBEARER. `extensions` are sent with the token."""
+
     name = "OAUTHBEARER"
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
-        if not _TOKEN.fullmatch(token):
-            raise AuthenticationError("OAUTHBEARER: the token has characters that no bearer token has")
+        if not _TOKEN_PATTERN.fullmatch(token):
+            raise AuthenticationError("OAUTHBEARER: the token has characters that are not allowed in a bearer token")
         self._token = token
         self._extensions = dict(extensions or {})
-        self._refusal: str | None = None
+        self._error_response: str | None = None
         self.complete = False
 
     def __repr__(self) -> str:
@@ -58,26 +64,28 @@ class OauthBearerClient:
         return ("n,,\x01" + "".join(f"{pair}\x01" for pair in pairs) + "\x01").encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        if self._refusal is not None or self.complete:
-            raise AuthenticationError(f"OAUTHBEARER: the broker refused the token: {self._refusal}")
+        if self._error_response is not None or self.complete:
+            raise AuthenticationError(f"OAUTHBEARER: the broker rejected the token: {self._error_response}")
         if not challenge:
             self.complete = True
             return None
-        self._refusal = cleaned(challenge.decode(errors="replace"))
+        self._error_response = cleaned(challenge.decode(errors="replace"))
         return b"\x01"
 
 
 @dataclass(frozen=True)
 class AcceptedToken:
+    """Principal of a valid token and the remaining lifetime of the token, or None if it does not expire."""
+
     principal: str
     lifetime_ms: float | None = None
 
 
 class OauthBearerServer:
-    """`accept` judges a token: who shows it, or AuthenticationError."""
+    """Server side of OAUTHBEARER. `validate_token` returns an AcceptedToken or raises AuthenticationError."""
 
-    def __init__(self, accept: Callable[[str], AcceptedToken]) -> None:
-        self._accept = accept
+    def __init__(self, validate_token: Callable[[str], AcceptedToken]) -> None:
+        self._validate_token = validate_token
         self._rejected = False
         self.complete = False
         self.principal = ""
@@ -87,56 +95,57 @@ class OauthBearerServer:
         if self._rejected:
             raise AuthenticationError(_INVALID_TOKEN_MESSAGE)
         if self.complete:
-            raise AuthenticationError("OAUTHBEARER: the conversation is over")
-        authzid, bearer = _bearer_token(token)
+            raise AuthenticationError("OAUTHBEARER: the client sent a message after the end of the authentication")
+        authzid, bearer = _parse_client_first_message(token)
         try:
-            accepted = self._accept(bearer)
+            accepted = self._validate_token(bearer)
         except AuthenticationError as error:
-            _log.warning("Rejected a token: %s", error)
+            _log.warning("Rejected an OAUTHBEARER token: %s", error)
             self._rejected = True
             return _INVALID_TOKEN_MESSAGE.encode()
         if authzid and authzid != accepted.principal:
-            raise AuthenticationError("OAUTHBEARER: a user may act for himself only")
+            raise AuthenticationError("OAUTHBEARER: the authorization id differs from the principal of the token")
         self.complete = True
         self.principal = accepted.principal
         self.credential_lifetime_ms = accepted.lifetime_ms
         return b""
 
 
-def _bearer_token(message: bytes) -> tuple[str | None, str]:
+def _parse_client_first_message(message: bytes) -> tuple[str | None, str]:
+    """Return the authorization id, if any, and the token."""
     try:
-        parts = _CLIENT_FIRST.fullmatch(message.decode()) if len(message) <= MESSAGE_BYTES_MAX else None
+        parts = _CLIENT_FIRST_PATTERN.fullmatch(message.decode()) if len(message) <= _MAX_MESSAGE_BYTES else None
     except UnicodeDecodeError:
         parts = None
     if parts is None:
         raise AuthenticationError("OAUTHBEARER: the first message is malformed")
     pairs = dict(pair.split("=", 1) for pair in parts["pairs"].split("\x01") if "=" in pair)
     scheme, _, bearer = pairs.get("auth", "").partition(" ")
-    if scheme.lower() != "bearer" or not _TOKEN.fullmatch(bearer):
+    if scheme.lower() != "bearer" or not _TOKEN_PATTERN.fullmatch(bearer):
         raise AuthenticationError("OAUTHBEARER: the first message has no bearer token")
     return parts["authzid"], bearer
 
 
-def unsecured_token(claims: Mapping[str, object]) -> str:
-    """A token without a signature, which any client can make: for listeners of tests."""
-    return f"{_part({'alg': 'none'})}.{_part(dict(claims))}."
+def build_unsecured_token(claims: Mapping[str, object]) -> str:
+    """Build a token without a signature, for tests."""
+    return f"{_encode_token_part({'alg': 'none'})}.{_encode_token_part(dict(claims))}."
 
 
-def accept_unsecured(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
-    """Takes an unsecured token at its word, unless it has expired."""
-    header, claims = token_part(token, 0), token_part(token, 1)
+def validate_unsecured_token(token: str, *, now_s: float, principal_claim: str = "sub") -> AcceptedToken:
+    """Accept an unsecured token that has not expired. Its claims are trusted, because it has no signature."""
+    header, claims = decode_token_part(token, 0), decode_token_part(token, 1)
     if header.get("alg") != "none" or not token.endswith("."):
         raise AuthenticationError("OAUTHBEARER: only unsecured tokens are accepted here")
-    principal, expires_s = claims.get(principal_claim), token_expiry_s(claims)
+    principal, expires_s = claims.get(principal_claim), parse_token_expiry_s(claims)
     if not isinstance(principal, str) or not principal:
         raise AuthenticationError(f"OAUTHBEARER: the token has no claim {principal_claim!r}")
     if expires_s is None or expires_s <= now_s:
-        raise AuthenticationError("OAUTHBEARER: the token has expired, or does not say when it will")
+        raise AuthenticationError("OAUTHBEARER: the token has expired, or it has no claim 'exp'")
     return AcceptedToken(principal, (expires_s - now_s) * 1000)
 
 
-def token_part(token: str, index: int) -> dict[str, object]:
-    """The header (0) or the claims (1) of a JSON Web Token. Nothing is verified."""
+def decode_token_part(token: str, index: int) -> dict[str, object]:
+    """Decode the header (index 0) or the claims (index 1) of a JSON Web Token, without verifying the token."""
     parts = token.split(".")
     try:
         encoded = parts[index]
@@ -148,14 +157,14 @@ def token_part(token: str, index: int) -> dict[str, object]:
     return content
 
 
-def token_expiry_s(claims: Mapping[str, object]) -> float | None:
-    """When a token ends, in seconds since the epoch, if it says so."""
+def parse_token_expiry_s(claims: Mapping[str, object]) -> float | None:
+    """Return the expiry of a token in seconds since the epoch, or None if the claim is missing or invalid."""
     expires_s = claims.get("exp")
-    if not isinstance(expires_s, int | float) or isinstance(expires_s, bool) or not abs(expires_s) < _LATEST_EXPIRY_S:
+    if not isinstance(expires_s, int | float) or isinstance(expires_s, bool) or not abs(expires_s) < _MAX_EXPIRY_S:
         return None
     return float(expires_s)
 
 
-def _part(content: dict[str, object]) -> str:
+def _encode_token_part(content: dict[str, object]) -> str:
     data = json.dumps(content, separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

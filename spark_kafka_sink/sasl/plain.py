@@ -1,4 +1,7 @@
-"""PLAIN (RFC 4616): one message, `authorization id NUL user NUL password`. Who reads the line reads the password."""
+"""SASL mechanism PLAIN (RFC 4616), which sends the password in clear text.
+
+The client sends one message: authorization id, NUL, user name, NUL, password.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.errors import AuthenticationError
 
-MESSAGE_BYTES_MAX = 64 * 1024
+_MAX_MESSAGE_BYTES = 64 * 1024
 
 
 class PlainClient:
+    """Client side of PLAIN."""
+
     name = "PLAIN"
 
     def __init__(self, username: str, password: str) -> None:
@@ -26,11 +31,11 @@ class PlainClient:
         return f"\0{self._username}\0{self._password}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        raise AuthenticationError("PLAIN: the broker asks for more, but PLAIN has one message only")
+        raise AuthenticationError("PLAIN: the broker sent a challenge, but PLAIN has only one message")
 
 
 class PlainServer:
-    """`users` holds the password of each user."""
+    """Server side of PLAIN. `users` has the passwords by user name."""
 
     credential_lifetime_ms: float | None = None
 
@@ -40,15 +45,15 @@ class PlainServer:
         self.principal = ""
 
     def step(self, token: bytes) -> bytes:
-        fields = token.split(b"\0") if len(token) <= MESSAGE_BYTES_MAX else []
+        fields = token.split(b"\0") if len(token) <= _MAX_MESSAGE_BYTES else []
         if self.complete or len(fields) != 3:
             raise AuthenticationError("PLAIN: expected one message of three fields")
         authorization_id, username, password = fields
         if authorization_id and authorization_id != username:
-            raise AuthenticationError("PLAIN: a user may act for himself only")
+            raise AuthenticationError("PLAIN: the authorization id differs from the user name")
         user = username.decode(errors="replace")
         expected = self._users.get(user)
-        # The comparison is made for unknown users too: its time does not show which users exist.
+        # Passwords are compared for unknown users as well, so that the response time does not reveal which users exist.
         matches = hmac.compare_digest(password, (expected or "").encode())
         if expected is None or not matches:
             raise AuthenticationError("PLAIN: invalid user name or password")

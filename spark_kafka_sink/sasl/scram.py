@@ -1,13 +1,13 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), the client's side and what both sides share.
+"""Client side of the SASL mechanisms SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), and common functions.
 
     client  n,,n=user,r=<client nonce>[,tokenauth=true]
     server  r=<client nonce><server nonce>,s=<salt>,i=<iterations>
     client  c=biws,r=<both nonces>,p=<proof>
     server  v=<signature>   or   e=<error>
 
-Both sides prove that they know the password and neither shows it. The client therefore never accepts a server whose
-nonce is not ours and more, whose iteration count is out of bounds (few make the proof cheap to break, many burn our
-CPU), or whose signature is wrong. User names are not normalised (SASLprep): Kafka's brokers do not either.
+Both sides prove that they know the password without sending it. The client rejects a server whose nonce does not extend
+the client's nonce, whose iteration count is out of bounds (with few iterations the proof is easy to crack, many waste
+CPU time), or whose signature is wrong. User names are not normalized (SASLprep), as in Kafka's brokers.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.words import cleaned
 
-ITERATIONS_MIN = 4096
-ITERATIONS_MAX = 16_384
-"""The most that a broker lets a user set (KIP-554); docs/decisions/0006-scram-iterations.md."""
-MESSAGE_BYTES_MAX = 16 * 1024
-NONCE_BYTES = 24
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 16_384
+"""Maximum that a broker accepts for a user (KIP-554). See docs/decisions/0006-scram-iterations.md."""
+_MAX_MESSAGE_BYTES = 16 * 1024
+_NONCE_BYTES = 24
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-# What a client says about channel binding: "n,,", none, in base64.
-_NO_CHANNEL_BINDING = "biws"
+_CHANNEL_BINDING = "biws"
+"""Base64 of "n,,": the client does not support channel binding."""
 
 
 @dataclass(frozen=True)
 class ScramCredential:
-    """What a server keeps in place of a password."""
+    """Keys derived from a password, which a server stores instead of the password."""
 
     salt: bytes
     iterations: int
@@ -44,21 +44,25 @@ class ScramCredential:
     server_key: bytes = field(repr=False)
 
 
-def scram_credential(
-    mechanism: str, password: str, *, salt: bytes, iterations: int = ITERATIONS_MIN
+def build_scram_credential(
+    mechanism: str, password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    salted = _salted_password(HASHES[mechanism], password, salt, iterations)
-    stored_key = _hash(mechanism, _client_key(mechanism, salted))
-    return ScramCredential(salt, iterations, stored_key, _server_key(mechanism, salted))
+    """Derive the credential of a user from the password."""
+    salted = _compute_salted_password(_HASH_NAMES[mechanism], password, salt, iterations)
+    stored_key = _hash(mechanism, _compute_client_key(mechanism, salted))
+    return ScramCredential(salt, iterations, stored_key, _compute_server_key(mechanism, salted))
 
 
-def fresh_nonce() -> str:
-    """192 random bits, in characters that need no quoting."""
-    return secrets.token_urlsafe(NONCE_BYTES)
+def generate_nonce() -> str:
+    """Return 192 random bits as text without commas."""
+    return secrets.token_urlsafe(_NONCE_BYTES)
 
 
 class ScramClient:
-    """`token_auth`: user name and password are the id and the HMAC of a delegation token (KIP-48)."""
+    """Client side of SCRAM.
+
+    `token_auth`: the user name and password are the id and HMAC of a delegation token (KIP-48).
+    """
 
     def __init__(
         self, mechanism: str, username: str, password: str, *, token_auth: bool = False, nonce: str | None = None
@@ -68,80 +72,84 @@ class ScramClient:
         self._username = username
         self._password = password
         self._token_auth = token_auth
-        self._nonce = nonce or fresh_nonce()
-        self._first_bare = ""
+        self._nonce = nonce or generate_nonce()
+        self._client_first_bare = ""
         self._server_signature: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<ScramClient {self.name} {self._username}>"
 
     def start(self) -> bytes:
-        self._first_bare = f"n={escape_name(self._username)},r={self._nonce}"
+        self._client_first_bare = f"n={_escape_name(self._username)},r={self._nonce}"
         if self._token_auth:
-            self._first_bare += ",tokenauth=true"
-        return f"n,,{self._first_bare}".encode()
+            self._client_first_bare += ",tokenauth=true"
+        return f"n,,{self._client_first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
         if self.complete:
-            raise AuthenticationError(f"{self.name}: the broker goes on after the end of the conversation")
+            raise AuthenticationError(f"{self.name}: the broker sent a message after the end of the authentication")
         message = decode_message(self.name, challenge)
         if self._server_signature is None:
-            return self._prove(message)
-        self._check_signature(message)
+            return self._build_client_final_message(message)
+        self._verify_server_final_message(message)
         self.complete = True
         return None
 
-    def _prove(self, server_first: str) -> bytes:
-        nonce, salt, iterations = self._server_first(server_first)
-        salted = _salted_password(HASHES[self.name], self._password, salt, iterations)
-        client_key = _client_key(self.name, salted)
-        without_proof = f"c={_NO_CHANNEL_BINDING},r={nonce}"
-        auth_message = f"{self._first_bare},{server_first},{without_proof}".encode()
+    def _build_client_final_message(self, server_first: str) -> bytes:
+        nonce, salt, iterations = self._parse_server_first_message(server_first)
+        salted = _compute_salted_password(_HASH_NAMES[self.name], self._password, salt, iterations)
+        client_key = _compute_client_key(self.name, salted)
+        without_proof = f"c={_CHANNEL_BINDING},r={nonce}"
+        auth_message = f"{self._client_first_bare},{server_first},{without_proof}".encode()
         signature = _hmac(self.name, _hash(self.name, client_key), auth_message)
-        self._server_signature = _hmac(self.name, _server_key(self.name, salted), auth_message)
+        self._server_signature = _hmac(self.name, _compute_server_key(self.name, salted), auth_message)
         proof = base64.b64encode(_xor(client_key, signature)).decode()
         return f"{without_proof},p={proof}".encode()
 
-    def _server_first(self, message: str) -> tuple[str, bytes, int]:
+    def _parse_server_first_message(self, message: str) -> tuple[str, bytes, int]:
+        """Return nonce, salt and iteration count."""
         fields = message.split(",")
         if fields[0].startswith("e="):
-            raise self._refused(fields[0])
+            raise self._rejected_error(fields[0])
         if len(fields) < 3 or [part[:2] for part in fields[:3]] != ["r=", "s=", "i="]:
             raise AuthenticationError(f"{self.name}: the broker's first message is malformed")
         nonce, salt_text, iterations_text = (part[2:] for part in fields[:3])
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise AuthenticationError(f"{self.name}: the broker's nonce does not continue ours")
+            raise AuthenticationError(f"{self.name}: the broker's nonce does not extend the client's nonce")
         salt = decode_base64(self.name, salt_text)
         if not salt or not iterations_text.isascii() or not iterations_text.isdigit() or len(iterations_text) > 9:
             raise AuthenticationError(f"{self.name}: the broker's salt or iteration count is malformed")
         iterations = int(iterations_text)
-        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise AuthenticationError(
-                f"{self.name}: {iterations} iterations are outside of {ITERATIONS_MIN} to {ITERATIONS_MAX}; "
-                "if the broker is yours, set the user's credential anew within these limits"
+                f"{self.name}: the broker requires {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are "
+                "allowed. If you trust the broker, create the user's credential again within these limits"
             )
         return nonce, salt, iterations
 
-    def _check_signature(self, server_final: str) -> None:
+    def _verify_server_final_message(self, server_final: str) -> None:
         first = server_final.split(",")[0]
         if first.startswith("e="):
-            raise self._refused(first)
+            raise self._rejected_error(first)
         if not first.startswith("v="):
             raise AuthenticationError(f"{self.name}: the broker's last message is malformed")
         assert self._server_signature is not None
         if not hmac.compare_digest(decode_base64(self.name, first[2:]), self._server_signature):
             raise AuthenticationError(
-                f"{self.name}: the broker's signature is wrong: the other end "
-                "does not have the password, so it is not the broker"
+                f"{self.name}: the broker's signature is wrong. The server does not know "
+                "the credential of the user, so it is not the expected broker"
             )
 
-    def _refused(self, error_field: str) -> AuthenticationError:
-        return AuthenticationError(f"{self.name}: the broker refused user {self._username}: {cleaned(error_field[2:])}")
+    def _rejected_error(self, error_field: str) -> AuthenticationError:
+        return AuthenticationError(
+            f"{self.name}: the broker rejected user {self._username}: {cleaned(error_field[2:])}"
+        )
 
 
 def decode_message(mechanism: str, token: bytes) -> str:
-    if len(token) > MESSAGE_BYTES_MAX:
-        raise AuthenticationError(f"{mechanism}: a message of {len(token)} bytes")
+    """Decode a SCRAM message. Raises AuthenticationError if it is too long or not UTF-8."""
+    if len(token) > _MAX_MESSAGE_BYTES:
+        raise AuthenticationError(f"{mechanism}: a message of {len(token)} bytes is too long")
     try:
         return token.decode()
     except UnicodeDecodeError as error:
@@ -149,46 +157,47 @@ def decode_message(mechanism: str, token: bytes) -> str:
 
 
 def decode_base64(mechanism: str, text: str) -> bytes:
+    """Decode a field of a SCRAM message. Raises AuthenticationError if it is not base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise AuthenticationError(f"{mechanism}: a field is not base64") from error
 
 
-def escape_name(name: str) -> str:
+def _escape_name(name: str) -> str:
     return name.replace("=", "=3D").replace(",", "=2C")
 
 
-def proves(mechanism: str, proof: bytes, credential: ScramCredential, auth_message: bytes) -> bool:
-    """Whether the proof was made by someone who knows the password."""
+def is_valid_proof(mechanism: str, proof: bytes, credential: ScramCredential, auth_message: bytes) -> bool:
+    """Return whether the proof was computed from the password of the credential."""
     signature = _hmac(mechanism, credential.stored_key, auth_message)
     if len(proof) != len(signature):
         return False
     return hmac.compare_digest(_hash(mechanism, _xor(proof, signature)), credential.stored_key)
 
 
-def server_signature(mechanism: str, credential: ScramCredential, auth_message: bytes) -> bytes:
+def compute_server_signature(mechanism: str, credential: ScramCredential, auth_message: bytes) -> bytes:
     return _hmac(mechanism, credential.server_key, auth_message)
 
 
-def _salted_password(hash_name: str, password: str, salt: bytes, iterations: int) -> bytes:
+def _compute_salted_password(hash_name: str, password: str, salt: bytes, iterations: int) -> bytes:
     return hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
 
 
-def _client_key(mechanism: str, salted_password: bytes) -> bytes:
+def _compute_client_key(mechanism: str, salted_password: bytes) -> bytes:
     return _hmac(mechanism, salted_password, b"Client Key")
 
 
-def _server_key(mechanism: str, salted_password: bytes) -> bytes:
+def _compute_server_key(mechanism: str, salted_password: bytes) -> bytes:
     return _hmac(mechanism, salted_password, b"Server Key")
 
 
 def _hmac(mechanism: str, key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, HASHES[mechanism])
+    return hmac.digest(key, message, _HASH_NAMES[mechanism])
 
 
 def _hash(mechanism: str, data: bytes) -> bytes:
-    return hashlib.new(HASHES[mechanism], data).digest()
+    return hashlib.new(_HASH_NAMES[mechanism], data).digest()
 
 
 def _xor(left: bytes, right: bytes) -> bytes:

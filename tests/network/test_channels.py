@@ -17,15 +17,15 @@ from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.security_config import security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
-from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
 from spark_kafka_sink.sasl.plain import PlainServer
-from spark_kafka_sink.sasl.scram import scram_credential
+from spark_kafka_sink.sasl.scram import build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
 from tests.network.security.sasl_peers import answer_api_versions
 from tests.network.test_tls import server_context
 
-CREDENTIAL = scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")
-MECHANISMS: dict[str, Callable[[], ServerConversation]] = {
+CREDENTIAL = build_scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")
+MECHANISMS: dict[str, Callable[[], ServerMechanism]] = {
     "PLAIN": lambda: PlainServer({"alice": "right-secret"}),
     "SCRAM-SHA-256": lambda: ScramServer("SCRAM-SHA-256", {"alice": CREDENTIAL}.get),
 }

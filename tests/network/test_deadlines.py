@@ -13,7 +13,7 @@ from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
-from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.network.peers import connect, frame, received
 from tests.network.security.sasl_peers import PasswordCheck, answer_api_versions
@@ -79,7 +79,7 @@ def test_a_frame_has_no_deadline_while_its_channel_is_not_read() -> None:
 def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
-    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
     channels = server_channels(mechanisms=mechanisms, answer_api_versions=answer_api_versions)
     selector = Selector(system, channels=channels, deadlines=Deadlines(setup_ms=1000))
     peer = connect(system, selector)

@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.sasl.oauthbearer import accept_unsecured
+from spark_kafka_sink.sasl.oauthbearer import validate_unsecured_token
 
 PACKAGE = "org.apache.kafka.common.security"
 OAUTH_MODULE = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule"
@@ -161,7 +161,7 @@ def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
     module = f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="alice";'
     first = security_config(OAUTH | {"sasl.jaas.config": module}).conversation("b").start().decode()
     token = first.partition("Bearer ")[2].partition("\x01")[0]
-    assert accept_unsecured(token, now_s=0).principal == "alice"
+    assert validate_unsecured_token(token, now_s=0).principal == "alice"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""GSSAPI against a scripted stand-in for the package `gssapi`: no Kerberos is needed, and none is proved."""
+"""GSSAPI against a fake of the package `gssapi`, without Kerberos."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GSSError(Exception):
 
 
 class ScriptedContext:
-    """Two tokens of ours for one of the broker's, then wrapped messages: `wrapped(...)` around their text."""
+    """Fake context that is established after one token of the broker. Wrapped messages begin with `wrapped`."""
 
     def __init__(self, *, name: str, usage: str, mech: str) -> None:
         assert (name, usage, mech) == ("kafka@broker-1", "initiate", "kerberos")
@@ -50,18 +50,18 @@ class Name:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> GssapiClient:
-    stand_in = SimpleNamespace(
+    fake_gssapi = SimpleNamespace(
         Name=Name,
         NameType=SimpleNamespace(hostbased_service="hostbased"),
         MechType=SimpleNamespace(kerberos="kerberos"),
         SecurityContext=ScriptedContext,
         exceptions=SimpleNamespace(GSSError=GSSError),
     )
-    monkeypatch.setitem(sys.modules, "gssapi", stand_in)
+    monkeypatch.setitem(sys.modules, "gssapi", fake_gssapi)
     return GssapiClient("kafka", "broker-1")
 
 
-def test_the_ticket_goes_first_and_no_security_layer_is_chosen(client: GssapiClient) -> None:
+def test_sends_ticket_first_and_selects_no_security_layer(client: GssapiClient) -> None:
     assert client.start() == b"ticket"
     assert client.step(b"mutual") == b""
     assert client.step(b"wrapped \x07\x00\x10\x00") == b"wrapped \x01\x00\x00\x00"
@@ -70,21 +70,21 @@ def test_the_ticket_goes_first_and_no_security_layer_is_chosen(client: GssapiCli
         client.step(b"more")
 
 
-def test_kerberos_errors_are_ours_and_say_what_to_look_at(client: GssapiClient) -> None:
+def test_kerberos_error_becomes_authentication_error_with_remedy(client: GssapiClient) -> None:
     client.start()
     with pytest.raises(AuthenticationError, match="kinit"):
         client.step(b"nonsense")
 
 
 @pytest.mark.parametrize("offer", [b"\x06\x00\x10\x00", b"", b"\x01"])
-def test_a_broker_that_demands_a_security_layer_is_refused(client: GssapiClient, offer: bytes) -> None:
+def test_rejects_broker_that_requires_a_security_layer(client: GssapiClient, offer: bytes) -> None:
     client.start()
     client.step(b"mutual")
     with pytest.raises(AuthenticationError, match="security layer"):
         client.step(b"wrapped " + offer)
 
 
-def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'spark-kafka-sink\[gssapi\]'"):
         GssapiClient("kafka", "broker-1")

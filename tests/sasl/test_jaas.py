@@ -1,11 +1,11 @@
-"""sasl.jaas.config is read as the Java client reads it, and never quoted in an error."""
+"""sasl.jaas.config is parsed as in the Java client, and errors never quote it."""
 
 from __future__ import annotations
 
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.sasl.jaas import parse_jaas
+from spark_kafka_sink.sasl.jaas import parse_jaas_config
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -26,8 +26,8 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         ('kafkashaded.org.apache.kafka.common.security.plain.PlainLoginModule required a="b";', {"a": "b"}),
     ],
 )
-def test_a_login_module_with_its_options_is_read(text: str, options: dict[str, str]) -> None:
-    module = parse_jaas(text)
+def test_parses_login_module_and_options(text: str, options: dict[str, str]) -> None:
+    module = parse_jaas_config(text)
     assert module.mechanisms == ("PLAIN",)
     assert module.options == options
 
@@ -40,8 +40,8 @@ def test_a_login_module_with_its_options_is_read(text: str, options: dict[str, s
         ("com.sun.security.auth.module.Krb5LoginModule", ("GSSAPI",)),
     ],
 )
-def test_the_class_name_says_which_mechanism(name: str, mechanisms: tuple[str, ...]) -> None:
-    assert parse_jaas(f"org.{name} required;").mechanisms == mechanisms
+def test_class_name_selects_the_mechanisms(name: str, mechanisms: tuple[str, ...]) -> None:
+    assert parse_jaas_config(f"org.{name} required;").mechanisms == mechanisms
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_the_class_name_says_which_mechanism(name: str, mechanisms: tuple[str, .
         ("hush", "begin with a login module"),
     ],
 )
-def test_a_text_that_is_no_login_module_is_refused_without_being_quoted(text: str, reason: str) -> None:
+def test_rejects_invalid_value_without_quoting_it(text: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason) as caught:
-        parse_jaas(text)
+        parse_jaas_config(text)
     assert "hush" not in str(caught.value)
 
 
-def test_options_are_not_in_the_repr() -> None:
-    assert "hush" not in repr(parse_jaas(f"{PLAIN} required password=hush;"))
+def test_repr_omits_options() -> None:
+    assert "hush" not in repr(parse_jaas_config(f"{PLAIN} required password=hush;"))

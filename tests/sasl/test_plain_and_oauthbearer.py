@@ -1,4 +1,4 @@
-"""PLAIN and OAUTHBEARER: both sides, against kafka-python's clients and each other."""
+"""Both sides of PLAIN and OAUTHBEARER, against each other and the clients of kafka-python."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from spark_kafka_sink.sasl.oauthbearer import (
     AcceptedToken,
     OauthBearerClient,
     OauthBearerServer,
-    accept_unsecured,
-    extension_fault,
-    unsecured_token,
+    build_unsecured_token,
+    find_extension_error,
+    validate_unsecured_token,
 )
 from spark_kafka_sink.sasl.plain import PlainClient, PlainServer
 
 NOW_S = 1_800_000_000.0
 
 
-def accept(token: str) -> AcceptedToken:
-    return accept_unsecured(token, now_s=NOW_S)
+def validate_token(token: str) -> AcceptedToken:
+    return validate_unsecured_token(token, now_s=NOW_S)
 
 
-def token(**claims: Any) -> str:
-    return unsecured_token({"sub": "alice", "exp": NOW_S + 60} | claims)
+def build_token(**claims: Any) -> str:
+    return build_unsecured_token({"sub": "alice", "exp": NOW_S + 60} | claims)
 
 
-def test_plain_is_one_message() -> None:
+def test_plain_client_sends_one_message() -> None:
     client, server = PlainClient("alice", "sécret"), PlainServer({"alice": "sécret"})
     first = client.start()
     assert first == b"\0alice\0s\xc3\xa9cret"
@@ -42,11 +42,11 @@ def test_plain_is_one_message() -> None:
         client.step(b"more")
 
 
-def test_our_plain_server_accepts_kafka_pythons_client() -> None:
-    witness = SaslMechanismPlain(sasl_plain_username="alice", sasl_plain_password="secret")
+def test_plain_server_accepts_kafka_python_client() -> None:
+    reference_client = SaslMechanismPlain(sasl_plain_username="alice", sasl_plain_password="secret")
     server = PlainServer({"alice": "secret"})
-    witness.receive(server.step(witness.auth_bytes()))
-    assert witness.is_authenticated()
+    reference_client.receive(server.step(reference_client.auth_bytes()))
+    assert reference_client.is_authenticated()
     assert server.principal == "alice"
 
 
@@ -65,7 +65,7 @@ def test_our_plain_server_accepts_kafka_pythons_client() -> None:
         b"\0alice\0" + b"x" * 100_000,
     ],
 )
-def test_plain_refuses_what_is_not_a_user_with_his_password(message: bytes) -> None:
+def test_plain_server_rejects_invalid_message(message: bytes) -> None:
     server = PlainServer({"alice": "secret"})
     with pytest.raises(AuthenticationError) as caught:
         server.step(message)
@@ -73,14 +73,14 @@ def test_plain_refuses_what_is_not_a_user_with_his_password(message: bytes) -> N
     assert "secret" not in str(caught.value)
 
 
-def test_plain_has_no_second_message() -> None:
+def test_plain_server_rejects_second_message() -> None:
     server = PlainServer({"alice": "secret"})
     server.step(b"\0alice\0secret")
     with pytest.raises(AuthenticationError):
         server.step(b"\0alice\0secret")
 
 
-def test_a_token_is_shown_with_its_extensions() -> None:
+def test_oauthbearer_client_sends_token_and_extensions() -> None:
     client = OauthBearerClient("abc.def.ghi", {"logicalCluster": "lkc-1"})
     assert client.start() == b"n,,\x01auth=Bearer abc.def.ghi\x01logicalCluster=lkc-1\x01\x01"
     assert not client.complete
@@ -88,8 +88,8 @@ def test_a_token_is_shown_with_its_extensions() -> None:
     assert client.complete
 
 
-def test_both_sides_of_oauthbearer_agree() -> None:
-    client, server = OauthBearerClient(token(), {"pool": "p"}), OauthBearerServer(accept)
+def test_oauthbearer_server_accepts_our_client() -> None:
+    client, server = OauthBearerClient(build_token(), {"pool": "p"}), OauthBearerServer(validate_token)
     assert client.step(server.step(client.start())) is None
     assert client.complete
     assert server.complete
@@ -97,25 +97,28 @@ def test_both_sides_of_oauthbearer_agree() -> None:
     assert server.credential_lifetime_ms == 60_000
 
 
-def test_our_oauthbearer_server_accepts_kafka_pythons_client() -> None:
+def test_oauthbearer_server_accepts_kafka_python_client() -> None:
     class Provider(AbstractTokenProvider):  # type: ignore[misc]
         def token(self) -> str:
-            return token()
+            return build_token()
 
         def extensions(self) -> dict[str, str]:
             return {"a": "b"}
 
-    witness, server = SaslMechanismOAuth(sasl_oauth_token_provider=Provider()), OauthBearerServer(accept)
-    witness.receive(server.step(witness.auth_bytes()))
-    assert witness.is_authenticated()
+    reference_client, server = (
+        SaslMechanismOAuth(sasl_oauth_token_provider=Provider()),
+        OauthBearerServer(validate_token),
+    )
+    reference_client.receive(server.step(reference_client.auth_bytes()))
+    assert reference_client.is_authenticated()
     assert server.complete
 
 
-def test_a_refused_token_ends_the_conversation_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
-    client, server = OauthBearerClient(token(exp=NOW_S - 1)), OauthBearerServer(accept)
-    refusal = server.step(client.start())
-    assert refusal == b'{"status":"invalid_token"}'
-    last = client.step(refusal)
+def test_rejected_token_ends_authentication_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
+    client, server = OauthBearerClient(build_token(exp=NOW_S - 1)), OauthBearerServer(validate_token)
+    error_response = server.step(client.start())
+    assert error_response == b'{"status":"invalid_token"}'
+    last = client.step(error_response)
     assert last == b"\x01"
     assert not client.complete
     assert "the token has expired" in caplog.text
@@ -135,31 +138,31 @@ def test_a_refused_token_ends_the_conversation_on_both_sides(caplog: pytest.LogC
         b"n,,\x01auth=Basic abc\x01\x01",
         b"n,,\x01auth=Bearer \x01\x01",
         b"n,,\x01auth=Bearer a b\x01\x01",
-        b"n,a=bob,\x01auth=Bearer " + token().encode() + b"\x01\x01",
+        b"n,a=bob,\x01auth=Bearer " + build_token().encode() + b"\x01\x01",
         b"p=x,,\x01auth=Bearer abc\x01\x01",
         b"\xff",
         b"n,,\x01auth=Bearer " + b"x" * 100_000 + b"\x01\x01",
     ],
 )
-def test_the_server_refuses_first_messages_that_it_must(message: bytes) -> None:
-    server = OauthBearerServer(accept)
+def test_oauthbearer_server_rejects_invalid_first_message(message: bytes) -> None:
+    server = OauthBearerServer(validate_token)
     with pytest.raises(AuthenticationError):
         server.step(message)
     assert not server.complete
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid_token",
     [
-        token(exp=NOW_S),
-        token(exp=None),
-        token(exp="tomorrow"),
-        token(exp=True),
-        token(exp=float("nan")),
-        token(exp=float("inf")),
-        token(sub=""),
-        token(sub=7),
-        token() + "signature",
+        build_token(exp=NOW_S),
+        build_token(exp=None),
+        build_token(exp="tomorrow"),
+        build_token(exp=True),
+        build_token(exp=float("nan")),
+        build_token(exp=float("inf")),
+        build_token(sub=""),
+        build_token(sub=7),
+        build_token() + "signature",
         "eyJhbGciOiJIUzI1NiJ9.e30.",
         "a.b.c",
         "a",
@@ -167,26 +170,26 @@ def test_the_server_refuses_first_messages_that_it_must(message: bytes) -> None:
         "",
     ],
 )
-def test_an_unsecured_token_that_is_no_good_is_refused(wrong: str) -> None:
+def test_rejects_invalid_unsecured_token(invalid_token: str) -> None:
     with pytest.raises(AuthenticationError):
-        accept(wrong)
+        validate_token(invalid_token)
 
 
-@pytest.mark.parametrize("wrong", ["", "two words", "a\x01b", "line\nbreak", "ä"])
-def test_a_token_that_would_break_out_of_its_field_is_not_sent(wrong: str) -> None:
+@pytest.mark.parametrize("invalid_token", ["", "two words", "a\x01b", "line\nbreak", "ä"])
+def test_client_rejects_token_with_invalid_characters(invalid_token: str) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        OauthBearerClient(wrong)
-    assert not wrong or wrong not in str(caught.value)
+        OauthBearerClient(invalid_token)
+    assert not invalid_token or invalid_token not in str(caught.value)
 
 
-def test_extensions_are_letters_and_printable() -> None:
-    assert extension_fault("logicalCluster", "lkc-1 x") is None
-    assert extension_fault("auth", "x")
-    assert extension_fault("with-dash", "x")
-    assert extension_fault("a", "")
-    assert extension_fault("a", "x\x01y")
+def test_validates_names_and_values_of_extensions() -> None:
+    assert find_extension_error("logicalCluster", "lkc-1 x") is None
+    assert find_extension_error("auth", "x")
+    assert find_extension_error("with-dash", "x")
+    assert find_extension_error("a", "")
+    assert find_extension_error("a", "x\x01y")
 
 
-def test_no_secret_is_in_a_repr() -> None:
-    conversations = (PlainClient("a", "hush"), OauthBearerClient("hush"), PlainServer({"a": "hush"}))
-    assert "hush" not in repr(conversations)
+def test_repr_omits_secrets() -> None:
+    mechanisms = (PlainClient("a", "hush"), OauthBearerClient("hush"), PlainServer({"a": "hush"}))
+    assert "hush" not in repr(mechanisms)

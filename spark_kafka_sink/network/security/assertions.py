@@ -19,7 +19,7 @@ from typing import Any
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.network.security_options import default_of
-from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
+from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
 from spark_kafka_sink.words import cleaned
 
 ALGORITHMS = ("RS256", "ES256")
@@ -65,7 +65,7 @@ def token_of_file(path: str, option: str, now_s: float) -> str:
         text = ""
     if text.count(".") != 2:
         raise AuthenticationError(f"OAUTHBEARER: {option}: {cleaned(path)} has no JSON Web Token in it")
-    expires_s = token_expiry_s(token_part(text, 1))
+    expires_s = parse_token_expiry_s(decode_token_part(text, 1))
     if expires_s is not None and expires_s <= now_s:
         raise AuthenticationError(
             f"OAUTHBEARER: {option}: the token of {cleaned(path)} ended {now_s - expires_s:.0f} s ago by the clock of "

@@ -13,7 +13,7 @@ from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import PlaintextTransport, Transport
-from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
 
 MakeTransport = Callable[[ByteSocket, SocketAddress], Transport]
 MakeAuthenticator = Callable[[SocketAddress], Authenticator]
@@ -35,7 +35,7 @@ def secured_client_channels(security: SecurityConfig, client_id: str) -> Channel
 def server_channels(
     *,
     ssl_context: ssl.SSLContext | None = None,
-    mechanisms: Mapping[str, Callable[[], ServerConversation]] | None = None,
+    mechanisms: Mapping[str, Callable[[], ServerMechanism]] | None = None,
     answer_api_versions: Callable[[memoryview], Sequence[Buffer]] | None = None,
     connections_max_reauth_ms: float = 0,
 ) -> ChannelBuilder:

@@ -12,13 +12,13 @@ from spark_kafka_sink.network.security.login import Login
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.sasl.gssapi import GssapiClient
-from spark_kafka_sink.sasl.mechanism import ClientConversation
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
+from spark_kafka_sink.sasl.mechanism import ClientMechanism
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, build_unsecured_token
 from spark_kafka_sink.sasl.plain import PlainClient
 from spark_kafka_sink.sasl.scram import ScramClient
 
 
-def conversation_of(login: Login, host: str) -> ClientConversation:
+def conversation_of(login: Login, host: str) -> ClientMechanism:
     """A new one with a broker. A token may have to be obtained first, which takes its time."""
     if login.mechanism == "PLAIN":
         return PlainClient(login.username, login.password)
@@ -42,7 +42,7 @@ def _bearer_token(login: Login) -> str:
         return _token_source(login).token()
     issued_s = OperatingSystem().wall_ms() / 1000
     claims = dict(login.unsecured_claims) | {"iat": issued_s, "exp": issued_s + login.unsecured_lifetime_s}
-    return unsecured_token(claims)
+    return build_unsecured_token(claims)
 
 
 def _called(callback: Callable[[], object] | str) -> str:

@@ -12,9 +12,9 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security.assertions import ALGORITHMS, NEEDS, AssertionConfig, can_sign
 from spark_kafka_sink.network.security.oidc import OidcConfig, check_endpoint_url
 from spark_kafka_sink.network.security_options import default_of, text_of
-from spark_kafka_sink.sasl.gssapi import load_gssapi
-from spark_kafka_sink.sasl.jaas import parse_jaas
-from spark_kafka_sink.sasl.oauthbearer import extension_fault
+from spark_kafka_sink.sasl.gssapi import import_gssapi
+from spark_kafka_sink.sasl.jaas import parse_jaas_config
+from spark_kafka_sink.sasl.oauthbearer import find_extension_error
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
@@ -97,7 +97,7 @@ def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> li
         return []
     text, errors = given.get("sasl.jaas.config"), []
     try:
-        module = parse_jaas(text) if text else None
+        module = parse_jaas_config(text) if text else None
     except ConfigurationError as error:
         module, errors = None, [*error.faults]
     tokens = [name for name in _TOKEN_SOURCE_OPTIONS if given.get(name)]
@@ -122,7 +122,7 @@ def _module_options(given: Mapping[str, str], mechanism: str) -> tuple[dict[str,
     if not text:
         return {}, []
     try:
-        module = parse_jaas(text)
+        module = parse_jaas_config(text)
     except ConfigurationError as error:
         return {}, [*error.faults]
     if mechanism not in module.mechanisms:
@@ -148,7 +148,7 @@ def _kerberos(given: Mapping[str, str]) -> tuple[Login, list[str]]:
     if not service:
         faults.append("sasl.kerberos.service.name must be set for sasl.mechanism GSSAPI (which is the default).")
     try:
-        load_gssapi()
+        import_gssapi()
     except ConfigurationError as error:
         faults.extend(error.faults)
     return Login("GSSAPI", kerberos_service=service), faults
@@ -208,7 +208,7 @@ def _extensions(options: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...]
     extensions = tuple(
         (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
     )
-    found = [extension_fault(name, value) for name, value in extensions]
+    found = [find_extension_error(name, value) for name, value in extensions]
     return extensions, [f"sasl.jaas.config: {fault}." for fault in found if fault]
 
 

@@ -33,7 +33,7 @@ from spark_kafka_sink.network.http_exchange import (
 )
 from spark_kafka_sink.network.security.assertions import AssertionConfig, assertion_of, shown
 from spark_kafka_sink.network.security_options import default_of
-from spark_kafka_sink.sasl.oauthbearer import token_expiry_s, token_part
+from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
 
 ANSWER_BYTES_MAX = 1024 * 1024
 ATTEMPTS_MAX = 3
@@ -152,7 +152,7 @@ class TokenSource:
         if isinstance(life_s, int | float) and not isinstance(life_s, bool) and life_s > 0:
             return float(min(life_s, 10 * 365 * 86400))
         try:
-            expires_s = token_expiry_s(token_part(fetched.token, 1))
+            expires_s = parse_token_expiry_s(decode_token_part(fetched.token, 1))
         except AuthenticationError:
             return 0.0  # opaque to us, which is allowed
         return max(0.0, expires_s - asked_s) if expires_s is not None else 0.0

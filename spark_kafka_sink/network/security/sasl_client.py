@@ -25,7 +25,7 @@ from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from spark_kafka_sink.sasl.mechanism import ClientConversation
+from spark_kafka_sink.sasl.mechanism import ClientMechanism
 from spark_kafka_sink.words import cleaned
 
 REPEAT_AFTER_SHARE = (0.85, 0.95)
@@ -50,14 +50,14 @@ class SaslClientAuthenticator:
     def __init__(
         self,
         mechanism: str,
-        begin_conversation: Callable[[], ClientConversation],
+        begin_conversation: Callable[[], ClientMechanism],
         client_id: str,
         *,
         share: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._mechanism = mechanism
         self._begin_conversation = begin_conversation
-        self._conversation: ClientConversation | None = None
+        self._conversation: ClientMechanism | None = None
         self._client_id = client_id
         self._share = share
         self._state = _State.START

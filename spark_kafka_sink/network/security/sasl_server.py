@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, dec
 from spark_kafka_sink.protocol.message import ApiKey, Message, MessageT
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from spark_kafka_sink.sasl.mechanism import ServerConversation
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
 
 
 class _State(Enum):
@@ -34,7 +34,7 @@ class _State(Enum):
 class SaslServerAuthenticator:
     def __init__(
         self,
-        mechanisms: Mapping[str, Callable[[], ServerConversation]],
+        mechanisms: Mapping[str, Callable[[], ServerMechanism]],
         answer_api_versions: Callable[[memoryview], Sequence[Buffer]],
         *,
         connections_max_reauth_ms: float = 0,
@@ -46,7 +46,7 @@ class SaslServerAuthenticator:
         self._max_reauth_ms = connections_max_reauth_ms
         self._state = _State.HANDSHAKE
         self._mechanism: str | None = None
-        self._conversation: ServerConversation | None = None
+        self._conversation: ServerMechanism | None = None
         self._has_headers = True
         self._session_end_ms: float | None = None
 

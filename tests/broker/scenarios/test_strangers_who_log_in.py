@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, build_unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
 from tests.broker.loopback import LoopbackClient, broker_threads
 from tests.broker.shell import pykafka_broker
@@ -26,7 +26,7 @@ def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
 
 
 def enters_with_an_unsigned_token(broker: EmbeddedBroker) -> bool:
-    token = OauthBearerClient(unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
+    token = OauthBearerClient(build_unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
     with LoopbackClient(broker.bootstrap_servers) as client:
         if client.ask(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
             return False

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from spark_kafka_sink.sasl.mechanism import ClientConversation, ServerConversation
+from spark_kafka_sink.sasl.mechanism import ClientMechanism, ServerMechanism
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame, poll_until
 
@@ -140,7 +140,7 @@ class SaslListener(FramePeer):
             connection.close()
 
 
-def sasl_channels(conversation: Callable[[], ClientConversation], share: float = 0.9) -> ChannelBuilder:
+def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.9) -> ChannelBuilder:
     def build(
         channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
     ) -> KafkaChannel:
@@ -249,7 +249,7 @@ class Stranger:
 
 
 def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
-    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck, "MUTUAL": MutualCheck}
+    mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck, "MUTUAL": MutualCheck}
     return Stranger(
         SaslServerAuthenticator(mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
     )
@@ -275,7 +275,7 @@ def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Se
     system = FakeSystem()
     system.listen("client", 1, client)
     where = system.resolve("client", 1)[0]
-    mechanisms: dict[str, Callable[[], ServerConversation]] = {"PASSWORD": PasswordCheck}
+    mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
     channels = server_channels(
         mechanisms=mechanisms,
         answer_api_versions=answer_api_versions,

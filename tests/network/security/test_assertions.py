@@ -24,7 +24,7 @@ from spark_kafka_sink.network.security import assertions, conversations
 from spark_kafka_sink.network.security.assertions import assertion_of, token_of_file
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
-from spark_kafka_sink.sasl.oauthbearer import token_part, unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_part
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
 
@@ -325,11 +325,11 @@ def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypat
     config = security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
     monkeypatch.setattr(conversations, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
     for number in range(2):  # Kubernetes replaces a link to the file
-        (tmp_path / f"{number}").write_text(unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
+        (tmp_path / f"{number}").write_text(build_unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / f"{number}")
         first = pickle.loads(pickle.dumps(config)).conversation("b").start().decode()
-        assert token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
+        assert decode_token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
     path.unlink()
     with pytest.raises(AuthenticationError, match="a token cannot be read here: No such file"):
         config.conversation("b")
@@ -341,7 +341,10 @@ def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypat
         (b"hush-6", "has no JSON Web Token in it"),
         ("straße.a.b".encode(), "has no JSON Web Token in it"),
         (b"hush.7.8", "is not a JSON Web Token"),
-        (unsecured_token({"exp": NOW_S - 30}).encode(), "ended 30 s ago by the clock of this machine. Look whether"),
+        (
+            build_unsecured_token({"exp": NOW_S - 30}).encode(),
+            "ended 30 s ago by the clock of this machine. Look whether",
+        ),
         (b"x" * 70_000, "it is longer than"),
     ],
 )
@@ -384,7 +387,7 @@ def written(broker: EmbeddedBroker, **options: object) -> int:
 def test_a_producer_writes_with_a_key_and_with_a_token_of_a_file(
     broker: EmbeddedBroker, key_file: Path, tmp_path: Path
 ) -> None:
-    token = unsecured_token({"sub": CLIENT, "exp": time.time() + 600})
+    token = build_unsecured_token({"sub": CLIENT, "exp": time.time() + 600})
     with oidc_provider(RSA.public_key(), now_s=time.time()) as provider:
         provider.token = token
         offset = written(

@@ -17,7 +17,7 @@ import pytest
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, ATTEMPTS_MAX, OidcConfig, TokenSource
 from spark_kafka_sink.network.security_config import security_config
-from spark_kafka_sink.sasl.oauthbearer import unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from tests.waiting import wait_until
 
 
@@ -182,7 +182,7 @@ def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
 
 def test_without_expires_in_the_token_itself_says_how_long(endpoint: Endpoint) -> None:
     clock = Clock()
-    endpoint.answer({"access_token": unsecured_token({"exp": clock.seconds + 100})})
+    endpoint.answer({"access_token": build_unsecured_token({"exp": clock.seconds + 100})})
     tokens = source(endpoint, clock)
     tokens.token()
     clock.seconds += 79

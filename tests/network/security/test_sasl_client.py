@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.headers import decode_request_header
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeResponse
-from spark_kafka_sink.sasl.mechanism import ClientConversation
+from spark_kafka_sink.sasl.mechanism import ClientMechanism
 from tests.fake_system import FakeConnection
 from tests.network.peers import FramePeer, frame, poll_until, received
 from tests.network.security.sasl_peers import (
@@ -41,7 +41,7 @@ from tests.network.security.sasl_peers import (
 
 
 @pytest.mark.parametrize("conversation", [Password, Mutual])
-def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], ClientConversation]) -> None:
+def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], ClientMechanism]) -> None:
     peer = listener()
     _, selector = meet(peer, sasl_channels(conversation))
     poll_until(selector, lambda: bool(selector.connected))

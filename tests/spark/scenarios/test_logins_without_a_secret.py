@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.sasl.oauthbearer import unsecured_token
+from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from spark_kafka_sink.spark.checks import check_all
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
@@ -27,7 +27,7 @@ KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 def provider() -> Iterator[Provider]:
     now_s = time.time()
     with oidc_provider(KEY.public_key(), now_s=now_s) as provider:
-        provider.token = unsecured_token({"sub": CLIENT, "exp": now_s + 600})
+        provider.token = build_unsecured_token({"sub": CLIENT, "exp": now_s + 600})
         yield provider
 
 
