@@ -31,7 +31,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
 from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import check_batches, check_body, decode_batches, decode_body
-from spark_kafka_sink.records.encoder import encode_slices
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas_config
@@ -172,15 +172,15 @@ def _batch() -> bytes:
         headers=headers,
     )
     now = 1_700_000_000_000
-    plan = cut_batches(record_size_bounds(columns), whole(rows), 1 << 20, times_of(columns, now))
-    (piece,) = encode_slices(columns, plan, now)
+    slices = cut_batches(record_size_bounds(columns), whole(rows), 1 << 20, times_of(columns, now))
+    (encoded,) = encode(columns, slices, now)
     header = stamped(
-        segments=[piece.segment],
-        record_count=piece.record_count,
-        base_timestamp=piece.base_timestamp,
-        max_timestamp=piece.max_timestamp,
+        segments=[encoded.data],
+        record_count=rows,
+        base_timestamp=encoded.base_timestamps[0],
+        max_timestamp=encoded.max_timestamps[0],
     )
-    return bytes(header) + bytes(piece.segment)
+    return bytes(header) + bytes(encoded.data)
 
 
 def _decode_batches(data: bytes) -> object:

@@ -20,16 +20,15 @@ import pyarrow.compute as pc
 from integration.benchmarks.rows import SHAPES
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import (
-    BatchSlice,
     BatchSlices,
     PartitionSlices,
-    batch_slices,
+    consecutive_slices,
     cut_batches,
     times_of,
     whole,
 )
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode, encode_slices
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
 from spark_kafka_sink.records.sizes import record_size_bounds
@@ -98,11 +97,11 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
 
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
-    (piece,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, ROWS)]), NOW)
+    (encoded,) = encode(columns, consecutive_slices([ROWS]), NOW)
     header = stamp_header(
-        [piece.segment], last_offset_delta=ROWS - 1, record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW
+        [encoded.data], last_offset_delta=ROWS - 1, record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW
     )
-    batch = header + bytes(piece.segment)
+    batch = header + bytes(encoded.data)
     return lambda: list(decode_batches(batch))
 
 
@@ -152,7 +151,7 @@ def cost_by_total() -> dict[int, list[float]]:
                 repeats = max(1, 100_000 // total)
                 started = time.process_time()
                 for index in range(repeats * total // size):
-                    encode(parts[index % len(parts)], batch_slices([BatchSlice(0, 0, size)]), NOW)
+                    encode(parts[index % len(parts)], consecutive_slices([size]), NOW)
                 times.append((time.process_time() - started) / repeats / total * 1e9)
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
@@ -165,12 +164,12 @@ rows_of = columns("real", rows)
 if sys.argv[1] == "headers":
     rows_of = RecordColumns(rows_of.value, rows_of.key, pa.concat_arrays([headers()] * (rows // ROWS)))
 reuse_freed_memory()
-encode(rows_of.slice(0, 10), batch_slices([BatchSlice(0, 0, 10)]), NOW)
+encode(rows_of.slice(0, 10), consecutive_slices([10]), NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode(rows_of, batch_slices([BatchSlice(0, start, start + size) for start in range(0, rows, size)]), NOW)
+kept = encode(rows_of, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(rows_of.nbytes, peak - before)
 """

@@ -43,8 +43,8 @@ from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import BatchSlice, batch_slices
-from spark_kafka_sink.records.encoder import encode_slices
+from spark_kafka_sink.records.cutting import consecutive_slices
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import TRANSACTIONAL, stamp_header
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
@@ -240,14 +240,14 @@ class AppendBatch(Request[ProduceResponse]):
 def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode_slices(columns, batch_slices([BatchSlice(0, 0, len(records))]), wall_ms)
-    body = compress(Codec.GZIP, [encoded.segment])
+    (encoded,) = encode(columns, consecutive_slices([len(records)]), wall_ms)
+    body = compress(Codec.GZIP, [encoded.data])
     header = stamp_header(
         [body],
         attributes=Codec.GZIP | TRANSACTIONAL,
         last_offset_delta=len(records) - 1,
-        base_timestamp=encoded.base_timestamp,
-        max_timestamp=encoded.max_timestamp,
+        base_timestamp=encoded.base_timestamps[0],
+        max_timestamp=encoded.max_timestamps[0],
         producer_id=now.driver.producer_id,
         producer_epoch=now.driver.epoch,
         base_sequence=now.sequence,

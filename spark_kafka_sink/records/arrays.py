@@ -7,17 +7,15 @@ in every process that only writes. So whatever lies on a record's way goes throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 OFFSETS_MAX = (1 << 31) - 1
-_Row = TypeVar("_Row", bound="tuple[Any, ...]")
 _INTEGERS = {
     kind: np.dtype(str(kind))
     for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -33,11 +31,6 @@ def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:
         return np.full(len(array), null, kind)
     numbers = np.frombuffer(data, kind, len(array), kind.itemsize * array.offset)
     return np.where(null_mask(array), kind.type(null), numbers) if array.null_count else numbers
-
-
-def named_rows(kind: type[_Row], *columns: Iterable[Any]) -> Iterator[_Row]:
-    """Named tuples out of columns. Their own constructor is a function of Python, and costs twice as much for each."""
-    return map(partial(tuple.__new__, kind), zip(*columns, strict=False))
 
 
 def number_array(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:

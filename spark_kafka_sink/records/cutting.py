@@ -11,7 +11,7 @@ of 16 kB with 150 records of 100 bytes counts two bytes for each offset delta, t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import sub
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import named_rows, numbers_of
+from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.columns import RecordColumns, one_array
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
@@ -46,30 +46,17 @@ def whole(rows: int) -> PartitionSlices:
     return PartitionSlices([0], [rows], [0], [HEADER_BYTES], [None])
 
 
-class BatchSlice(NamedTuple):
-    """Rows [start, stop) go into one batch, the first of them as number `first_offset_delta`.
+class BatchSlices(NamedTuple):
+    """Column by column: rows [start, stop) go into one batch, the first of them as number `first_offset_delta`.
 
     That is above 0 where the rows are appended to the open batch, whose `base_timestamp` they count from.
     """
-
-    partition_index: int
-    start: int
-    stop: int
-    first_offset_delta: int = 0
-    base_timestamp: int | None = None
-
-
-class BatchSlices(NamedTuple):
-    """Many BatchSlice, column by column."""
 
     partition_indexes: Sequence[int]
     starts: Sequence[int]
     stops: Sequence[int]
     first_offset_deltas: Sequence[int]
     base_timestamps: Sequence[int | None]
-
-    def rows(self) -> Iterator[BatchSlice]:
-        return named_rows(BatchSlice, *self)
 
     def part(self, first: int, stop: int) -> BatchSlices:
         """Those from number `first` on, up to `stop`."""
@@ -83,9 +70,10 @@ class BatchSlices(NamedTuple):
         )
 
 
-def batch_slices(rows: Sequence[BatchSlice]) -> BatchSlices:
-    """The columns of some slices."""
-    return BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
+def consecutive_slices(stops: Sequence[int]) -> BatchSlices:
+    """Return the slices of new batches for one partition: each begins where the one before it stops, the first at 0."""
+    count = len(stops)
+    return BatchSlices([0] * count, [0, *stops][:count], stops, [0] * count, [None] * count)
 
 
 class Times(NamedTuple):
@@ -111,7 +99,7 @@ def cut_batches(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_m
     first. A record that is larger than a batch gets one of its own.
     """
     if not len(sizes):
-        return batch_slices(())
+        return consecutive_slices(())
     starts, stops, records, taken, bases = slices
     sums = _ends(sizes, slices, batch_bytes_max, times)
     filled = sums.take(stops) - sums.take(starts) + taken
@@ -122,24 +110,28 @@ def cut_batches(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_m
     parts: list[BatchSlices] = []
     for index, before in zip(to_cut, [-1, *to_cut], strict=False):
         parts.append(uncut.part(before + 1, index))
-        parts.append(batch_slices([*_cuts(index, sums, slices, batch_bytes_max)]))
+        parts.append(_cut_partition(index, sums, slices, batch_bytes_max))
     parts.append(uncut.part(to_cut[-1] + 1, len(starts)))
     return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*parts, strict=True)])
 
 
-def _cuts(index: int, sums: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int) -> Iterator[BatchSlice]:
-    """Of the rows of one partition."""
+def _cut_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int) -> BatchSlices:
+    """Cut the rows of one partition."""
     ends, room = sums.data, batch_bytes_max - HEADER_BYTES
-    row, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
+    start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
+    edges = [start]
     if open_records:
-        end = bisect_right(ends, ends[row] + batch_bytes_max - slices.open_bytes[index], row, stop + 1) - 1
-        if end > row:
-            yield BatchSlice(index, row, end, open_records, slices.base_timestamps[index])
-            row = end
-    while row < stop:
-        end = max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1)
-        yield BatchSlice(index, row, end)
-        row = end
+        end = bisect_right(ends, ends[start] + batch_bytes_max - slices.open_bytes[index], start, stop + 1) - 1
+        edges += [end] if end > start else []
+    has_appended = len(edges) > 1
+    while (row := edges[-1]) < stop:
+        edges.append(max(row + 1, bisect_right(ends, ends[row] + room, row, stop + 1) - 1))
+    count = len(edges) - 1
+    first_offset_deltas = [0] * count
+    base_timestamps: list[int | None] = [None] * count
+    if has_appended:
+        first_offset_deltas[0], base_timestamps[0] = open_records, slices.base_timestamps[index]
+    return BatchSlices([index] * count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
 def _ends(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> NDArray[np.int64]:

@@ -20,14 +20,14 @@ Some thousand of them lie in one buffer, which ends where a batch ends.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import named_rows, numbers_of
+from spark_kafka_sink.records.arrays import numbers_of
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
 from spark_kafka_sink.records.cutting import BatchSlices
@@ -42,17 +42,9 @@ _ATTRIBUTES = b"\0"
 _NO_HEADERS = encode_varint(0)
 
 
-class EncodedSlice(NamedTuple):
-    """The records of one BatchSlice. `segment` keeps the memory that it shows alive."""
-
-    segment: memoryview
-    record_count: int
-    base_timestamp: int
-    max_timestamp: int
-
-
 class EncodedSlices(NamedTuple):
-    """Many EncodedSlice that lie in one buffer, column by column. One is `sizes` bytes from `begins` on."""
+    """The records of neighbouring batch slices in one buffer, column by column: slice i has `sizes[i]` bytes from
+    `begins[i]` on."""
 
     data: memoryview
     begins: Sequence[int]
@@ -61,9 +53,9 @@ class EncodedSlices(NamedTuple):
     base_timestamps: Sequence[int]
     max_timestamps: Sequence[int]
 
-    def rows(self) -> Iterator[EncodedSlice]:
-        segments = [self.data[begin : begin + size] for begin, size in zip(self.begins, self.sizes, strict=True)]
-        return named_rows(EncodedSlice, segments, self.record_counts, self.base_timestamps, self.max_timestamps)
+    def segment(self, number: int) -> memoryview:
+        """Return the bytes of one slice, which keep the buffer alive."""
+        return self.data[self.begins[number] : self.begins[number] + self.sizes[number]]
 
 
 def encode(
@@ -98,13 +90,6 @@ def encode(
         ours = slice(begin, end)
         encoded.append(EncodedSlices(memoryview(data), begins, sizes, numbers[ours], base[ours], highest[ours]))
     return encoded
-
-
-def encode_slices(
-    columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
-) -> list[EncodedSlice]:
-    """As `encode`, one by one, where there are few of them."""
-    return [piece for buffer in encode(columns, slices, now_ms, order) for piece in buffer.rows()]
 
 
 def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:

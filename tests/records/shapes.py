@@ -10,9 +10,9 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW
+from tests.records.slices import encoded, to_rows
 from tests.records.slow_encoder import Row
 from tests.records.stamping import stamped
 
@@ -33,9 +33,10 @@ SHAPES: dict[str, list[Row]] = {
 
 
 def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
-    plan = cut_batches(record_size_bounds(columns), whole(columns.num_rows), batch_bytes, times_of(columns, NOW))
+    cuts = cut_batches(record_size_bounds(columns), whole(columns.num_rows), batch_bytes, times_of(columns, NOW))
+    plan = to_rows(cuts)
     out = []
-    for part, piece in zip(plan.rows(), encode_slices(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):
         body = compress(codec, [piece.segment], level)
         out += [
             stamped(

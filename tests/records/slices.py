@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, PartitionSlices, batch_slices
-from spark_kafka_sink.records.encoder import EncodedSlice, encode_slices
+from spark_kafka_sink.records.cutting import BatchSlices, PartitionSlices
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 
@@ -29,8 +29,38 @@ def partition_slices(rows: Sequence[PartitionSlice]) -> PartitionSlices:
     return PartitionSlices(*zip(*rows, strict=True)) if rows else PartitionSlices((), (), (), (), ())
 
 
+class BatchSlice(NamedTuple):
+    """One line of BatchSlices."""
+
+    partition_index: int
+    start: int
+    stop: int
+    first_offset_delta: int = 0
+    base_timestamp: int | None = None
+
+
+def to_rows(slices: BatchSlices) -> list[BatchSlice]:
+    return [BatchSlice(*row) for row in zip(*slices, strict=True)]
+
+
+class EncodedSlice(NamedTuple):
+    """One line of EncodedSlices. `segment` keeps the memory that it shows alive."""
+
+    segment: memoryview
+    record_count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
 def encoded(
     columns: RecordColumns, rows: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlice]:
-    """The records of some slices."""
-    return encode_slices(columns, batch_slices(rows), now_ms, order)
+    """Encode the records of some slices."""
+    slices = BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
+    return [
+        EncodedSlice(buffer.segment(number), *facts)
+        for buffer in encode(columns, slices, now_ms, order)
+        for number, facts in enumerate(
+            zip(buffer.record_counts, buffer.base_timestamps, buffer.max_timestamps, strict=True)
+        )
+    ]

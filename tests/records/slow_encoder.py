@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.header import HEADER_BYTES
-from tests.records.slices import PartitionSlice
+from tests.records.slices import BatchSlice, PartitionSlice
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, Times, cut_batches, times_of, whole
+from spark_kafka_sink.records.cutting import Times, cut_batches, times_of, whole
 from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
-from tests.records.slices import PartitionSlice, encoded, partition_slices
+from tests.records.slices import BatchSlice, PartitionSlice, encoded, partition_slices, to_rows
 from tests.records.slow_encoder import Row, slow_cut, slow_varint
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -48,7 +48,7 @@ def test_batches_are_cut_where_one_record_after_the_other_would_cut_them(
 ) -> None:
     slices = data.draw(slices_of(len(sizes)))
     times = Times(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
-    cuts = [*cut_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times).rows()]
+    cuts = to_rows(cut_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times))
     needed = offset_delta_bytes(cuts) + timestamp_delta_bytes(slices, times)
     # As wide as these rows could need it, which is a byte or two more than they do.
     assert any(cuts == slow_cut(sizes, slices, batch_bytes_max, needed + more) for more in range(3))
@@ -71,7 +71,7 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
     assert len(sizes) == len(rows)
     batch_bytes_max = data.draw(st.integers(100, 20_000))
     plan = cut_batches(sizes, whole(len(rows)), batch_bytes_max, times_of(columns, NOW))
-    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
         # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
         assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 26 * piece.record_count
@@ -89,7 +89,7 @@ def test_an_open_batch_takes_no_more_than_its_size(
     plan = cut_batches(
         record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times_of(columns, NOW)
     )
-    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
         assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
             0,
@@ -125,9 +125,9 @@ def test_a_batch_is_full_to_within_one_record_if_all_deltas_are_as_wide_as_the_w
     plan = cut_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
-    pieces = encoded(columns, [*plan.rows()], NOW)
+    pieces = encoded(columns, to_rows(plan), NOW)
     last = len(plan.starts) - 1
-    for number, (part, piece) in enumerate(zip(plan.rows(), pieces, strict=True)):
+    for number, (part, piece) in enumerate(zip(to_rows(plan), pieces, strict=True)):
         used = (400 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= batch_bytes_max
         assert used > batch_bytes_max - largest - delta_bytes * piece.record_count or number == last
@@ -142,7 +142,7 @@ def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: 
     columns = RecordColumns(pa.array([b"v" * 40] * rows), timestamp=pa.array(stamps, pa.int64()))
     slices = [PartitionSlice(0, 1_000, 70, 500, base), PartitionSlice(1_000, rows)]
     plan = cut_batches(record_size_bounds(columns), partition_slices(slices), 2_000, times_of(columns, NOW))
-    for part, piece in zip(plan.rows(), encoded(columns, [*plan.rows()], NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= 2_000
         if part.stop not in (1_000, rows) and max(times) < 1 << 40:
@@ -154,4 +154,4 @@ def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
     sizes = np.array([10, 500, 10], np.int64)
     open_batch = PartitionSlice(0, 3, open_records=2, open_bytes=80, base_timestamp=NOW)
     plan = cut_batches(sizes, partition_slices([open_batch]), 100, Times(NOW, NOW))
-    assert [(p.start, p.stop, p.first_offset_delta) for p in plan.rows()] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]
+    assert [(p.start, p.stop, p.first_offset_delta) for p in to_rows(plan)] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]

@@ -20,13 +20,12 @@ from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import BatchSlice, cut_batches, times_of, whole
+from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, check_body, decode_batches, decode_body
-from spark_kafka_sink.records.encoder import encode_slices
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
-from tests.records.slices import encoded
+from tests.records.slices import BatchSlice, encoded, to_rows
 from tests.records.slow_encoder import Row, slow_record, slow_varint
 from tests.records.stamping import stamped
 
@@ -49,9 +48,9 @@ def decoded(buffer: bytes) -> pa.Table:
 @settings(max_examples=150, deadline=None)
 def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
-    plan = cut_batches(record_size_bounds(columns), whole(len(rows)), batch_bytes, times_of(columns, NOW))
+    plan = to_rows(cut_batches(record_size_bounds(columns), whole(len(rows)), batch_bytes, times_of(columns, NOW)))
     buffer = b""
-    for part, piece in zip(plan.rows(), encode_slices(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):
         buffer += batch_of(
             bytes(piece.segment),
             piece.record_count,

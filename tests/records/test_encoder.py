@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, joined_rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, Times, cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlice
+from spark_kafka_sink.records.cutting import Times, cut_batches, times_of
 from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
-from tests.records.slices import PartitionSlice, encoded, partition_slices
+from tests.records.slices import BatchSlice, EncodedSlice, PartitionSlice, encoded, partition_slices, to_rows
 from tests.records.slow_encoder import Row, slow_encode
 
 
@@ -183,7 +182,8 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    plan = [*cut_batches(record_size_bounds(columns), partition_slices(slices), 16_384, times_of(columns, NOW)).rows()]
+    cuts = cut_batches(record_size_bounds(columns), partition_slices(slices), 16_384, times_of(columns, NOW))
+    plan = to_rows(cuts)
     pieces = encoded(columns, plan, NOW)
     assert len(pieces) == 1_000
     assert len({id(piece.segment.obj) for piece in pieces}) == 1

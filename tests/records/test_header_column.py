@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
-from tests.records.slices import encoded
+from tests.records.slices import BatchSlice, encoded
 from tests.records.slow_encoder import Row
 from tests.records.test_encoder import assert_equal
 

@@ -15,10 +15,9 @@ from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records.arrays import OFFSETS_MAX
 from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.joined_rows import JoinedRows
-from tests.records.slices import encoded
+from tests.records.slices import BatchSlice, encoded
 
 ROWS = 40
 HIGHEST = [0, 1, 63, 64, 8_191, 8_192, 2**31 - 1, 2**62]

@@ -8,10 +8,9 @@ import pytest
 
 from spark_kafka_sink.records import byte_column, sizes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice
 from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
 from tests.records.column_strategies import NOW
-from tests.records.slices import encoded
+from tests.records.slices import BatchSlice, encoded
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

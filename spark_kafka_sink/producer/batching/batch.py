@@ -38,7 +38,7 @@ from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, 
 from spark_kafka_sink.producer.calls import Share, new_share
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.encoder import EncodedSlice
+from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_header
 
 Segment = bytes | bytearray | memoryview
@@ -246,22 +246,24 @@ class ProducerBatch:
         for lease in shared:
             lease.let_go(self)
 
-    def part(self, piece: EncodedSlice, start: int, stop: int) -> ProducerBatch:
-        """A smaller batch with the records [start, stop) of this one, encoded anew.
+    def part(self, encoded: EncodedSlices, number: int, first_record: int) -> ProducerBatch:
+        """Return a smaller batch of the records in slice `number` of `encoded`: those of this batch from `first_record`
+        on, encoded again.
 
         It has their age and their sequences, and shares this batch's memory, which held them until now.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
-        found = [rows.between(start, stop) for rows in self.rows]
+        child.record_count = encoded.record_counts[number]
+        found = [rows.between(first_record, first_record + child.record_count) for rows in self.rows]
         rows = tuple([rows for rows in found if rows is not None])
-        child._own, child.record_count = Own((piece.segment,), rows, tuple(self.leases)), piece.record_count
-        child.body_bytes = child.uncompressed_bytes = len(piece.segment)
-        child.base_timestamp, child.max_timestamp = piece.base_timestamp, piece.max_timestamp
+        child._own = Own((encoded.segment(number),), rows, tuple(self.leases))
+        child.body_bytes = child.uncompressed_bytes = encoded.sizes[number]
+        child.base_timestamp, child.max_timestamp = encoded.base_timestamps[number], encoded.max_timestamps[number]
         child.is_split = True
         for lease in self.leases:
             lease.hold(child, child.body_bytes + sum([some.nbytes for some in rows]))
         if self.has_sequence:
-            sequence = sequences.add(self.base_sequence, start)
+            sequence = sequences.add(self.base_sequence, first_record)
             child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
         return child
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlice, batch_slices, cut_batches, times_of, whole
+from spark_kafka_sink.records.cutting import consecutive_slices, cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_body
-from spark_kafka_sink.records.encoder import encode_slices
+from spark_kafka_sink.records.encoder import encode
 from spark_kafka_sink.records.header import parse_header
 from spark_kafka_sink.records.sizes import record_size_bounds
 
@@ -27,10 +27,11 @@ def split_batch(batch: ProducerBatch, batch_bytes_max: int) -> list[ProducerBatc
     columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
     sizes = record_size_bounds(columns)
     times = times_of(columns, batch.max_timestamp)
-    plan = cut_batches(sizes, whole(columns.num_rows), batch_bytes_max, times)
-    if len(plan.starts) == 1 < columns.num_rows:
+    slices = cut_batches(sizes, whole(columns.num_rows), batch_bytes_max, times)
+    if len(slices.starts) == 1 < columns.num_rows:
         middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
         middle = max(1, middle)
-        plan = batch_slices([BatchSlice(0, 0, middle), BatchSlice(0, middle, columns.num_rows)])
-    pieces = encode_slices(columns, plan, batch.max_timestamp)
-    return [batch.part(piece, cut.start, cut.stop) for cut, piece in zip(plan.rows(), pieces, strict=True)]
+        slices = consecutive_slices([middle, columns.num_rows])
+    buffers = encode(columns, slices, batch.max_timestamp)
+    pieces = [(encoded, number) for encoded in buffers for number in range(len(encoded.sizes))]
+    return [batch.part(*piece, first_record) for piece, first_record in zip(pieces, slices.starts, strict=True)]
