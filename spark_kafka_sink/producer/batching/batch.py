@@ -34,7 +34,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, alone
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, alone, rows_between
 from spark_kafka_sink.producer.calls import Share, new_share
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
@@ -247,15 +247,13 @@ class ProducerBatch:
             lease.let_go(self)
 
     def part(self, encoded: EncodedSlices, number: int, first_record: int) -> ProducerBatch:
-        """Return a smaller batch of the records in slice `number` of `encoded`: those of this batch from `first_record`
-        on, encoded again.
+        """Return a smaller batch: the records from `first_record` on, encoded again as slice `number` of `encoded`.
 
         It has their age and their sequences, and shares this batch's memory, which held them until now.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
         child.record_count = encoded.record_counts[number]
-        found = [rows.between(first_record, first_record + child.record_count) for rows in self.rows]
-        rows = tuple([rows for rows in found if rows is not None])
+        rows = rows_between(self.rows, first_record, first_record + child.record_count)
         child._own = Own((encoded.segment(number),), rows, tuple(self.leases))
         child.body_bytes = child.uncompressed_bytes = encoded.sizes[number]
         child.base_timestamp, child.max_timestamp = encoded.base_timestamps[number], encoded.max_timestamps[number]

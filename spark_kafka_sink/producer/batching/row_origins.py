@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
@@ -161,16 +161,21 @@ class BatchRows(NamedTuple):
             for call, first, last in origins.shares(self.start, self.stop)
         ]
 
-    def between(self, first_record: int, last_record: int) -> BatchRows | None:
-        """The rows in [first_record, last_record) of the batch, counted from there; None if there are none."""
-        shift = self.start - self.first_index
-        start, stop = max(self.start, first_record + shift), min(self.stop, last_record + shift)
-        return BatchRows(self.origins, start, stop, start - shift - first_record) if start < stop else None
-
 
 def rows_of_call(call: Call, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
     """Rows that all come from one call."""
     return BatchRows(RowOrigins(rows, [call]), 0, len(rows), first_index)
+
+
+def rows_between(parts: Iterable[BatchRows], first_record: int, last_record: int) -> tuple[BatchRows, ...]:
+    """Return the rows of a batch's records [first_record, last_record), numbered from the first of these on."""
+    found: list[BatchRows] = []
+    for origins, begin, end, first_index in parts:
+        shift = begin - first_index
+        start, stop = max(begin, first_record + shift), min(end, last_record + shift)
+        if start < stop:
+            found.append(BatchRows(origins, start, stop, start - shift - first_record))
+    return tuple(found)
 
 
 def alone(parts: Sequence[BatchRows]) -> BatchRows:

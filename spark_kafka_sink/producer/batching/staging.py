@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import rows_between, rows_of_call
 from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
@@ -338,7 +338,7 @@ class Stage:
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
             missing = its.rows(number)
             first = missing.first_index
-            if all(rows.between(first, first + 1) is None for rows in batch.rows):
+            if not rows_between(batch.rows, first, first + 1):
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_between
 from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
 from tests.producer.batching.named_call import NamedCall, name_of
@@ -82,11 +82,9 @@ def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
     origins = RowOrigins(np.arange(rows), [NamedCall("call")])
     edges = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     parts = [BatchRows(origins, edges[i], edges[i + 1], edges[i]) for i in range(len(lengths))]
-    cut = [part.between(first, first + count) for part in parts]
     found = [
         (first_index + i, int(row))
-        for part in cut
-        if part is not None
+        for part in rows_between(parts, first, first + count)
         for _, its_rows, first_index in part.by_call()
         for i, row in enumerate(its_rows)
     ]
