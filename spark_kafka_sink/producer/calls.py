@@ -7,6 +7,7 @@ The futures are such calls (futures.py). A batch remembers which rows of which c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -34,9 +35,28 @@ Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
 """Few of them as objects, many as an array with a line for each, and a column for each field of Share."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FailedRows:
+    """Rows that were not written, and why.
+
+    Example:
+
+        for failure in producer.send_table("orders", orders).failures:
+            print(orders.take(failure.rows), failure.error)
+    """
+
+    rows: NDArray[np.int64]
+    """Row indices in the columns or the table that the caller gave."""
+    error: KafkaSinkError
+    topic: str | None
+    """None: the topic column of a table is null there."""
+    partition: int | None = None
+    """None: the rows failed before they were assigned to a partition."""
+
+
 class Call(Protocol):
     """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
-    results, each row once, those of a partition in their order. `rows` are places in what was given."""
+    results, each row once, those of a partition in their order. `rows` are indices in what was given."""
 
     @property
     def bytes_per_row(self) -> int:
@@ -45,11 +65,5 @@ class Call(Protocol):
     def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
         """Brokers have these shares of `rows`, which are `count` rows together."""
 
-    def failed(
-        self,
-        rows: NDArray[np.int64],
-        partition: int | None,
-        error: KafkaSinkError,
-        named: Mapping[int, KafkaSinkError] = ...,
-    ) -> None:
-        """These rows failed. `named` has an error of its own for some, by their numbers in `rows` (rule 6)."""
+    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = ...) -> None:
+        """These rows failed. `named` has an error of its own for some, by their numbers in `failed.rows` (rule 6)."""

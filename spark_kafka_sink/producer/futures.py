@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import FINISHED, PENDING
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from inspect import isroutine
 from typing import Any, NamedTuple, TypeVar, cast
@@ -21,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError, fresh
-from spark_kafka_sink.producer.calls import Shares
+from spark_kafka_sink.producer.calls import FailedRows, Shares
 from spark_kafka_sink.producer.method_suggestions import FUTURE_METHODS, suggests
-from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata, RowFailures
+from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 
 _log = logging.getLogger(__name__)
 
@@ -187,14 +188,9 @@ class RecordFutures:
         for first, last, *place in np.asarray(shares).tolist():
             self._end(_Ended(rows[first:last], *place))
 
-    def failed(
-        self,
-        rows: NDArray[np.int64],
-        partition: int | None,
-        error: KafkaSinkError,
-        named: Mapping[int, KafkaSinkError] = NONE_NAMED,
-    ) -> None:
-        self._end(_Ended(rows, -1 if partition is None else partition, -1, -1, error, named))
+    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = NONE_NAMED) -> None:
+        partition = -1 if failed.partition is None else failed.partition
+        self._end(_Ended(failed.rows, partition, -1, -1, failed.error, named))
 
     def refused(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
         """The future of one record that is not taken. A callback of it that raises more than an Exception raises it
@@ -286,7 +282,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         self._pending = rows
         self._written = 0
         self._stored: list[Shares] = []
-        self._failures: list[RowFailures] = []
+        self._failures: list[FailedRows] = []
         if not rows:
             self.set_result(ColumnsResult(topic, (), 0, ()))
 
@@ -299,18 +295,13 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         if over:
             self._resolve()
 
-    def failed(
-        self,
-        rows: NDArray[np.int64],
-        partition: int | None,
-        error: KafkaSinkError,
-        named: Mapping[int, KafkaSinkError] = NONE_NAMED,
-    ) -> None:
+    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = NONE_NAMED) -> None:
+        rows = failed.rows
         others = np.ones(len(rows), np.bool_)
         others[list(named)] = False
-        failures = [RowFailures(rows[number : number + 1], partition, reason) for number, reason in named.items()]
+        failures = [replace(failed, rows=rows[number : number + 1], error=error) for number, error in named.items()]
         if others.any():
-            failures.append(RowFailures(rows[others], partition, error))
+            failures.append(replace(failed, rows=rows[others]))
         with self._lock:
             self._failures += failures
             self._pending -= len(rows)

@@ -35,6 +35,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
@@ -54,7 +55,6 @@ from spark_kafka_sink.producer.record import (
 )
 from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.rows import (
-    BadRows,
     Rows,
     ensure_named,
     no_such_partition,
@@ -307,11 +307,11 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._append_rows(call, topic, rows, snapshot, still)
         return call
 
-    def _refuse(self, call: ColumnsFuture, rows: Rows, bad: list[BadRows], still: StillOpen | None) -> Rows:
-        for refused in bad:
-            self._not_taken(len(refused.rows), refused.error, still)
-            call.failed(refused.rows, None, refused.error)
-        return rows.without(bad)
+    def _refuse(self, call: ColumnsFuture, rows: Rows, refused: list[FailedRows], still: StillOpen | None) -> Rows:
+        for failed in refused:
+            self._not_taken(len(failed.rows), failed.error, still)
+            call.failed(failed)
+        return rows.without(refused)
 
     def _await_named_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float) -> ClusterSnapshot:
         """Wait for the highest partition that rows name, as send() does: it may have been added lately."""
@@ -344,7 +344,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._not_taken(len(rows) - taken, error, still)
             if not taken and isinstance(error, IllegalStateError):
                 raise error
-            call.failed(positions[taken:], None, self._in_callback(error))
+            call.failed(FailedRows(positions[taken:], self._in_callback(error), topic))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...], still: StillOpen | None) -> SendFuture:
         topic, _, _, _, partition, timestamp_ms = record

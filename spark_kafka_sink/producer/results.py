@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
-from spark_kafka_sink.producer.calls import Shares
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.calls import FailedRows, Shares
 
 _NO_OFFSET = np.iinfo(np.int64).max
 
@@ -64,15 +63,6 @@ def written_ranges(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowFailures:
-    """Rows that were not written, by their positions in the columns that were given, and why."""
-
-    rows: NDArray[np.int64]
-    partition: int | None
-    error: KafkaSinkError
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ColumnsResult:
     """The rows of one send_columns() that were written, by partition, and those that failed.
 
@@ -85,7 +75,7 @@ class ColumnsResult:
     """
 
     topic: str
-    failures: tuple[RowFailures, ...]
+    failures: tuple[FailedRows, ...]
     rows_written: int
     stored: Sequence[Shares] = field(repr=False)
     """What brokers have of the call, answer by answer."""

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, KafkaSinkError, RecordTooLargeError
+from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
 from spark_kafka_sink.records.arrays import numbers_of
@@ -24,13 +25,6 @@ from spark_kafka_sink.words import placed
 
 _NAMED_MAX = 5
 """At most this many of the missing partitions are named in one error."""
-
-
-class BadRows(NamedTuple):
-    """Rows of one call, by their positions in it, that fail for the same reason."""
-
-    rows: NDArray[np.int64]
-    error: KafkaSinkError
 
 
 class Rows(NamedTuple):
@@ -50,11 +44,11 @@ class Rows(NamedTuple):
         """-1 if no row names a valid partition."""
         return -1 if self.named is None else int(np.maximum.reduce(self.named, initial=-1))
 
-    def without(self, bad: Sequence[BadRows]) -> Rows:
-        if not bad:
+    def without(self, failures: Sequence[FailedRows]) -> Rows:
+        if not failures:
             return self
-        refused = np.concatenate([one.rows for one in bad])
-        kept = np.flatnonzero(~np.isin(self.positions, refused))
+        failed = np.concatenate([failure.rows for failure in failures])
+        kept = np.flatnonzero(~np.isin(self.positions, failed))
         named = None if self.named is None else self.named[kept]
         return Rows(self.columns.take(kept), self.sizes[kept], named, self.positions[kept])
 
@@ -65,27 +59,27 @@ def rows_of_columns(columns: RecordColumns, partition: int | ArrowColumn | None)
     return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), np.arange(count))
 
 
-def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[BadRows]:
+def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
     """Every bad row once, with the first of its faults."""
     limit = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
     invalid = invalid_rows(rows.columns)
     if not invalid and np.maximum.reduce(rows.sizes) <= limit:
         return []
-    found: list[BadRows] = []
+    found: list[FailedRows] = []
     good = np.ones(len(rows), np.bool_)
-    for bad in invalid:
-        newly = bad.rows[good[bad.rows]]
+    for reason, wrong in invalid.items():
+        newly = wrong[good[wrong]]
         good[newly] = False
-        found.append(BadRows(rows.positions[newly], InvalidRecordError(f"{placed(topic)}: {bad.reason}.")))
+        found.append(FailedRows(rows.positions[newly], InvalidRecordError(f"{placed(topic)}: {reason}."), topic))
     large = np.flatnonzero(good & (rows.sizes > limit))
     if len(large):
-        found.append(BadRows(rows.positions[large], too_large(topic, int(rows.sizes[large].max()), config)))
+        found.append(FailedRows(rows.positions[large], too_large(topic, int(rows.sizes[large].max()), config), topic))
     return found
 
 
 def without_their_partition(
     topic: str, rows: Rows, snapshot: ClusterSnapshot, asked: int | ArrowColumn | None
-) -> list[BadRows]:
+) -> list[FailedRows]:
     """The rows that name a partition which the topic does not have. `asked` is what the caller gave as partition."""
     if rows.named is None or asked is None:
         return []
@@ -99,7 +93,7 @@ def without_their_partition(
         return []
     numbers = [asked] if isinstance(asked, int) else np.unique(numbers_of(one_array(asked))[missing]).tolist()
     words = _either([str(number) for number in numbers])
-    return [BadRows(missing, no_such_partition(topic, words, len(info.partitions)))]
+    return [FailedRows(missing, no_such_partition(topic, words, len(info.partitions)), topic)]
 
 
 def ensure_named(rows: Rows) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ from spark_kafka_sink.errors import (
     TransactionError,
 )
 from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.table_plan import TablePlan
@@ -59,16 +60,6 @@ class Sends(Protocol):
     def without_linger(self) -> AbstractContextManager[None]: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TableFailure:
-    """Rows that were not written, by their positions in the table (`table.take(failure.rows)`), and why."""
-
-    rows: NDArray[np.int64]
-    topic: str | None
-    partition: int | None
-    error: KafkaSinkError
-
-
 @dataclass(eq=False)
 class TableResult:
     """The rows of one send_table() that were written, by topic and partition, and those that failed.
@@ -85,7 +76,7 @@ class TableResult:
     rows_failed: int = 0
     partitions: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
     """What was written, by topic and partition."""
-    failures: list[TableFailure] = field(default_factory=list)
+    failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
     """False: reading stopped early, because more than failed_rows_max rows had failed or because of an exception."""
 
@@ -235,13 +226,13 @@ class TableSender:
                 self._send(batch.slice(0, half), first)
                 self._send(batch.slice(half), first + half)
             else:
-                self._add_failure(TableFailure(np.array([first]), self._plan.fixed_topic, None, error))
+                self._add_failure(FailedRows(np.array([first]), error, self._plan.fixed_topic))
             return
         except DataError as error:  # of a column's type, so it holds for each row
             if self._is_first_call:
                 raise
             rows = np.arange(first, first + batch.num_rows)
-            self._add_failure(TableFailure(rows, self._plan.fixed_topic, None, error))
+            self._add_failure(FailedRows(rows, error, self._plan.fixed_topic))
             return
         self._warn_of_seconds(batch)
         self._request_topics(parts)
@@ -296,9 +287,9 @@ class TableSender:
 
     def _fail_rows(self, part: TopicRows, first: int, error: KafkaSinkError) -> None:
         rows = np.arange(part.columns.num_rows) if part.rows is None else part.rows
-        self._add_failure(TableFailure(first + rows, part.topic, None, error))
+        self._add_failure(FailedRows(first + rows, error, part.topic))
 
-    def _add_failure(self, failure: TableFailure) -> None:
+    def _add_failure(self, failure: FailedRows) -> None:
         self.result.failures.append(failure)
         self.result.rows_failed += len(failure.rows)
 
@@ -325,7 +316,7 @@ class TableSender:
         self.result.rows_written += outcome.rows_written
         for failure in outcome.failures:
             rows = failure.rows if call.rows is None else call.rows[failure.rows]
-            self._add_failure(TableFailure(call.first + rows, call.topic, failure.partition, failure.error))
+            self._add_failure(replace(failure, rows=call.first + rows))
         return outcome.rows_written + outcome.rows_failed
 
 

@@ -9,7 +9,6 @@ more of the deltas).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,16 +39,12 @@ _LAST_YEAR = 292_278_994
 _ATTRIBUTES_BYTES = 1
 
 
-class InvalidRows(NamedTuple):
-    """Rows that no broker would take, and why."""
+def invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
+    """Find the rows that must not be encoded, since no broker would take them.
 
-    rows: NDArray[np.int64]
-    reason: str
-
-
-def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
-    """The rows that must not be encoded. Positions ascend within each reason; a row may have several."""
-    found: list[InvalidRows] = []
+    Return the ascending row indices of each reason that some have; a row may have several.
+    """
+    found: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
         times = numbers_of(one_array(columns.timestamp))
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
@@ -59,15 +54,15 @@ def invalid_rows(columns: RecordColumns) -> list[InvalidRows]:
                 (early, "the timestamp is before 1970"),
                 (late, f"the timestamp is after the year {_LAST_YEAR:,}"),
             )
-            found += [InvalidRows(np.nonzero(wrong)[0], reason) for wrong, reason in reasons if wrong.any()]
+            found.update((reason, np.nonzero(wrong)[0]) for wrong, reason in reasons if wrong.any())
     if columns.headers is not None:
         bad = _over_chunks(columns.headers, rows_with_bad_headers)
         if len(bad):
-            found.append(InvalidRows(bad, "a header has no key"))
+            found["a header has no key"] = bad
     if columns.memory_nbytes > JOINED_BYTES_MAX:
         too_large = np.nonzero(record_size_bounds(columns) > JOINED_BYTES_MAX)[0]
         if len(too_large):
-            found.append(InvalidRows(too_large, "the record is larger than 2 GiB, more than a batch can hold"))
+            found["the record is larger than 2 GiB, more than a batch can hold"] = too_large
     return found
 
 

@@ -35,9 +35,9 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.producer.calls import Shares
+from spark_kafka_sink.producer.calls import FailedRows, Shares
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.results import ColumnsResult, RowFailures, written_ranges
+from spark_kafka_sink.producer.results import ColumnsResult, written_ranges
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import LIKELY_SECONDS_MESSAGE, RecordColumns, find_likely_seconds
 from spark_kafka_sink.records.topic_rows import TopicRows
@@ -232,7 +232,7 @@ class Writing:
             stored, count, failures = result.stored, result.rows_written, result.failures
         except KafkaSinkError as error:
             every_row = np.arange(rows.columns.num_rows, dtype=np.int64)
-            stored, count, failures = (), 0, (RowFailures(rows=every_row, partition=None, error=error),)
+            stored, count, failures = (), 0, (FailedRows(every_row, error, rows.topic),)
         written_bytes = rows.columns.payload_nbytes
         for failure in failures:
             failed = rows.columns.take(failure.rows)
@@ -251,7 +251,7 @@ class Writing:
         self._counts.rows += count
         self._counts.bytes += written_bytes
 
-    def _failed(self, waiting: _Waiting, failed: RecordColumns, failure: RowFailures) -> None:
+    def _failed(self, waiting: _Waiting, failed: RecordColumns, failure: FailedRows) -> None:
         error = failure.error
         dead_letter_topic = self.options.dead_letter_topic
         if waiting.is_dead_letter:
@@ -283,7 +283,7 @@ class Writing:
         self._failures.add(waiting.rows.topic, failure.partition, error, failed)
 
 
-def _partitions_of(rows: TopicRows, failure: RowFailures) -> int | pa.Array | None:
+def _partitions_of(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
     """The partition of the rows, or else the partitions that they name themselves."""
     if failure.partition is not None or rows.partition is None:
         return failure.partition

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import FailedRows, Share
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.results import RecordMetadata
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -46,7 +46,7 @@ def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
 
 
 def failed(one: Sent, error: KafkaSinkError) -> None:
-    one.call.failed(np.zeros(1, np.int64), 3, error)
+    one.call.failed(FailedRows(np.zeros(1, np.int64), error, "t", 3))
 
 
 def test_an_outcome_that_came_before_the_first_look_is_there() -> None:
@@ -177,7 +177,7 @@ def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_w
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
     call.stored(np.array([3, 1, 4]), [Share(1, 3, 7, 50, -1)], 2)
-    call.failed(np.array([0, 5]), None, no, {1: gone})
+    call.failed(FailedRows(np.array([0, 5]), no, "t"), {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
     assert [str(futures[row].exception(0)) for row in (0, 5)] == ["no", "gone"]
@@ -195,7 +195,7 @@ def test_a_call_s_future_is_done_and_its_other_callbacks_run_when_one_raises(rai
 
     call.add_done_callback(end_all)
     call.add_done_callback(seen.append)
-    call.failed(np.arange(3), 0, DeliveryError("no"))
+    call.failed(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
     assert seen == [call]
     assert call.result(0).rows_failed == 3
 
@@ -251,7 +251,7 @@ def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: py
     call = ColumnsFuture("t", 3)
     interrupted_once(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        call.failed(np.arange(3), 0, DeliveryError("no"))
+        call.failed(FailedRows(np.arange(3), DeliveryError("no"), "t", 0))
 
 
 @pytest.mark.parametrize("raised", MORE_THAN_EXCEPTIONS)

@@ -9,9 +9,9 @@ import pytest
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import (
-    BadRows,
     ensure_named,
     rows_of_columns,
     without_their_partition,
@@ -35,7 +35,7 @@ def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SN
     return errors_by_row(without_their_partition(TOPIC, rows, snapshot, asked))
 
 
-def errors_by_row(found: list[BadRows]) -> dict[int, str]:
+def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
     return {row: str(bad.error) for bad in found for row in bad.rows.tolist()}
 
 

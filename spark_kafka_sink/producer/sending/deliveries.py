@@ -29,6 +29,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import StoredRows
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
@@ -282,7 +283,8 @@ def fail_futures(
     batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
 ) -> None:
     """Hand the rows of a failed batch to their calls; `by_record` has the records that the broker named (rule 6)."""
+    topic, partition = batch.topic_partition
     for call, rows, first_index in batch.rows_by_call():
         numbers = {index - first_index: reason for index, reason in (by_record or {}).items()}
         named = {number: reason for number, reason in numbers.items() if 0 <= number < len(rows)}
-        by_itself(call.failed, rows, batch.topic_partition.partition, error, named)
+        by_itself(call.failed, FailedRows(rows, error, topic, partition), named)

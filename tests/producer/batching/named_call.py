@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.calls import Call, Shares
+from spark_kafka_sink.producer.calls import Call, FailedRows, Shares
 from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
@@ -36,13 +36,7 @@ class NamedCall:
     def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
         pass
 
-    def failed(
-        self,
-        rows: NDArray[np.int64],
-        partition: int | None,
-        error: KafkaSinkError,
-        named: Mapping[int, KafkaSinkError] | None = None,
-    ) -> None:
+    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] | None = None) -> None:
         pass
 
 

@@ -21,6 +21,7 @@ from spark_kafka_sink.producer.batching.grouping import group
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, StagedRows, chunks
+from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.records.columns import RecordColumns
@@ -75,7 +76,7 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
     assert stage.entries[1] is between
     for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
         assert not any(future.done() for future in futures)
-        rows.call.failed(rows.rows, None, DeliveryError("no"))
+        rows.call.failed(FailedRows(rows.rows, DeliveryError("no"), "t"))
         assert all(future.done() for future in futures)
     assert (stage.bytes, stage.unplaced_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
     assert 1_800 < stage.fullest_bytes < 1_900
@@ -349,7 +350,7 @@ def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> No
     assert found == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
     assert all(batch.done and batch.error is error for batch in batches)
     ((call, rows, _),) = batches[3].rows_by_call()
-    call.failed(rows, 5, error)
+    call.failed(FailedRows(rows, error, "t", 5))
     assert [future.done() for future in futures] == [True, False, True]
     assert str(batches[2].topic_partition) == "t"
 
