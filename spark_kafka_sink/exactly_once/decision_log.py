@@ -104,7 +104,7 @@ class _Progress:
     def take(self, stored: StoredBatch, key: bytes | None) -> None:
         header = stored.header
         try:
-            batch = stored.decoded()
+            batch = stored.decode()
         except DecodeError as error:  # brokers take what is a thousand times as large when it is unpacked
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             by = header.producer_id if header.transactional else NO_PRODUCER_ID.producer_id

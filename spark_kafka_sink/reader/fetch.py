@@ -1,4 +1,4 @@
-"""Fetch: the records of partitions, each from an offset on."""
+"""Fetch: fetch the records of a topic's partitions, each from an offset."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
 from spark_kafka_sink.words import placed
 
-FETCH_BYTES_MAX = 50 * 1024 * 1024
-PARTITION_BYTES_MAX = 8 * 1024 * 1024
-FETCH_WAIT_MS_MAX = 500
+MAX_FETCH_BYTES = 50 * 1024 * 1024
+MAX_PARTITION_BYTES = 8 * 1024 * 1024
+MAX_FETCH_WAIT_MS = 500
 
-_NAME_VERSIONS = VersionRange(FetchRequest.VERSIONS.min, 12)
-"""The versions in which a topic has a name. Later versions have topic ids alone."""
+_VERSIONS_WITH_TOPIC_NAMES = VersionRange(FetchRequest.VERSIONS.min, 12)
+"""The versions that contain topic names; later versions contain topic ids only."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fetch(Request[FetchResponse]):
-    """Its keys are the partitions. `isolation`: as in the protocol, 0 for read_uncommitted and 1 for read_committed."""
+    """Fetch records. The keys are partition numbers. `isolation`: 0 for read_uncommitted, 1 for read_committed."""
 
     api_key = ApiKey.FETCH
     action = "fetch its records"
@@ -41,9 +41,9 @@ class Fetch(Request[FetchResponse]):
     offsets: Mapping[int, int]
     """The offset to fetch from, by partition."""
     isolation: int
-    max_wait_ms: int = FETCH_WAIT_MS_MAX
+    max_wait_ms: int = MAX_FETCH_WAIT_MS
     """How long the broker may delay its response while there are no records."""
-    max_bytes: int = FETCH_BYTES_MAX
+    max_bytes: int = MAX_FETCH_BYTES
     """The limit of each response."""
 
     @property
@@ -58,11 +58,11 @@ class Fetch(Request[FetchResponse]):
 
     @property
     def versions(self) -> VersionRange | None:
-        return _NAME_VERSIONS if self.topic_id == NO_TOPIC_ID else None
+        return _VERSIONS_WITH_TOPIC_NAMES if self.topic_id == NO_TOPIC_ID else None
 
     def message(self, version: int) -> FetchRequest:
         partitions = [
-            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX)
+            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=MAX_PARTITION_BYTES)
             for partition, offset in self.offsets.items()
         ]
         return FetchRequest(
@@ -91,9 +91,9 @@ class Fetch(Request[FetchResponse]):
 
     def rejected(self, responses: Mapping[str, FetchResponse]) -> BrokerError | None:
         """Return the error of the first partition whose final response rejects the request."""
-        read = {id(response): self.classify_keys(response) for response in _distinct(responses)}
+        parsed = {id(response): self.classify_keys(response) for response in _distinct(responses)}
         for key, response in responses.items():
-            classification = read[id(response)][key]
+            classification = parsed[id(response)][key]
             if classification.verdict is not Verdict.DONE:
                 return self.rejection(key, classification)
         return None
@@ -103,7 +103,7 @@ class Fetch(Request[FetchResponse]):
 
 
 def _distinct(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:
-    """Return each response once: a leader's response is about all its partitions."""
+    """Return each response once. The response of a leader occurs once for each of its partitions."""
     return list({id(response): response for response in responses.values()}.values())
 
 

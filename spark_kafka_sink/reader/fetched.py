@@ -1,12 +1,12 @@
-"""From the bytes of a fetch to the rows that a consumer may see, a part of them at a time: pure.
+"""Decodes fetched record batches into the rows that a consumer may see, without IO.
 
-Three things in a log are hidden from readers: control batches, which mark the end of a transaction; for read_committed
-the batches of transactions that were aborted; and rows outside of what was asked for, because brokers send whole
-batches. For read_committed a broker sends, with the batches, the aborted transactions among them: producer id and
-first offset. From that offset on, the producer's transactional batches are hidden until its abort marker.
+Not all records in a log are visible: control batches, which mark the end of a transaction; with read_committed, batches
+of aborted transactions; and records outside of the requested offsets, because brokers return whole batches. With
+read_committed, a broker returns the aborted transactions of the fetched range with their producer ids and first
+offsets. From its first offset on, the producer's transactional batches are hidden until its abort marker.
 
-A fetch of some kilobytes can be gigabytes of rows. So batches are decoded one by one, each within BATCH_BYTES_MAX, and
-rows are handed out as soon as PART_BYTES of them are there.
+A fetch of a few kilobytes can contain gigabytes of rows. Batches are therefore decoded one at a time, each within
+MAX_BATCH_BYTES, and rows are returned in parts of about PART_BYTES.
 """
 
 from __future__ import annotations
@@ -38,36 +38,38 @@ ROWS_SCHEMA = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""The columns of Spark's Kafka source. As there, a record without headers has a null, and 0 in timestampType is
-CreateTime, 1 LogAppendTime."""
+"""The columns of Spark's Kafka source: `headers` is null for a record without headers, and `timestampType` is 0 for
+CreateTime and 1 for LogAppendTime."""
 
-BATCH_BYTES_MAX = 128 << 20
-"""What decoding one batch may take. Brokers take batches of a megabyte by default, mostly compressed."""
+MAX_BATCH_BYTES = 128 << 20
+"""The memory limit for decoding one batch. Brokers accept batches of one megabyte by default, usually compressed."""
 
 PART_BYTES = 16 << 20
 
 TIMES_MS = (-62_135_596_800_000, 253_402_300_799_999)
-"""The first millisecond of the year 1 and the last of the year 9999: no other time can be shown."""
+"""The first millisecond of the year 1 and the last of the year 9999, the range of Python's and Spark's timestamps."""
 
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _ABORT_MARKER = 0
 
 
 class StoredBatch(NamedTuple):
-    """As it lies in the log: its records may be anything that a broker has taken."""
+    """A batch as it is stored in the log, not decoded."""
 
     header: BatchHeader
     data: memoryview
 
-    def decoded(self) -> DecodedBatch:
-        return DecodedBatch(self.header, decode_body(self.header, self.data[HEADER_BYTES:], bytes_max=BATCH_BYTES_MAX))
+    def decode(self) -> DecodedBatch:
+        return DecodedBatch(self.header, decode_body(self.header, self.data[HEADER_BYTES:], bytes_max=MAX_BATCH_BYTES))
 
 
 @dataclass(frozen=True)
 class FetchedRows:
+    """A part of the visible rows, and the offset to continue from."""
+
     rows: pa.Table
     next_offset: int
-    """Where to go on: after the last batch so far, whether its rows were visible or not."""
+    """The offset after the last decoded batch, whether its rows are visible or not."""
 
 
 def visible_rows(
@@ -79,27 +81,28 @@ def visible_rows(
     start: int,
     stop: int,
 ) -> Iterator[FetchedRows]:
-    """The visible rows with start <= offset < stop. `aborted` is what came with the records; None: show all.
+    """Yield the visible rows with start <= offset < stop, in parts.
 
-    The last part may have no rows; its `next_offset` counts all the same.
+    `aborted`: the aborted transactions in the response; None shows the rows of all transactions. The last part may have
+    no rows, but its `next_offset` is valid.
     """
     hidden: set[int] = set()
-    to_hide = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
-    heapq.heapify(to_hide)
+    aborted_from = [(transaction.first_offset, transaction.producer_id) for transaction in aborted or ()]
+    heapq.heapify(aborted_from)
     tables: list[pa.Table] = []
     size, next_offset = 0, start
-    for batch in map(StoredBatch.decoded, stored_batches(records)):
+    for batch in map(StoredBatch.decode, stored_batches(records)):
         header = batch.header
         next_offset = max(next_offset, header.last_offset + 1)
-        while to_hide and to_hide[0][0] <= header.last_offset:
-            hidden.add(heapq.heappop(to_hide)[1])
+        while aborted_from and aborted_from[0][0] <= header.last_offset:
+            hidden.add(heapq.heappop(aborted_from)[1])
         if header.control:
             if is_abort_marker(batch):
                 hidden.discard(header.producer_id)
         elif not (header.transactional and header.producer_id in hidden):
             tables.append(_rows(batch, topic, partition, start, stop))
             size += tables[-1].nbytes
-        del batch  # or it stays while the next one is decoded
+        del batch  # Free its memory before the next batch is decoded.
         if size >= PART_BYTES:
             yield FetchedRows(pa.concat_tables(tables), next_offset)
             size = 0
@@ -108,14 +111,14 @@ def visible_rows(
 
 
 def stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
-    """All batches as they are stored: control batches, and those of transactions that are open or were aborted, too."""
+    """Yield all batches, including control batches and batches of open or aborted transactions."""
     return starmap(StoredBatch, batches_in(records if records is not None else b""))
 
 
 def is_abort_marker(batch: DecodedBatch) -> bool:
-    """Whether a control batch says that its producer's transaction was aborted; else it was committed."""
+    """Return whether a control batch marks the abort of its producer's transaction, not its commit."""
     keys = batch.columns.column("key")
-    # A control batch may have lost its marker to compaction.
+    # Compaction may have removed the marker of a control batch.
     key = keys[0].as_py() if len(keys) else None
     if key is None:
         return False
@@ -126,9 +129,9 @@ def is_abort_marker(batch: DecodedBatch) -> bool:
 
 
 def _times(timestamps: pa.Array) -> pa.Array:
-    """A producer may have written any number: one that is no time becomes the nearest one that is."""
-    within = pc.min_element_wise(pc.max_element_wise(timestamps, TIMES_MS[0]), TIMES_MS[1])
-    return within.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+    """Convert timestamps in milliseconds. Producers may write any number, so values out of range are clamped."""
+    clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMES_MS[0]), TIMES_MS[1])
+    return clamped.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int) -> pa.Table:
@@ -138,7 +141,7 @@ def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int
         columns = columns.filter(pc.and_(pc.greater_equal(offset, start), pc.less(offset, stop)))
     count = columns.num_rows
     headers = columns.column("headers")
-    without = pc.equal(pc.list_value_length(headers), 0)
+    has_no_headers = pc.equal(pc.list_value_length(headers), 0)
     return pa.table(
         [
             columns.column("key"),
@@ -148,7 +151,7 @@ def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int
             columns.column("offset"),
             _times(columns.column("timestamp")),
             pa.repeat(pa.scalar(int(header.log_append_time), pa.int32()), count),
-            pc.if_else(without, pa.scalar(None, HEADERS_TYPE), headers),
+            pc.if_else(has_no_headers, pa.scalar(None, HEADERS_TYPE), headers),
         ],
         schema=ROWS_SCHEMA,
     )

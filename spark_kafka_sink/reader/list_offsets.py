@@ -1,4 +1,4 @@
-"""ListOffsets: the first or last offsets of partitions, or those of a time."""
+"""ListOffsets: look up the first or last offsets of partitions, or the offsets at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_sev
 from spark_kafka_sink.words import placed
 
 LATEST, EARLIEST = -1, -2
-"""In place of a timestamp."""
-_CONSUMER = -1  # in place of a replica's id
+"""Special values of the timestamp."""
+_CONSUMER = -1  # the replica id of clients
 
 
 @dataclass(frozen=True, eq=False)
 class ListOffsets(Request[ListOffsetsResponse]):
-    """Its keys are the partitions. `isolation`: as in the protocol, 0 for read_uncommitted and 1 for read_committed."""
+    """Look up offsets. The keys are partition numbers. `isolation`: 0 for read_uncommitted, 1 for read_committed."""
 
     api_key = ApiKey.LIST_OFFSETS
     action = "list its offsets"
@@ -44,11 +44,13 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return replace(self, partitions=[int(key) for key in keys])
 
     def message(self, version: int) -> ListOffsetsRequest:
-        wanted = [ListOffsetsPartition(partition_index=each, timestamp=self.timestamp) for each in self.partitions]
+        partitions = [
+            ListOffsetsPartition(partition_index=partition, timestamp=self.timestamp) for partition in self.partitions
+        ]
         return ListOffsetsRequest(
             replica_id=_CONSUMER,
             isolation_level=self.isolation,
-            topics=[ListOffsetsTopic(name=self.topic, partitions=wanted)],
+            topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)],
         )
 
     def classify(self, response: ListOffsetsResponse) -> Classification:
@@ -58,18 +60,18 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return {str(row.partition_index): self.classify_code(row.error_code) for row in _rows(response)}
 
     def offsets(self, responses: Mapping[str, ListOffsetsResponse]) -> dict[int, int]:
-        """Return the offset of each partition, given its final response. BrokerError if one was rejected."""
-        # A response is about many partitions: it is read once.
+        """Return the offset of each partition, given the final responses. Raise BrokerError if one was rejected."""
+        # A response is about many partitions, and occurs once for each: parse it only once.
         distinct = {id(response): response for response in responses.values()}
-        read = {key: {str(row.partition_index): row for row in _rows(each)} for key, each in distinct.items()}
-        found: dict[int, int] = {}
+        parsed = {key: {str(row.partition_index): row for row in _rows(response)} for key, response in distinct.items()}
+        offsets: dict[int, int] = {}
         for key, response in responses.items():
-            row = read[id(response)][key]
+            row = parsed[id(response)][key]
             classification = self.classify_code(row.error_code)
             if classification.verdict is not Verdict.DONE:
                 raise self.rejection(key, classification)
-            found[row.partition_index] = row.offset
-        return found
+            offsets[row.partition_index] = row.offset
+        return offsets
 
     def subject(self, key: str) -> str:
         return placed(self.topic, int(key))

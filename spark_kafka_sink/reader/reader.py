@@ -1,8 +1,7 @@
-"""TopicReader: what stands in a topic now, as columns. It reads up to the ends found at the start, and stops; only
-where it is asked to `follow` it goes on.
+"""TopicReader: reads the current contents of a topic as Arrow tables, up to the end offsets at the start of the call.
 
-It is no consumer: no group, no position that is remembered. It is for looking at what was written: in tests, by
-`pykafka cat`, for decisions that are kept in a topic. All happens in the calling thread.
+It is not a consumer: it has no group and commits no offsets. Tests, `pykafka cat` and the decision log read with it.
+All work is done on the calling thread.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse, FetchResponsePartitionData
-from spark_kafka_sink.reader.fetch import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, Fetch
+from spark_kafka_sink.reader.fetch import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, Fetch
 from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_batches, visible_rows
 from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -32,19 +31,18 @@ from spark_kafka_sink.words import placed
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 
-READ_BYTES_MAX = 512 * 1024 * 1024
-"""One table has at most this many bytes of rows, unless the caller says otherwise."""
-
+MAX_READ_BYTES = 512 * 1024 * 1024
+"""The default limit of `TopicReader.read`."""
 
 PartT = TypeVar("PartT")
 _Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iterator[tuple[PartT, int]]]"
-"""Of a topic, what was fetched, from an offset, below another one."""
+"""Converts fetched data of a topic, from a first offset to an end offset, to parts with the offsets after them."""
 
 
 class TopicReader(Closing):
-    """A context manager. `timeout_ms`: an error if nothing at all comes forward for so long.
+    """A context manager.
 
-    `client`: one that the caller has, and closes.
+    `timeout_ms`: how long a call may make no progress. `client`: a client that the caller owns and closes.
     """
 
     def __init__(
@@ -57,33 +55,33 @@ class TopicReader(Closing):
         client: BlockingClient | None = None,
     ) -> None:
         if isolation not in ISOLATION_LEVELS:
-            raise ConfigurationError(f"isolation is {isolation!r}, but must be one of {', '.join(ISOLATION_LEVELS)}")
+            raise ConfigurationError(f"isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}")
         self._isolation = ISOLATION_LEVELS[isolation]
         self._backoff_ms = config.retry_backoff_ms
-        self._closes = client is None
+        self._owns_client = client is None
         self._client = client or BlockingClient(config, timeout_ms=timeout_ms, system=system)
 
     def close(self) -> None:
-        if self._closes:
+        if self._owns_client:
             self._client.close()
 
     def partitions(self, topic: str) -> list[int]:
-        """The topic's partitions; BrokerError if it does not exist or may not be read."""
+        """Return the topic's partitions. Raise BrokerError if it does not exist or the user may not describe it."""
         return [partition.index for partition in self._client.topic(topic, fresh=True).partitions]
 
     def beginning_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        return self._list_offsets(topic, self._chosen(topic, partitions), EARLIEST)
+        return self._list_offsets(topic, self._select_partitions(topic, partitions), EARLIEST)
 
     def end_offsets(self, topic: str, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """The offsets after the last record; for read_committed, of the first record of an open transaction."""
-        return self._list_offsets(topic, self._chosen(topic, partitions), LATEST)
+        """Return the offsets after the last records. With read_committed, these are the last stable offsets."""
+        return self._list_offsets(topic, self._select_partitions(topic, partitions), LATEST)
 
     def offsets_at(self, topic: str, timestamp_ms: int, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """The first offsets whose records have this timestamp or a later one; the ends where there are none."""
-        chosen = self._chosen(topic, partitions)
-        ends = self._list_offsets(topic, chosen, LATEST)
-        found = self._list_offsets(topic, chosen, timestamp_ms)
-        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in found.items()}
+        """Return the first offsets with this timestamp or a later one; the end offset if a partition has none."""
+        selected = self._select_partitions(topic, partitions)
+        ends = self._list_offsets(topic, selected, LATEST)
+        offsets = self._list_offsets(topic, selected, timestamp_ms)
+        return {partition: offset if offset >= 0 else ends[partition] for partition, offset in offsets.items()}
 
     def read(
         self,
@@ -92,20 +90,20 @@ class TopicReader(Closing):
         partitions: Iterable[int] | None = None,
         start: Mapping[int, int] | None = None,
         stop: Mapping[int, int] | None = None,
-        bytes_max: int = READ_BYTES_MAX,
+        max_bytes: int = MAX_READ_BYTES,
     ) -> pa.Table:
-        """All rows, by partition and offset, in the columns of Spark's Kafka source.
+        """Return all rows by partition and offset, in the columns of Spark's Kafka source.
 
-        DataError, if they take more than `bytes_max` in memory.
+        Raise DataError if they take more than `max_bytes` of memory.
         """
         tables: list[pa.Table] = []
         size = 0
         for table in self.batches(topic, partitions=partitions, start=start, stop=stop):
             size += table.nbytes
-            if size > bytes_max:
+            if size > max_bytes:
                 raise DataError(
-                    f"{placed(topic)} has more than {bytes_max} bytes of rows: raise bytes_max, or read a part of it "
-                    "(pykafka cat reads any topic)"
+                    f"{placed(topic)} has more than {max_bytes} bytes of rows. Increase max_bytes, or read fewer "
+                    "partitions or offsets; `pykafka cat` reads topics of any size."
                 )
             tables.append(table)
         tables.sort(key=lambda table: table.column("partition")[0].as_py())
@@ -120,93 +118,97 @@ class TopicReader(Closing):
         stop: Mapping[int, int] | None = None,
         follow: bool = False,
     ) -> Iterator[pa.Table]:
-        """Rows as they come, each table of one partition. Where `start` or `stop` names no offset for a
-        partition, that is its first one, or its end, at this moment. `follow`: there is no end."""
-        chosen = self._chosen(topic, partitions)
-        present_ends = dict.fromkeys(chosen, LONG_MAX) if follow else self._list_offsets(topic, chosen, LATEST)
-        ends = {**present_ends, **_among(stop, chosen)}
-        positions = {**self._list_offsets(topic, chosen, EARLIEST), **_among(start, chosen)}
-        for rows in self._fetched(self._fetching(topic, positions, ends, self._visible), follow=follow):
+        """Yield tables of rows as they are fetched, each of one partition.
+
+        `start` and `stop` default to the current first and end offset of each partition. `follow`: continue without an
+        end.
+        """
+        selected = self._select_partitions(topic, partitions)
+        current_ends = dict.fromkeys(selected, LONG_MAX) if follow else self._list_offsets(topic, selected, LATEST)
+        ends = {**current_ends, **_filter_partitions(stop, selected)}
+        positions = {**self._list_offsets(topic, selected, EARLIEST), **_filter_partitions(start, selected)}
+        for rows in self._fetch_all(self._new_progress(topic, positions, ends, self._to_visible_rows), follow=follow):
             if rows.num_rows:
                 yield rows
 
     def fetch_ahead(self, topic: str, partition: int, start: int) -> Call[FetchResponse]:
-        """Send a fetch from this offset and do not wait. `stored` takes the call once the end is known, or the caller
-        must `abandon` it."""
-        fetching = self._fetching(topic, {partition: start}, {partition: LONG_MAX}, _as_stored)
-        return self._begin(self._next_fetch(fetching, max_wait_ms=0))
+        """Send a fetch from this offset without waiting. The caller must pass the call to `stored`, or `abandon` it."""
+        progress = self._new_progress(topic, {partition: start}, {partition: LONG_MAX}, _to_stored_batches)
+        return self._begin(self._next_fetch(progress, max_wait_ms=0))
 
     def abandon(self, ahead: Call[FetchResponse]) -> None:
-        """End a fetch that is not needed any more."""
+        """Abandon a call of `fetch_ahead`."""
         self._client.abandon(ahead)
 
     def stored(
         self, topic: str, partition: int, *, start: int, stop: int, ahead: Call[FetchResponse] | None = None
     ) -> Iterator[StoredBatch]:
-        """The batches of a partition as they are stored, with control batches and whatever the isolation says.
+        """Yield a partition's batches as they are stored, including control batches, whatever the isolation level is.
 
-        `ahead`: a fetch from `start` that was sent before the end was known. If it has failed it is repeated.
+        `ahead`: the result of `fetch_ahead` from `start`. If that fetch failed, it is sent again.
         """
-        fetching = self._fetching(topic, {partition: start}, {partition: stop}, _as_stored)
+        progress = self._new_progress(topic, {partition: start}, {partition: stop}, _to_stored_batches)
         if ahead is not None:
-            fetch = fetching.fetch([partition])
+            fetch = progress.fetch([partition])
             if self._finish(ahead) is None and fetch.rejected(ahead.responses) is None:
-                yield from fetching.take(fetch.fetched(ahead.responses))
-        yield from self._fetched(fetching, follow=False)
+                yield from progress.unpack(fetch.fetched(ahead.responses))
+        yield from self._fetch_all(progress, follow=False)
 
-    # --- parts
+    # --- helpers
 
-    def _fetching(
+    def _new_progress(
         self, topic: str, positions: dict[int, int], ends: dict[int, int], unpack: _Unpack[PartT]
-    ) -> _Fetching[PartT]:
-        return _Fetching(topic, self._client.topic(topic).topic_id, self._isolation, positions, ends, unpack)
+    ) -> _FetchProgress[PartT]:
+        return _FetchProgress(topic, self._client.topic(topic).topic_id, self._isolation, positions, ends, unpack)
 
-    def _fetched(self, fetching: _Fetching[PartT], *, follow: bool) -> Iterator[PartT]:
-        """Fetch in rounds. No fetch is in flight while the caller uses the parts, so that a slow caller does not look
-        like a silent broker."""
-        deadline = self._client.deadline(f"records of {placed(fetching.topic)}")
-        while fetching.pending:
-            before = dict(fetching.positions)
-            fetch = self._next_fetch(fetching)
+    def _fetch_all(self, progress: _FetchProgress[PartT], *, follow: bool) -> Iterator[PartT]:
+        """Fetch in rounds until all ends are reached.
+
+        No fetch is in flight while the caller processes a part, so that a slow caller does not look like an
+        unresponsive broker.
+        """
+        deadline = self._client.deadline(f"records of {placed(progress.topic)}")
+        while progress.pending:
+            before = dict(progress.positions)
+            fetch = self._next_fetch(progress)
             call = self._begin(fetch)
             failure = self._finish(call)
-            yield from fetching.take(fetch.fetched(call.responses))
+            yield from progress.unpack(fetch.fetched(call.responses))
             rejection = fetch.rejected(call.responses)
             if rejection is not None:
                 raise rejection
-            if fetching.positions != before or (follow and fetch.offsets and failure is None):
+            if progress.positions != before or (follow and fetch.offsets and failure is None):
                 deadline.extend()
-            elif fetching.pending:
+            elif progress.pending:
                 self._client.metadata.request_update()
                 deadline.wait(failure, self._backoff_ms)
 
-    def _next_fetch(self, fetching: _Fetching[PartT], max_wait_ms: int = FETCH_WAIT_MS_MAX) -> Fetch:
-        """Return the fetch of one round, about all pending partitions that have leaders."""
-        topic = fetching.topic
-        self._client.topic(topic)  # it may have been deleted meanwhile
-        if self._client.metadata.snapshot.topic_id(topic) not in (None, fetching.topic_id):
+    def _next_fetch(self, progress: _FetchProgress[PartT], max_wait_ms: int = MAX_FETCH_WAIT_MS) -> Fetch:
+        """Return the fetch of one round, for all pending partitions that have leaders."""
+        topic = progress.topic
+        self._client.topic(topic)  # Fails if the topic was deleted.
+        if self._client.metadata.snapshot.topic_id(topic) not in (None, progress.topic_id):
             # The positions are offsets of the deleted topic.
-            context = f"{placed(topic)} was deleted and created again while it was read"
+            context = f"{placed(topic)} was deleted and recreated while it was being read"
             raise build_broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
-        leaders = {partition: self._client.leader(topic, partition) for partition in fetching.pending}
-        led = [partition for partition, leader in leaders.items() if leader is not None]
-        # The responses of a round are in memory at the same time.
-        return fetching.fetch(led, max_wait_ms, FETCH_BYTES_MAX // max(1, len({*leaders.values()} - {None})))
+        leaders = {partition: self._client.leader(topic, partition) for partition in progress.pending}
+        fetchable = [partition for partition, leader in leaders.items() if leader is not None]
+        # All responses of a round are in memory at the same time.
+        return progress.fetch(fetchable, max_wait_ms, MAX_FETCH_BYTES // max(1, len({*leaders.values()} - {None})))
 
     def _begin(self, fetch: Fetch) -> Call[FetchResponse]:
-        """Send a fetch to each leader, once: the next round has other offsets."""
+        """Send a fetch to each leader. It is not retried, because the next round has other offsets."""
         return self._client.begin([fetch], retries=False)
 
     def _finish(self, call: Call[FetchResponse]) -> NetworkError | BrokerError | None:
-        """Wait for each response, or until its broker is lost or unresponsive. Return the first failure that may be
-        temporary."""
+        """Wait for all responses. Return the first failure that may be temporary, such as an unresponsive broker."""
         try:
             self._client.finish(call, timeout_ms=float("inf"))
         except (NetworkError, BrokerError) as error:
             return error
         return None
 
-    def _visible(
+    def _to_visible_rows(
         self, topic: str, data: FetchResponsePartitionData, start: int, stop: int
     ) -> Iterator[tuple[pa.Table, int]]:
         aborted = data.aborted_transactions if self._isolation else None
@@ -214,17 +216,18 @@ class TopicReader(Closing):
         for part in visible_rows(_records(data), aborted, topic=topic, partition=partition, start=start, stop=stop):
             yield part.rows, part.next_offset
 
-    def _chosen(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
+    def _select_partitions(self, topic: str, partitions: Iterable[int] | None) -> list[int]:
+        """Return the sorted partitions, all by default. Raise InvalidRecordError if the topic does not have one."""
         if partitions is None:
             return self.partitions(topic)
-        chosen = sorted(set(partitions))
-        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(chosen):
-            return chosen
+        selected = sorted(set(partitions))
+        if {partition.index for partition in self._client.topic(topic).partitions}.issuperset(selected):
+            return selected
         known = self.partitions(topic)
-        unknown = [partition for partition in chosen if partition not in known]
+        unknown = [partition for partition in selected if partition not in known]
         if unknown:
             raise InvalidRecordError(f"{placed(topic)} has the partitions {known}, but not {unknown}")
-        return chosen
+        return selected
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:
         self._client.topic(topic)
@@ -232,10 +235,10 @@ class TopicReader(Closing):
         return request.offsets(self._client.send_all([request]))
 
 
-class _Fetching(Generic[PartT]):
-    """Where the reading of one topic stands. `positions` and `ends` are offsets by partition.
+class _FetchProgress(Generic[PartT]):
+    """The progress of reading one topic: `positions` and `ends` are offsets by partition.
 
-    `unpack` makes parts of what was fetched, each with the offset where to go on behind it.
+    `unpack` converts fetched data to parts, each with the offset after it.
     """
 
     def __init__(
@@ -259,17 +262,17 @@ class _Fetching(Generic[PartT]):
         return [partition for partition, end in self._ends.items() if self.positions[partition] < end]
 
     def fetch(
-        self, partitions: Iterable[int], max_wait_ms: int = FETCH_WAIT_MS_MAX, max_bytes: int = FETCH_BYTES_MAX
+        self, partitions: Iterable[int], max_wait_ms: int = MAX_FETCH_WAIT_MS, max_bytes: int = MAX_FETCH_BYTES
     ) -> Fetch:
         offsets = {partition: self.positions[partition] for partition in partitions}
         return Fetch(self.topic, self.topic_id, offsets, self._isolation, max_wait_ms, max_bytes)
 
-    def take(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[PartT]:
-        """Unpack the data of partitions part by part, and move their positions on."""
+    def unpack(self, fetched: Iterable[FetchResponsePartitionData]) -> Iterator[PartT]:
+        """Unpack fetched data part by part, and advance the positions."""
         for data in fetched:
-            yield from self._rows(data)
+            yield from self._unpack_partition(data)
 
-    def _rows(self, data: FetchResponsePartitionData) -> Iterator[PartT]:
+    def _unpack_partition(self, data: FetchResponsePartitionData) -> Iterator[PartT]:
         partition = data.partition_index
         start, stop = self.positions[partition], self._ends[partition]
         for part, next_offset in self._unpack(self.topic, data, start, stop):
@@ -277,10 +280,10 @@ class _Fetching(Generic[PartT]):
             yield part
 
 
-def _as_stored(
+def _to_stored_batches(
     topic: str, data: FetchResponsePartitionData, start: int, stop: int
 ) -> Iterator[tuple[StoredBatch, int]]:
-    """Brokers send whole batches: the first may begin before `start`, and what ends before it was read before."""
+    """Yield the batches that overlap the range. Brokers send whole batches, so the first may begin before `start`."""
     for batch in stored_batches(_records(data)):
         if batch.header.last_offset >= start and batch.header.base_offset < stop:
             yield batch, batch.header.last_offset + 1
@@ -288,7 +291,7 @@ def _as_stored(
 
 def _records(data: FetchResponsePartitionData) -> memoryview | bytes | None:
     assert not isinstance(data.records, list | tuple)
-    return data.records  # type: ignore[return-value]  # segments are for writing only
+    return data.records  # type: ignore[return-value]  # A list of segments is for writing only.
 
 
 def read_topic_table(
@@ -297,14 +300,14 @@ def read_topic_table(
     *,
     isolation: str = READ_COMMITTED,
     options: Mapping[str, object] | None = None,
-    bytes_max: int = READ_BYTES_MAX,
+    max_bytes: int = MAX_READ_BYTES,
     system: System | None = None,
 ) -> pa.Table:
-    """All that stands in a topic now. `options` are client and security options by their names."""
+    """Return the current rows of a topic. `options`: client and security options by name."""
     config = client_config({**(options or {}), "bootstrap.servers": bootstrap})
     with TopicReader(config, isolation=isolation, system=system) as reader:
-        return reader.read(topic, bytes_max=bytes_max)
+        return reader.read(topic, max_bytes=max_bytes)
 
 
-def _among(offsets: Mapping[int, int] | None, partitions: list[int]) -> dict[int, int]:
+def _filter_partitions(offsets: Mapping[int, int] | None, partitions: list[int]) -> dict[int, int]:
     return {partition: offset for partition, offset in (offsets or {}).items() if partition in partitions}

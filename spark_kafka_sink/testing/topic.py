@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from spark_kafka_sink.reader.reader import READ_BYTES_MAX, READ_COMMITTED, read_topic_table
+from spark_kafka_sink.reader.reader import MAX_READ_BYTES, READ_COMMITTED, read_topic_table
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class KafkaTopic:
         """For `df.write.format("pykafka").options(...)`: the topic, the address and what security asks for."""
         return {**spark_options(self.client_options), "topic": self.name}
 
-    def read(self, *, isolation: str = READ_COMMITTED, bytes_max: int = READ_BYTES_MAX) -> pa.Table:
+    def read(self, *, isolation: str = READ_COMMITTED, max_bytes: int = MAX_READ_BYTES) -> pa.Table:
         """All rows of the topic, in the columns that `read_topic` gives."""
         return read_topic_table(
             str(self.client_options["bootstrap.servers"]),
             self.name,
             isolation=isolation,
             options={name: value for name, value in self.client_options.items() if name != "bootstrap.servers"},
-            bytes_max=bytes_max,
+            max_bytes=max_bytes,
         )
 
 
@@ -44,12 +44,12 @@ def read_topic(
     *,
     isolation: str = READ_COMMITTED,
     options: Mapping[str, object] | None = None,
-    bytes_max: int = READ_BYTES_MAX,
+    max_bytes: int = MAX_READ_BYTES,
 ) -> pa.Table:
     """All that stands in a topic now, in the columns of Spark's Kafka source.
 
     key, value, topic, partition, offset, timestamp, timestampType, headers. `isolation` is read_committed or
     read_uncommitted; `options` are client options, such as those of security, by their names. A topic whose rows take
-    more than `bytes_max` in memory is a DataError.
+    more than `max_bytes` in memory is a DataError.
     """
-    return read_topic_table(bootstrap, topic, isolation=isolation, options=options, bytes_max=bytes_max)
+    return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)

@@ -254,7 +254,7 @@ def test_junk_of_others_stops_no_query(broker: EmbeddedBroker, value: bytes) -> 
 
 def append_bomb(broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few kilobytes that are more than readers take when they are unpacked."""
-    monkeypatch.setattr(fetched, "BATCH_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", 1 << 20)
     batch = log_writer._batch(Held(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
     broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).append(batch, wall_ms=1)
 

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.reader.fetch import FETCH_BYTES_MAX
+from spark_kafka_sink.reader.fetch import MAX_FETCH_BYTES
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
 from tests.client.answers import metadata_answer, topic
 from tests.fake_system import FakeSystem
@@ -128,7 +128,7 @@ def test_leaders_are_sent_their_fetches_at_the_same_time_and_share_the_bytes_of_
         assert rows(reader.read("t")) == [(0, 0, b"a"), (1, 0, b"b")]
     fetches = [broker.of(ApiKey.FETCH) for broker in cluster.brokers]
     assert [len(each) for each in fetches] == [1, 1]
-    assert [each[0].message.max_bytes for each in fetches] == [FETCH_BYTES_MAX // 2] * 2  # type: ignore[attr-defined]
+    assert [each[0].message.max_bytes for each in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
 
 
 def test_reads_other_partitions_while_the_broker_of_one_is_down() -> None:

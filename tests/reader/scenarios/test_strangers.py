@@ -67,7 +67,7 @@ def test_small_batches_come_together() -> None:
 
 
 def test_one_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "BATCH_BYTES_MAX", MEGABYTE)
+    monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", MEGABYTE)
     assert parts(bomb(0, MEGABYTE - 100)) == [(1, 1)]
     with pytest.raises(DecodeError, match="more than 1048576 bytes"):
         parts(bomb(0, MEGABYTE))
@@ -76,9 +76,9 @@ def test_one_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_that_is_larger_than_asked_for_is_an_error_in_words() -> None:
     log = Log([bomb(offset, MEGABYTE) for offset in range(10)])
     with Cluster(log).reader() as reader:
-        assert reader.read("t", bytes_max=11 * MEGABYTE).num_rows == 10
-        with pytest.raises(DataError, match="topic t has more than 5242880 bytes of rows: raise bytes_max"):
-            reader.read("t", bytes_max=5 * MEGABYTE)
+        assert reader.read("t", max_bytes=11 * MEGABYTE).num_rows == 10
+        with pytest.raises(DataError, match=r"topic t has more than 5242880 bytes of rows\. Increase max_bytes"):
+            reader.read("t", max_bytes=5 * MEGABYTE)
         assert sum(table.num_rows for table in reader.batches("t")) == 10
 
 
