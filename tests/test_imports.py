@@ -102,6 +102,7 @@ NOT_IN_A_WORKER = (
     "records.decoder",
     "reports",
     "sasl",
+    "spark.columns",
     "spark.exactly_once",
     "spark.options.delivery",
     "spark.options.parse",

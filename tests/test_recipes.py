@@ -53,7 +53,7 @@ import pyarrow as pa
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
 from spark_kafka_sink.exporters.prometheus import WriteCollector
 from spark_kafka_sink.reports.write_report import from_json
-from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import new_pool
 from spark_kafka_sink.spark.report import add_up

@@ -62,6 +62,11 @@ def written_ranges(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
     return {row[0]: OffsetRange(*row[1:]) for row in np.stack(columns, axis=1).tolist()}
 
 
+_MAX_SHARES = 1 << 16
+"""That many shares are summed up at a time. With thousands of partitions a call has about one row in each: to sum up
+the ranges of each call by itself costs as much as to send its rows."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsResult:
     """The rows of one send_columns() that were written, by partition, and those that failed.
@@ -97,3 +102,31 @@ class ColumnsResult:
                 f"{self.rows_failed} of {self.rows_written + self.rows_failed} rows were not written to topic "
                 f"{self.topic}. The first of them is row {int(first.rows[0])}: {first.error}"
             ) from first.error
+
+
+class WrittenRanges:
+    """The offset ranges of the results of many calls, by topic and partition."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, dict[int, OffsetRange]] = {}
+        self._shares: dict[str, list[Shares]] = {}  # by topic, not in _ranges yet
+        self._share_count = 0
+
+    def add(self, result: ColumnsResult) -> None:
+        self._shares.setdefault(result.topic, []).extend(result.stored)
+        self._share_count += sum(map(len, result.stored))
+        if self._share_count > _MAX_SHARES:
+            self._sum_up()
+
+    def by_topic(self) -> dict[str, dict[int, OffsetRange]]:
+        """Return the ranges of all results so far. Topics without a written row are left out."""
+        self._sum_up()
+        return self._ranges
+
+    def _sum_up(self) -> None:
+        for topic, shares in self._shares.items():
+            for partition, written in written_ranges(shares).items():
+                ranges = self._ranges.setdefault(topic, {})
+                ranges[partition] = ranges[partition] + written if partition in ranges else written
+        self._shares.clear()
+        self._share_count = 0

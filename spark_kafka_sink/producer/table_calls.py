@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
     import pyarrow as pa
     from typing_extensions import Unpack
 
+    from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.futures import ColumnsFuture
     from spark_kafka_sink.producer.tables import TableResult
     from spark_kafka_sink.producer.typed_options import TableOptions
@@ -24,6 +25,7 @@ class TableCalls:
     """What KafkaProducer inherits: its calls that take tables."""
 
     if TYPE_CHECKING:
+        config: ProducerConfig
 
         def send_columns(
             self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import pyarrow as pa
 
@@ -25,11 +25,11 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, formats_of
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, registry_of
 from spark_kafka_sink.option import option_table
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import named_partitions
 from spark_kafka_sink.producer.record import check_topic
-from spark_kafka_sink.producer.table_types import convert_column, decoded_type, known_type
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
-from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
+from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, decoded_type, known_type
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.words import cleaned
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
@@ -64,51 +64,11 @@ class Mapped:
     timestamp: str | None = None
 
 
-@dataclass(frozen=True)
-class TablePlan:
-    """Where in a batch each field stands, or what makes it. `topic` is the name of one, or a column's position."""
+class TablePlan(NamedTuple):
+    """How the batches of a table become rows: `conversion` is applied first, and `columns` then names its columns."""
 
-    topic: str | int
-    value: int | ColumnsEncoder
-    key: int | ColumnsEncoder | None
-    headers: int | None
-    partition: int | None
-    timestamp: int | None
-    fixed_partition: int | None
-    types: Mapping[int, pa.DataType]
-    """What columns are turned into first, by their positions."""
-
-    @property
-    def fixed_topic(self) -> str | None:
-        return self.topic if isinstance(self.topic, str) else None
-
-    def rows(self, batch: pa.RecordBatch) -> Iterator[TopicRows]:
-        """The rows of a batch, topic by topic."""
-        timestamp = (
-            None
-            if self.timestamp is None
-            else _timestamps(batch.column(self.timestamp), batch.schema.field(self.timestamp).name)
-        )
-        batch = self._in_known_types(batch)
-        columns = RecordColumns(
-            _bytes(batch, self.value),
-            None if self.key is None else _bytes(batch, self.key),
-            _column(batch, self.headers),
-            timestamp,
-        )
-        partition = _column(batch, self.partition)
-        if isinstance(self.topic, str):
-            yield TopicRows(self.topic, columns, partition)
-        elif batch.num_rows:
-            yield from by_topic(batch.column(self.topic), columns, partition)
-
-    def _in_known_types(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.types:
-            return batch
-        columns = list(batch.columns)
-        for position, kind in self.types.items():
-            columns[position] = convert_column(columns[position], kind, batch.schema.field(position).name)
-        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    conversion: BatchConversion
+    columns: ColumnPlan
 
 
 class ArrowColumns:
@@ -151,16 +111,26 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     for side in sides:
         if side.has_registry and registry is not None:
             made[side.side] = with_schema_id(made[side.side], side, registry, topic)
-    return TablePlan(
-        topic=places["topic"] if topic is None else topic,
+    conversion = _conversion(schema, types, places.get("timestamp"))
+    columns = ColumnPlan(
         value=made["value"] if "value" in made else places["value"],
         key=made.get("key", places.get("key")),
-        headers=places.get("headers"),
+        topic=places.get("topic"),
         partition=places.get("partition"),
-        timestamp=places.get("timestamp"),
+        headers=places.get("headers"),
+        timestamp=len(conversion.columns) - 1 if "timestamp" in places else None,
+        fixed_topic=topic,
         fixed_partition=mapped.partition if isinstance(mapped.partition, int) else None,
-        types=types,
     )
+    return TablePlan(conversion, columns)
+
+
+def _conversion(schema: pa.Schema, types: Mapping[int, pa.DataType], timestamp: int | None) -> BatchConversion:
+    """Convert columns in place. The timestamps of records are one more column: a format may have another type of it."""
+    columns = [(position, types.get(position, field.type)) for position, field in enumerate(schema)]
+    if timestamp is not None:
+        columns.append((timestamp, _timestamp_type(schema.field(timestamp).type)))
+    return BatchConversion(columns)
 
 
 def _raise_if_any(faults: Sequence[str]) -> None:
@@ -295,13 +265,13 @@ def _faults_of_types(schema: pa.Schema, places: Mapping[str, int], types: Mappin
         try:
             empty = pa.nulls(0, field.type)
             column = convert_column(empty, types.get(position, field.type), field.name)
+            if "timestamp" in roles:
+                timestamp = convert_column(empty, _timestamp_type(field.type), field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
         faults += [
-            fault
-            for role in roles
-            if (fault := _role_fault(role, field, _timestamps(empty, field.name) if role == "timestamp" else column))
+            fault for role in roles if (fault := _role_fault(role, field, timestamp if role == "timestamp" else column))
         ]
     return faults
 
@@ -322,15 +292,7 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
     return None
 
 
-def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
-    return batch.column(source) if isinstance(source, int) else source.encode(batch)
-
-
-def _timestamps(column: pa.Array, name: str) -> pa.Array:
-    """The timestamps of records, in their own unit: a time too far for microseconds fails its row alone."""
-    kind = decoded_type(column.type)
-    return convert_column(column, pa.int64() if pa.types.is_uint64(kind) else kind, name)
-
-
-def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
-    return None if position is None else batch.column(position)
+def _timestamp_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of record timestamps from a column: in its own unit, so that only rows out of range fail."""
+    kind = decoded_type(kind)
+    return pa.int64() if pa.types.is_uint64(kind) else kind

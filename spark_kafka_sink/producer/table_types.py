@@ -6,6 +6,8 @@ any depth of lists, maps and structs. Each column is converted to the type of Sp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,21 @@ def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         raise SchemaError(f"column {cleaned(name)} of type {column.type} cannot be written; cast it") from None
     except pa.ArrowException as error:
         raise InvalidRecordError(f"column {cleaned(name)} of type {column.type}: {cleaned(str(error))}") from None
+
+
+@dataclass(frozen=True)
+class BatchConversion:
+    """The conversion of a table's batches. `columns` has the source position and the type of each resulting column."""
+
+    columns: Sequence[tuple[int, pa.DataType]]
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert the columns of a batch. Raises what convert_column() raises."""
+        names = batch.schema.names
+        return pa.RecordBatch.from_arrays(
+            [convert_column(batch.column(source), kind, names[source]) for source, kind in self.columns],
+            names=[names[source] for source, _ in self.columns],
+        )
 
 
 def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:

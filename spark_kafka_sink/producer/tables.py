@@ -2,18 +2,16 @@
 
     table  ->  batches as they come  ->  slices  ->  columns, by topic  ->  send_columns  ->  TableResult
 
-A bounded number of calls is unanswered at a time and buffer.memory bounds their bytes, so a stream may be endless.
-What has been answered is added up: by partition, and the failed rows by their positions in the table.
+Results are summed up as they come (`columns_writer.py`): what was written by partition, and the failed rows by their
+positions in the table.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,33 +29,16 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
     TransactionError,
 )
-from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.producer.calls import FailedRows
-from spark_kafka_sink.producer.futures import ColumnsFuture
-from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.producer.columns_writer import ColumnsProducer, ColumnsWriter
+from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, WrittenRanges
 from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.producer.table_types import decoded_nbytes
-from spark_kafka_sink.records.columns import LIKELY_SECONDS_MESSAGE, RecordColumns, find_likely_seconds
 from spark_kafka_sink.records.topic_rows import TopicRows
 from spark_kafka_sink.words import cleaned
 
-_log = logging.getLogger(__name__)
-
-CALLS_AHEAD_MAX = 64
 ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 16 << 20
-
-
-class Sends(Protocol):
-    """What a table needs of a producer."""
-
-    def send_columns(
-        self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
-    ) -> ColumnsFuture: ...
-
-    def prefetch_topics(self, topics: Iterable[str]) -> set[str]: ...
-
-    def without_linger(self) -> AbstractContextManager[None]: ...
 
 
 @dataclass(eq=False)
@@ -103,11 +84,16 @@ class TableResult:
         ) from first.error
 
 
-class _Call(NamedTuple):
-    future: ColumnsFuture
-    topic: str
+class _Positions(NamedTuple):
+    """The positions in the table of the rows of one call: those in their batch, whose first row is row `first`."""
+
     first: int
     rows: NDArray[np.int64] | None
+    """None if all rows of the batch are in the call."""
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Convert positions in the call to positions in the table."""
+        return self.first + (rows if self.rows is None else self.rows[rows])
 
 
 def opened(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
@@ -171,16 +157,17 @@ def _remedy(table: object) -> str:
 class TableSender:
     """Sends one table. `result` is what is known so far."""
 
-    def __init__(self, producer: Sends, plan: TablePlan, failed_rows_max: int) -> None:
+    def __init__(self, producer: ColumnsProducer, plan: TablePlan, failed_rows_max: int) -> None:
         if isinstance(failed_rows_max, bool) or not isinstance(failed_rows_max, int) or failed_rows_max < 0:
             raise ConfigurationError([f"failed_rows_max must be a number of rows, 0 or more, not {failed_rows_max!r}."])
         self.result = TableResult()
         self._producer = producer
-        self._plan = plan
+        self._conversion, columns = plan
+        self._fixed_topic = columns.fixed_topic
         self._failed_rows_max = failed_rows_max
-        self._calls: deque[_Call] = deque()
+        self._writer: ColumnsWriter[_Positions] = ColumnsWriter(producer, columns)
+        self._written = WrittenRanges()
         self._seen = 0
-        self._has_warned_of_seconds = False
         self._unreachable: dict[str, KafkaSinkError] = {}
         """Topics that could not be written to. Their rows fail without another wait until the topic is known."""
 
@@ -194,7 +181,7 @@ class TableSender:
             for batch in _slices(reader):
                 self._send(batch, self._seen)
                 self._seen += batch.num_rows
-                yield self._settle()
+                yield sum(self._count(*settled) for settled in self._writer.settle())
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
@@ -208,7 +195,7 @@ class TableSender:
     @property
     def _is_first_call(self) -> bool:
         """Return whether no row has been sent or has failed yet."""
-        return not self._calls and not self.result.rows_processed
+        return not self._writer.pending_calls and not self.result.rows_processed
 
     @property
     def _has_too_many_failures(self) -> bool:
@@ -219,39 +206,21 @@ class TableSender:
         if self._has_too_many_failures:
             return
         try:
-            parts = list(self._plan.rows(batch))
+            parts = list(self._writer.split(self._conversion.convert(batch)))
         except (InvalidRecordError, RecordTooLargeError) as error:
             half = batch.num_rows // 2
             if half:
                 self._send(batch.slice(0, half), first)
                 self._send(batch.slice(half), first + half)
             else:
-                self._add_failure(FailedRows(np.array([first]), error, self._plan.fixed_topic))
-            return
+                self._add_failure(FailedRows(np.array([first]), error, self._fixed_topic))
         except DataError as error:  # of a column's type, so it holds for each row
             if self._is_first_call:
                 raise
             rows = np.arange(first, first + batch.num_rows)
-            self._add_failure(FailedRows(rows, error, self._plan.fixed_topic))
-            return
-        self._warn_of_seconds(batch)
-        self._request_topics(parts)
-        self._send_parts(parts, first)
-
-    def _warn_of_seconds(self, batch: pa.RecordBatch) -> None:
-        if self._plan.timestamp is not None and not self._has_warned_of_seconds:
-            seconds = find_likely_seconds(batch.column(self._plan.timestamp), OperatingSystem().wall_ms())
-            if seconds is not None:
-                self._has_warned_of_seconds = True
-                _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
-
-    def _request_topics(self, parts: Sequence[TopicRows]) -> None:
-        """Request the metadata of all topics at once. A topic that is known now can be written to again."""
-        if len(parts) > 1 or self._unreachable:
-            topics = {part.topic for part in parts if part.topic is not None}
-            known = topics - self._producer.prefetch_topics(topics)
-            for topic in self._unreachable.keys() & known:
-                del self._unreachable[topic]
+            self._add_failure(FailedRows(rows, error, self._fixed_topic))
+        else:
+            self._send_parts(parts, first)
 
     def _send_parts(self, parts: Sequence[TopicRows], first: int) -> None:
         unsent = deque(parts)
@@ -269,55 +238,45 @@ class TableSender:
         topic = part.topic
         if topic is None:
             self._fail_rows(part, first, InvalidRecordError("The row has no topic: its column 'topic' is null."))
-        elif topic in self._unreachable:
+        elif self._is_unreachable(topic):
             self._fail_rows(part, first, self._unreachable[topic])
         else:
-            partition = part.partition if part.partition is not None else self._plan.fixed_partition
             try:
-                future = self._producer.send_columns(topic, part.columns, partition)
+                self._writer.send(part, _Positions(first, part.rows), 0 if part.rows is None else part.rows.nbytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
                 raise
             except KafkaSinkError as error:
-                if self._plan.fixed_topic is not None and self._is_first_call:
+                if self._fixed_topic is not None and self._is_first_call:
                     raise  # most likely a wrong name
                 self._unreachable[topic] = error
                 self._fail_rows(part, first, error)
-            else:
-                self._calls.append(_Call(future, topic, first, part.rows))
+
+    def _is_unreachable(self, topic: str) -> bool:
+        """Return whether an earlier call for the topic failed and its partitions are still unknown."""
+        if topic in self._unreachable and not self._producer.prefetch_topics([topic]):
+            del self._unreachable[topic]
+        return topic in self._unreachable
 
     def _fail_rows(self, part: TopicRows, first: int, error: KafkaSinkError) -> None:
-        rows = np.arange(part.columns.num_rows) if part.rows is None else part.rows
-        self._add_failure(FailedRows(first + rows, error, part.topic))
+        rows = _Positions(first, part.rows).of(np.arange(part.columns.num_rows))
+        self._add_failure(FailedRows(rows, error, part.topic))
 
     def _add_failure(self, failure: FailedRows) -> None:
         self.result.failures.append(failure)
         self.result.rows_failed += len(failure.rows)
 
-    def _settle(self) -> int:
-        """Take the answers that have come. If too many calls are unanswered, wait for half of them."""
-        unanswered_max = len(self._calls) if len(self._calls) <= CALLS_AHEAD_MAX else CALLS_AHEAD_MAX // 2
-        answered = 0
-        while self._calls and (self._calls[0].future.done() or len(self._calls) > unanswered_max):
-            answered += self._settle_first()
-        return answered
-
     def _settle_all(self) -> Iterator[int]:
-        while self._calls:
-            yield self._settle_first()
+        for settled in self._writer.drain():
+            yield self._count(*settled)
+        self.result.partitions = self._written.by_topic()
 
-    def _settle_first(self) -> int:
-        call = self._calls.popleft()
-        with self._producer.without_linger() if not call.future.done() else nullcontext():
-            outcome = call.future.result()
-        written: Mapping[int, OffsetRange] = outcome.partitions
-        offsets = self.result.partitions.setdefault(call.topic, {}) if written else {}
-        for partition, added in written.items():
-            offsets[partition] = offsets[partition] + added if partition in offsets else added
-        self.result.rows_written += outcome.rows_written
-        for failure in outcome.failures:
-            rows = failure.rows if call.rows is None else call.rows[failure.rows]
-            self._add_failure(replace(failure, rows=call.first + rows))
-        return outcome.rows_written + outcome.rows_failed
+    def _count(self, positions: _Positions, result: ColumnsResult) -> int:
+        """Add the result of a call to that of the table. Returns the number of its rows."""
+        self._written.add(result)
+        self.result.rows_written += result.rows_written
+        for failure in result.failures:
+            self._add_failure(replace(failure, rows=positions.of(failure.rows)))
+        return result.rows_written + result.rows_failed
 
 
 def _slices(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
-"""The rows of a batch by their topics, where a column names them."""
+"""The rows of a batch, split by topic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,43 +13,51 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 
 class TopicRows(NamedTuple):
-    """The rows of one batch that go to one topic, in their order. No topic: theirs is null."""
+    """Rows of one batch for one topic, in their order. `topic` is None for rows whose topic is null."""
 
     topic: str | None
     columns: RecordColumns
-    partition: pa.Array | None
+    partition: int | pa.Array | None
+    """One for all rows, or an array with one for each row; None if keys decide."""
     rows: NDArray[np.int64] | None = None
-    """Their positions in the batch; None if all of them are here."""
+    """Their positions in the batch; None if all rows of the batch are here."""
 
     def slice(self, start: int, length: int) -> TopicRows:
-        partition = None if self.partition is None else self.partition.slice(start, length)
+        partition = self.partition.slice(start, length) if isinstance(self.partition, pa.Array) else self.partition
         rows = None if self.rows is None else self.rows[start : start + length]
         return TopicRows(self.topic, self.columns.slice(start, length), partition, rows)
 
 
-def by_topic(
-    topic: pa.Array,
-    columns: RecordColumns,
-    partition: pa.Array | None,
-    prefetch_topics: Callable[[Iterable[str]], object] | None = None,
-) -> Iterator[TopicRows]:
-    """The topics in order of appearance, each with its rows. No Python per row.
+class RowsByTopic(NamedTuple):
+    """The rows of one batch by topic: the topics in order of appearance, and for each of them its rows."""
 
-    `prefetch_topics` is called with all topics before the first rows, if there are several.
-    """
-    topics, rows_of = _group(topic)
-    if prefetch_topics is not None and len(topics) > 1:
-        prefetch_topics(name for name in topics if name is not None)
-    for name, rows in zip(topics, rows_of, strict=True):
-        if len(topics) == 1:
-            yield TopicRows(name, columns, partition)
-        else:
-            indices = pa.array(rows)
-            yield TopicRows(name, columns.take(indices), None if partition is None else partition.take(indices), rows)
+    topics: Sequence[str | None]
+    parts: Iterable[TopicRows]
+    """The rows of a topic are copied when its turn comes, so that only one copy exists at a time."""
+
+
+def split_by_topic(topic: pa.Array, columns: RecordColumns, partition: int | pa.Array | None) -> RowsByTopic:
+    """Split rows by their topics, without Python per row. Rows of a single topic are not copied."""
+    topics, row_indices = _group(topic)
+    if len(topics) == 1:
+        return RowsByTopic(topics, [TopicRows(topics[0], columns, partition)])
+    return RowsByTopic(topics, _take_parts(topics, row_indices, columns, partition))
+
+
+def _take_parts(
+    topics: Sequence[str | None],
+    row_indices: Sequence[NDArray[np.int64]],
+    columns: RecordColumns,
+    partition: int | pa.Array | None,
+) -> Iterator[TopicRows]:
+    for topic, rows in zip(topics, row_indices, strict=True):
+        indices = pa.array(rows)
+        partitions = partition.take(indices) if isinstance(partition, pa.Array) else partition
+        yield TopicRows(topic, columns.take(indices), partitions, rows)
 
 
 def _group(topic: pa.Array) -> tuple[list[str | None], list[NDArray[np.int64]]]:
-    """The topics in order of appearance, null among them, and for each the positions of its rows."""
+    """Return the topics in order of appearance, null among them, and the positions of the rows of each."""
     encoded = topic.dictionary_encode(null_encoding="encode")
     names: list[str | None] = encoded.dictionary.to_pylist()
     code = encoded.indices.to_numpy(zero_copy_only=False)

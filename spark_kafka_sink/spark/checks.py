@@ -23,7 +23,8 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
 from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
-from spark_kafka_sink.spark.columns import ColumnPlan, plan_columns
+from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
 from spark_kafka_sink.spark.new_topic import create_if_missing, log_warnings
 from spark_kafka_sink.spark.options.names import as_in_spark

@@ -1,4 +1,4 @@
-"""The column contract of Spark's Kafka sink, and how Arrow batches become columns per topic.
+"""The column contract of Spark's Kafka sink: a DataFrame's schema is checked and becomes a ColumnPlan.
 
 | column    | type                                                                     | null means            |
 |-----------|--------------------------------------------------------------------------|-----------------------|
@@ -16,12 +16,10 @@ too. The schema is checked on the driver, without a broker. Tasks then pick colu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -38,8 +36,7 @@ from pyspark.sql.types import (
 
 from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, listed
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.topic_rows import TopicRows, by_topic
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:
@@ -60,29 +57,6 @@ _REMEDY = {
 }
 _CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
 _CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
-
-
-@dataclass(frozen=True)
-class ColumnPlan:
-    """Where in a batch each column stands, or what makes it. `fixed_topic` is the option; it wins over the column."""
-
-    value: int | ColumnsEncoder
-    key: int | ColumnsEncoder | None = None
-    topic: int | None = None
-    partition: int | None = None
-    headers: int | None = None
-    timestamp: int | None = None
-    fixed_topic: str | None = None
-
-    def positions(self) -> list[int]:
-        """The columns that are used for something, in their order."""
-        used: set[int] = set()
-        for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
-            if isinstance(source, int):
-                used.add(source)
-            elif source is not None:
-                used.update(source.positions if source.parent is None else [source.parent])
-        return sorted(used)
 
 
 def plan_columns(
@@ -149,36 +123,6 @@ def _is_header_type(kind: DataType) -> bool:
         and isinstance(fields[0].dataType, _TEXT)
         and isinstance(fields[1].dataType, BinaryType)
     )
-
-
-def split_by_topic(
-    batch: pa.RecordBatch, plan: ColumnPlan, prefetch_topics: Callable[[Iterable[str]], object] | None = None
-) -> Iterator[TopicRows]:
-    """The rows of `batch`, topic by topic; within a topic in their order. No Python per row.
-
-    `prefetch_topics` is called with all topics of the batch before its first rows, if there are several.
-    """
-    if batch.num_rows == 0:
-        return
-    columns = RecordColumns(
-        value=_bytes(batch, plan.value),
-        key=None if plan.key is None else _bytes(batch, plan.key),
-        headers=_column(batch, plan.headers),
-        timestamp=_column(batch, plan.timestamp),
-    )
-    partition = _column(batch, plan.partition)
-    if plan.fixed_topic is not None:
-        yield TopicRows(plan.fixed_topic, columns, partition)
-        return
-    yield from by_topic(batch.column(plan.topic), columns, partition, prefetch_topics)
-
-
-def _bytes(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> pa.Array | pa.ChunkedArray:
-    return batch.column(source) if isinstance(source, int) else source.encode(batch)
-
-
-def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
-    return None if position is None else batch.column(position)
 
 
 def _no_value_column(names: Sequence[str]) -> str:

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.checks import CHECK, check_all, outcome_as_schema
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NOT_DISTRIBUTED, OPTIONS_OF_A_TABLE, START
 from spark_kafka_sink.spark.worker_log import show_log

@@ -32,10 +32,10 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructT
 from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions

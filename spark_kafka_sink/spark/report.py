@@ -65,11 +65,6 @@ class TaskReport(WriterCommitMessage):
     start: BatchStart | None = None
     """Exactly once: what the driver that commits must know of the one that began."""
 
-    def add_range(self, topic: str, partition: int, written: OffsetRange) -> None:
-        of_topic = self.partitions.setdefault(topic, {})
-        known = of_topic.get(partition)
-        of_topic[partition] = written if known is None else known + written
-
     def rows_of_topics(self) -> dict[str, int]:
         """The rows that were written, or passed over."""
         written = {topic: sum(part.rows for part in parts.values()) for topic, parts in self.partitions.items()}

@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.formats.chosen_columns import with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import arrow_field
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 

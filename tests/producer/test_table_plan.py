@@ -47,10 +47,12 @@ def test_rejects_an_argument_that_names_no_column(
 
 @pytest.mark.parametrize("integer", [np.int32, np.int64, np.uint8, int])
 def test_accepts_an_integer_of_numpy_as_a_partition(integer: Any) -> None:
-    partition = plan(partition=integer(1)).fixed_partition
+    partition = plan(partition=integer(1)).columns.fixed_partition
     assert partition == 1
     assert type(partition) is int
 
 
 def test_ignores_a_format_of_none() -> None:
-    assert plan(formats={"value_format": None, "schema_registry_url": None}).value == SCHEMA.names.index("value")
+    assert plan(formats={"value_format": None, "schema_registry_url": None}).columns.value == SCHEMA.names.index(
+        "value"
+    )

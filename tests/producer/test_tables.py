@@ -18,7 +18,7 @@ import tqdm
 
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns, TableResult
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
-from spark_kafka_sink.producer import tables
+from spark_kafka_sink.producer import columns_writer, tables
 from spark_kafka_sink.producer.table_types import known_type
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.formats.fake_registry import fake_registry
@@ -96,7 +96,7 @@ def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 2)
+    monkeypatch.setattr(columns_writer, "CALL_BYTES", producer.config.buffer_memory // 2)
     schema = pa.schema([("value", pa.string())])
     ahead = 0
 
@@ -112,7 +112,7 @@ def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
     sender = tables.TableSender(producer, plan, 100)
     answered = sum(sender.steps(pa.RecordBatchReader.from_batches(schema, batches())))
     assert answered == 700
-    assert ahead <= 35 + 2 * 10, "no more is read than may be unanswered"
+    assert ahead <= 35 + 2 * 10, "no more is read than may be pending"
     failed = [int(row) for failure in sender.result.failures for row in failure.rows]
     assert failed == [3 * 35 + 7, 13 * 35 + 7]
     values = [value.decode() for (value,) in written(broker, topic, "value")]
@@ -147,7 +147,6 @@ def test_no_more_is_read_when_too_many_rows_have_failed(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 0)
     table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
     result = producer.send_table(None, table, failed_rows_max=25)
     assert (result.rows_failed, result.is_complete) == (30, False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 from unittest.mock import patch
 
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark import writer
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 

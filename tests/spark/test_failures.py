@@ -14,8 +14,8 @@ from spark_kafka_sink.errors import (
     InvalidRecordError,
     KafkaSinkError,
 )
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.failures import Failures
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import new_pool

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark import publish
 from spark_kafka_sink.spark.checks import ask_servers, check_write
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL

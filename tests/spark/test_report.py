@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals, WriteTotals
 from spark_kafka_sink.reports.store import read_reports
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport, add_up
 from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, checked, commit

@@ -28,8 +28,8 @@ from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.planning import NO_SCHEMA, plan_format
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import arrow_field
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from tests.spark.planned import planned
 

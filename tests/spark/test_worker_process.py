@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark import worker_process
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.worker_process import TIMES_HIDDEN, TIMES_UNTIL_SHOWN, acknowledge_first, look_at_less

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.producer.calls import Shares
+from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.results import OffsetRange, written_ranges
+from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pace import Pace
 from spark_kafka_sink.spark.pool import ProducerPool
@@ -31,25 +31,6 @@ from tests.spark.task_cases import pool as pool
 def sender_threads() -> set[threading.Thread]:
     """Return the sender threads of all producers of this process, those of earlier tests included."""
     return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
-
-
-def test_ranges_of_many_answers_are_added_up_before_there_are_too_many(
-    broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write_task, "_SHARES_MAX", 5)
-    added_up: list[int] = []
-
-    def counted(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
-        added_up.append(sum(map(len, stored)))
-        return written_ranges(stored)
-
-    monkeypatch.setattr(write_task, "written_ranges", counted)
-    report = write_rows(options(broker), PLAN, (batch(100 * number) for number in range(20)), pool)
-    assert 0 < max(added_up) <= 5 + 2, "a batch of rows has two partitions, and here one answer for each"
-    assert min(added_up[:-1]) > 5, "and not before there are many"
-    assert sum(written.rows for written in report.partitions[TOPIC].values()) == report.totals.rows == 2_000
-    for written in report.partitions[TOPIC].values():
-        assert (written.first_offset, written.last_offset) == (0, written.rows - 1)
 
 
 def test_a_task_reports_what_was_acknowledged(broker: EmbeddedBroker, pool: ProducerPool) -> None:
@@ -170,27 +151,31 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
     """A slow broker holds the task back, so that memory does not grow with the input: compressed, rows take much less
     of the producer's memory than of the task's."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
-    waiting: list[int] = []
+    pending: list[int] = []
 
-    def watched(writing: write_task.Writing, rows: object) -> None:
-        send(writing, rows)  # type: ignore[arg-type]
-        waiting.append(writing.waiting_bytes)
+    def watched(writing: write_task.Writing, rows: pa.RecordBatch) -> None:
+        write(writing, rows)
+        pending.append(writing._writer.pending_bytes)
 
-    send = write_task.Writing.send
+    write = write_task.Writing.write
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_task.Writing, "send", watched)
+        patch.setattr(write_task.Writing, "write", watched)
         more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000", "kafka__compression__type": codec}
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
-    assert max(waiting) <= 300_000
+    assert 0 < max(pending) <= 300_000
     assert len(values(broker)) == 60_000
 
 
-@pytest.mark.parametrize(("factor", "warnings"), [(1, 1), (1_000, 0)])
-def test_a_task_warns_once_of_timestamps_in_seconds(
-    broker: EmbeddedBroker, pool: ProducerPool, caplog: pytest.LogCaptureFixture, factor: int, warnings: int
+def test_a_record_that_failed_ends_the_task_at_once_and_not_after_all_of_its_rows(
+    broker: EmbeddedBroker, pool: ProducerPool
 ) -> None:
-    rows = pa.record_batch({"value": [b"v"], "timestamp": [1_764_000_000 * factor]})
-    plan = ColumnPlan(value=0, timestamp=1, fixed_topic=TOPIC)
-    write_rows(options(broker), plan, iter([rows, rows]), pool)
-    assert caplog.text.count("multiply it by 1000") == warnings
-    assert len(values(broker)) == 2
+    read: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(100):
+            read.append(number)
+            yield pa.record_batch({"value": ["v"], "topic": pa.array([None], pa.string())})
+
+    with pytest.raises(DeliveryError, match=r"1 record,.*null topic present in the data"):
+        write_rows(options(broker), ColumnPlan(value=0, topic=1), batches(), pool)
+    assert read == [0]

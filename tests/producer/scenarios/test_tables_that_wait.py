@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import MetadataTimeoutError
-from spark_kafka_sink.producer import tables
+from spark_kafka_sink.producer import columns_writer, tables
 from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.results import ColumnsResult
 from spark_kafka_sink.producer.table_plan import Mapped, plan_table
@@ -20,6 +21,8 @@ from spark_kafka_sink.producer.table_plan import Mapped, plan_table
 
 class Scripted:
     """A producer in whose place a test answers."""
+
+    config = ProducerConfig.parse({"bootstrap.servers": "a:1"})
 
     def __init__(self, send_columns: Callable[..., Any]) -> None:
         self.send_columns = send_columns
@@ -54,7 +57,7 @@ def test_no_row_of_a_table_lingers_while_its_answer_is_awaited_and_the_wait_is_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(tables, "CALLS_AHEAD_MAX", 4)
+    monkeypatch.setattr(columns_writer, "CALL_BYTES", Scripted.config.buffer_memory // 4)
     lingered: list[bool] = []
 
     class Slow(ColumnsFuture):

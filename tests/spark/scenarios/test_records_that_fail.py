@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.spark.columns import ColumnPlan
 from spark_kafka_sink.spark.pool import ProducerPool
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegistryError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import schema_registry
-from spark_kafka_sink.spark.columns import ColumnPlan
+from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions

@@ -1,0 +1,68 @@
+"""ColumnPlan: which column of a batch, or which encoder, each field of a record comes from.
+
+Spark's sink makes one from a DataFrame's schema (`spark/columns.py`), send_table() from its arguments and the schema of
+the table (`table_plan.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
+from spark_kafka_sink.records.topic_rows import RowsByTopic, TopicRows, split_by_topic
+
+if TYPE_CHECKING:  # a task loads the formats only if its plan has an encoder
+    from spark_kafka_sink.formats.encoder import ColumnsEncoder
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """The position of each field's column in a batch, or the encoder that makes the field.
+
+    `fixed_topic` and `fixed_partition` are those of all rows, and take precedence over columns.
+    """
+
+    value: int | ColumnsEncoder
+    key: int | ColumnsEncoder | None = None
+    topic: int | None = None
+    partition: int | None = None
+    headers: int | None = None
+    timestamp: int | None = None
+    fixed_topic: str | None = None
+    fixed_partition: int | None = None
+
+    def positions(self) -> list[int]:
+        """Return the positions of all columns that are used, in ascending order."""
+        used: set[int] = set()
+        for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
+            if isinstance(source, int):
+                used.add(source)
+            elif source is not None:
+                used.update(source.positions if source.parent is None else [source.parent])
+        return sorted(used)
+
+    def split(self, batch: pa.RecordBatch) -> RowsByTopic:
+        """Split the rows of a batch by topic. The rows of a topic keep their order."""
+        if not batch.num_rows:
+            return RowsByTopic((), ())
+        columns = RecordColumns(
+            value=_byte_column(batch, self.value),
+            key=None if self.key is None else _byte_column(batch, self.key),
+            headers=_column(batch, self.headers),
+            timestamp=_column(batch, self.timestamp),
+        )
+        partition = _column(batch, self.partition) if self.fixed_partition is None else self.fixed_partition
+        if self.fixed_topic is not None:
+            return RowsByTopic([self.fixed_topic], [TopicRows(self.fixed_topic, columns, partition)])
+        return split_by_topic(batch.column(self.topic), columns, partition)
+
+
+def _byte_column(batch: pa.RecordBatch, source: int | ColumnsEncoder) -> ArrowColumn:
+    return batch.column(source) if isinstance(source, int) else source.encode(batch)
+
+
+def _column(batch: pa.RecordBatch, position: int | None) -> pa.Array | None:
+    return None if position is None else batch.column(position)

@@ -1,0 +1,175 @@
+"""ColumnsWriter: how much may be pending, when it waits, and in which order the results come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
+from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.producer.columns_writer import CALL_BYTES, ColumnsWriter
+from spark_kafka_sink.producer.futures import ColumnsFuture
+from spark_kafka_sink.producer.results import ColumnsResult
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.topic_rows import TopicRows
+
+ROWS = TopicRows("t", RecordColumns(pa.array([b"v" * 100] * 10)), None)
+CONTEXT_BYTES = 1_000
+PLAN = ColumnPlan(value=0, topic=1, timestamp=2)
+
+
+class ScriptedFuture(ColumnsFuture):
+    """A future whose result comes when the writer waits for it, as that of a partition without a leader."""
+
+    def __init__(self, producer: ScriptedProducer) -> None:
+        super().__init__("t", 10)
+        self._producer = producer
+
+    def answer(self) -> None:
+        self.stored(np.arange(10), [Share(0, 10, 0, 0, -1)], 10)
+
+    def result(self, timeout: float | None = None) -> ColumnsResult:
+        if not self.done():
+            self._producer.lingered_in_waits.append(self._producer.lingers)
+            self.answer()
+        return super().result(timeout)
+
+
+class ScriptedProducer:
+    """A producer with room for four calls. `slow`: the numbers of the calls that nobody answers in time."""
+
+    config: Any = SimpleNamespace(
+        buffer_memory=4 * (CALL_BYTES + CONTEXT_BYTES), max_block_ms=1, delivery_timeout_ms=60_000
+    )
+
+    def __init__(self, slow: range) -> None:
+        self.futures: list[ScriptedFuture] = []
+        self.lingers = True
+        self.lingered_in_waits: list[bool] = []
+        self.prefetched: list[list[str]] = []
+        self._slow = slow
+
+    @contextmanager
+    def without_linger(self) -> Iterator[None]:
+        self.lingers = False
+        yield
+        self.lingers = True
+
+    def prefetch_topics(self, topics: Any) -> set[str]:
+        self.prefetched.append([*topics])
+        return set()
+
+    def send_columns(self, *_: object) -> ScriptedFuture:
+        future = ScriptedFuture(self)
+        if len(self.futures) not in self._slow:
+            future.answer()
+        self.futures.append(future)
+        return future
+
+
+def scripted(slow: range) -> tuple[ScriptedProducer, ColumnsWriter[int]]:
+    producer = ScriptedProducer(slow)
+    return producer, ColumnsWriter(producer, PLAN)
+
+
+def send(writer: ColumnsWriter[int], number: int) -> list[int]:
+    """Send the call of this number. Returns the numbers of the calls whose results are there then."""
+    writer.send(ROWS, number, CONTEXT_BYTES)
+    return [settled for settled, _ in writer.settle()]
+
+
+def test_rows_behind_a_stalled_partition_do_not_pile_up() -> None:
+    producer, writer = scripted(range(1))
+    assert [send(writer, number) for number in range(4)] == [[], [], [], []], "results come in the order of the calls"
+    assert not producer.futures[0].done()
+    assert send(writer, 4) == [0, 1, 2]
+    assert writer.pending_bytes <= producer.config.buffer_memory
+
+
+def test_rows_do_not_linger_while_the_writer_waits_for_their_results() -> None:
+    producer, writer = scripted(range(5))
+    for number in range(5):
+        send(writer, number)
+    assert (producer.lingered_in_waits, producer.lingers) == ([False] * 3, True)
+    assert [number for number, _ in writer.drain()] == [3, 4]
+    assert (producer.lingered_in_waits, producer.lingers) == ([False] * 5, True)
+
+
+def test_goes_on_after_a_wait_with_room_for_half_of_the_rows_and_not_for_one_call() -> None:
+    """Else each call would be awaited by itself, and a thousand partitions get a few rows each time."""
+    producer, writer = scripted(range(10))
+    waits: dict[int, list[int]] = {}
+    for number in range(10):
+        settled = send(writer, number)
+        if settled:
+            waits[number] = settled
+            assert writer.pending_bytes == producer.config.buffer_memory // 2
+    assert waits == {4: [0, 1, 2], 7: [3, 4, 5]}
+    assert writer.blocked_ms > 0
+
+
+def test_many_small_calls_are_bounded_by_the_memory_of_a_call() -> None:
+    producer, writer = scripted(range(1_000))
+    for number in range(100):
+        writer.send(ROWS, number, 0)
+        list(writer.settle())
+        assert writer.pending_calls * CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
+
+
+def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
+    _, writer = scripted(range(10))
+    writer.send(ROWS, 0, 0)
+    for number, _ in writer.drain():
+        writer.send(ROWS, number + 1, 0)
+    assert [number for number, _ in writer.drain()] == [1]
+    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
+
+
+def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> None:
+    _, writer = scripted(range(1))
+    writer.send(ROWS, 0, 0)
+    error = InvalidRecordError("no topic")
+    writer.fail(ROWS._replace(topic=None), error, 1, 0)
+    assert list(writer.settle()) == []
+    (first, written), (second, failed) = writer.drain()
+    assert (first, written.rows_written, written.failures) == (0, 10, ())
+    assert (second, failed.rows_written) == (1, 0)
+    (failure,) = failed.failures
+    assert (failure.rows.tolist(), failure.partition, failure.error) == (list(range(10)), None, error)
+
+
+def test_raises_what_the_producer_raises_and_has_no_call_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, writer = scripted(range(0))
+
+    def refuse(*_: object) -> ScriptedFuture:
+        raise MetadataTimeoutError("unknown")
+
+    monkeypatch.setattr(producer, "send_columns", refuse)
+    with pytest.raises(MetadataTimeoutError):
+        send(writer, 0)
+    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
+
+
+def test_all_topics_of_a_batch_are_prefetched_before_its_first_rows() -> None:
+    producer, writer = scripted(range(0))
+    batch = pa.record_batch({"value": ["1", "2", "3", "4"], "topic": ["a", None, "b", "a"], "timestamp": [None] * 4})
+    writer.split(batch)
+    assert producer.prefetched == [["a", "b"]]
+    writer.split(batch.slice(3))
+    assert producer.prefetched == [["a", "b"]], "a single topic is requested when its rows are sent"
+
+
+@pytest.mark.parametrize(("factor", "warnings"), [(1, 1), (1_000, 0)])
+def test_warns_once_of_timestamps_in_seconds(caplog: pytest.LogCaptureFixture, factor: int, warnings: int) -> None:
+    _, writer = scripted(range(0))
+    batch = pa.record_batch({"value": [b"v"], "topic": ["t"], "timestamp": [1_764_000_000 * factor]})
+    for _ in range(2):
+        writer.split(batch)
+    assert caplog.text.count("multiply it by 1000") == warnings
