@@ -169,7 +169,7 @@ def test_raises_for_a_result_that_is_incomplete_without_failures() -> None:
 
 
 def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(impatient: KafkaProducer) -> None:
-    with pytest.raises(MetadataTimeoutError, match="Create the topic, or correct its name"):
+    with pytest.raises(MetadataTimeoutError, match="Create the topic or correct its name"):
         impatient.send_table("nowhere", pa.table({"value": ["1"]}))
 
 
