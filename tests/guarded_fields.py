@@ -69,7 +69,7 @@ GUARDS = [
     Guard(
         BufferPool,
         "_lock",
-        _names("_free _waiters _written_off"),
+        _names("_free _waiters"),
         _names("_closed wait_ms_total exhausted_total"),
         _names("__repr__ free_bytes waiters"),
     ),
@@ -79,7 +79,7 @@ GUARDS = [
         "_lock",
         _names("_queues _incomplete _stuck_nodes"),
         _names("_closed"),
-        _names("next_expiry_ms flush"),
+        _names("next_expiry_ms"),
     ),
     Guard(
         BatchFiller,

@@ -5,8 +5,7 @@ default), totals on the whole life. A batch costs a handful of additions, a reco
 and taken over into the windows ten times a second, or when they are read. Names that end in `{topic=...}` are those of
 one topic, and names that end in `{node-id=...}` those of the connections to one node.
 
-Several threads record, so one lock guards everything but the times of waits (`waited`): a signal handler may call
-flush() while its thread holds the lock. Time is an argument.
+Several threads record, so one lock guards everything. Time is an argument.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -108,7 +107,6 @@ class ProducerMetrics:
         """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
         self._window = (window_ms, samples_max)
         self._lock = threading.Lock()
-        self._waited: deque[tuple[str, float]] = deque()  # not counted yet; any thread appends
         self._averages = {
             name: Windowed(window_ms, samples_max)
             for name in (
@@ -207,9 +205,9 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now)
 
     def waited(self, name: str, milliseconds: float) -> None:
-        """Count the time that a caller spent in one of WAITS. Without the lock: a signal handler may flush while its
-        thread holds it."""
-        self._waited.append((name, milliseconds))
+        """Count the time that a caller spent in one of WAITS."""
+        with self._lock:
+            self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
     def _count_all(self, now: float) -> None:
         """Take over into the windows what was added up since the last call."""
@@ -219,9 +217,6 @@ class ProducerMetrics:
 
     def _count_sent(self) -> None:
         """Take what has gone out over into the windows, as of the time when the first of it went."""
-        while self._waited:
-            waited, milliseconds = self._waited.popleft()
-            self._nanoseconds[f"{waited}-ns-total"] += milliseconds * 1_000_000
         requests, now, records = self._requests_sent, self._sent_since_ms, 0
         for name, sent in self._sent.items():
             self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.bytes_max)

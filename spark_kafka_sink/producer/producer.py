@@ -450,8 +450,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
-        A transaction that is open is aborted, unless the timeout is 0. In a signal handler give a timeout: the sender
-        may need the call that the handler has interrupted. What is left then fails when that call has ended.
+        A transaction that is open is aborted, unless the timeout is 0. A signal handler may call this method alone,
+        with a timeout: the sender may need the call that the handler has interrupted. What is left then fails when that
+        call has ended.
 
         Example:
 

@@ -182,8 +182,12 @@ class ProducerTransactions:
             raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
 
     def _await(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wait for the operation. While the call waits, no batch lingers; the flush wakes the sender."""
-        return self._accumulator.flush(lambda flushed: self._loop.wait(operation.done, timeout_ms))
+        """Wake the sender and wait for the operation. While the call waits, no batch lingers.
+
+        It takes no lock of the accumulator: close() waits here in a signal handler, too.
+        """
+        with self._accumulator.without_linger():
+            return self._loop.wait(operation.done, timeout_ms)
 
 
 def _check_id(transactional_id: object) -> None:

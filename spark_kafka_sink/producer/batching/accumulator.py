@@ -434,19 +434,18 @@ class RecordAccumulator:
     # -- flush and close ----------------------------------------------------------------------------------------------
 
     def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
-        """Make everything sendable at once, and `wait` until what was appended before is acknowledged or has failed.
-
-        It takes no lock: a signal handler may call it while its thread is inside of an append.
-        """
+        """Make everything sendable at once, and `wait` until what was appended before is acknowledged or has failed."""
         flush = Flush()
         try:
-            self._incomplete.begin_flush(flush)
-            if not self._filler.has_rows and not self._incomplete:
-                flush.done.set()
+            with self._lock:
+                self._incomplete.begin_flush(flush)
+                if not self._filler.has_rows:
+                    self._incomplete.arm([flush])
             self._wakeup()
             return wait(flush.done)
         finally:
-            self._incomplete.end_flush(flush)
+            with self._lock:
+                self._incomplete.end_flush(flush)
 
     def has_incomplete(self) -> bool:
         """Is anything staged, queued or in flight?"""
@@ -470,16 +469,10 @@ class RecordAccumulator:
             self._closed = True
         self.pool.close()
 
-    def end(self, *, interrupted: bool) -> None:
-        """All batches are done, and none will come: end the flushes that wait, even those that have just begun.
-
-        `interrupted`: a call was interrupted in the middle of a step. It is not known how much memory that step had
-        reserved, so all memory counts as free.
-        """
+    def end(self) -> None:
+        """All batches are done, and none will come: end the flushes that wait, even those that have just begun."""
         with self._lock:
             self._incomplete.arm(self._incomplete.new_flushes())
-        if interrupted:
-            self.pool.write_off()
 
     def abort_incomplete(self, error: Exception, *, in_flight_too: bool = True) -> list[ProducerBatch]:
         """Fail everything staged, queued and in flight. Sender thread; it resolves the futures, then calls finish()."""

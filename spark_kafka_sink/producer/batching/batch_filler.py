@@ -171,8 +171,8 @@ class BatchFiller:
     def fail_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
         """All rows of a topic that are in no batch, as failed batches. With the fill lock.
 
-        A stage that is taken although no thread fills the topic was left by an interruption. What is reserved for it is
-        not known; it returns with the producer's end (BufferPool.write_off).
+        A stage that is taken although no thread fills the topic was left by an interruption. What it had reserved is
+        not known, and is not released: the producer ends.
         """
         with self._lock:
             waiting, left = self.stages.pop(topic, None), self._taken.pop(topic, None)

@@ -43,7 +43,6 @@ class BufferPool:
         self._free = bytes_max
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
-        self._written_off = False
 
     def __repr__(self) -> str:
         return f"BufferPool({self._free} of {self.bytes_max} bytes free, {len(self._waiters)} waiting)"
@@ -107,8 +106,6 @@ class BufferPool:
     def release(self, count: int) -> None:
         """Give `count` bytes back; calls that wait are served in turn."""
         with self._lock:
-            if self._written_off:
-                return
             if self._free + count > self.bytes_max:
                 raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
             self._free += count
@@ -120,14 +117,6 @@ class BufferPool:
             self._closed = True
             for waiter in self._waiters:
                 waiter.wake()
-
-    def write_off(self) -> None:
-        """Count all bytes as free, and ignore what is released from now on.
-
-        For the end of a producer one of whose calls was interrupted: what that call had reserved is not known.
-        """
-        with self._lock:
-            self._free, self._written_off = self.bytes_max, True
 
     def _serve(self) -> None:
         while self._waiters and self._free >= self._waiters[0].count:

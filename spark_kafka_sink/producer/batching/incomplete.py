@@ -1,14 +1,12 @@
 """IncompleteBatches: every batch until it is acknowledged or has failed; when each expires, and what a flush waits for.
 
-Guarded by the accumulator's lock, but for the begin and the end of a flush, which take no lock: a signal handler may
-flush while its thread is inside of a call that holds it.
+Guarded by the accumulator's lock.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
@@ -29,7 +27,7 @@ class IncompleteBatches:
 
     def __init__(self) -> None:
         self._deadlines: dict[ProducerBatch, float] = {}  # inf once the batch was reported as expired
-        self._flushes: list[Flush] = []  # those under way; any thread adds and removes its own
+        self._flushes: set[Flush] = set()  # those under way
         self.next_deadline_ms = INFINITE_MS
         """No batch expires before this time. It may be the deadline of a batch that is done already: to find the next
         deadline means to look at all batches, and is put off until this time has come."""
@@ -43,7 +41,7 @@ class IncompleteBatches:
     @property
     def flushing(self) -> bool:
         """Is a flush under way?"""
-        return len(self._flushes) > 0
+        return bool(self._flushes)
 
     def add(self, batch: ProducerBatch) -> None:
         """Adding a batch again changes nothing."""
@@ -57,7 +55,7 @@ class IncompleteBatches:
             self._deadlines.pop(batch, None)
         if not self._deadlines:
             self.next_deadline_ms = INFINITE_MS
-        for flush in list(self._flushes) if self._flushes else ():
+        for flush in self._flushes:
             if flush.batches is not None and not flush.batches.isdisjoint(done):
                 flush.batches.difference_update(done)
                 flush.batches.update(successors)
@@ -75,17 +73,16 @@ class IncompleteBatches:
         return sorted([batch for batch in expired if not batch.done], key=lambda batch: batch.deadline_ms)
 
     def begin_flush(self, flush: Flush) -> None:
-        """From now on everything is sendable at once. Any thread, without the lock."""
-        self._flushes.append(flush)
+        """From now on everything is sendable at once."""
+        self._flushes.add(flush)
 
     def end_flush(self, flush: Flush) -> None:
-        """The flush is over, was given up, or was interrupted before it began. Any thread, without the lock."""
-        with suppress(ValueError):
-            self._flushes.remove(flush)
+        """The flush is over, was given up, or was interrupted before it began."""
+        self._flushes.discard(flush)
 
     def new_flushes(self) -> list[Flush]:
         """Those that are to be armed, as soon as all rows that wait now are in batches."""
-        return [flush for flush in list(self._flushes) if flush.batches is None]
+        return [flush for flush in self._flushes if flush.batches is None]
 
     def arm(self, flushes: Iterable[Flush]) -> None:
         """From here on they wait for the batches that there are now; the event is set when these are done."""

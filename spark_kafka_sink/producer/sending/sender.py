@@ -80,7 +80,6 @@ class Sender:
         self._closing = False
         self._forced = False
         self._abandoned = False
-        self._broken = False  # a thread has left the accumulator in the middle of a step
         self.fatal_error: KafkaSinkError | None = None
 
     # --- life
@@ -103,7 +102,7 @@ class Sender:
             f"{call} was interrupted by {type(by).__name__} while it appended, so this producer cannot go on. Make a "
             "new KafkaProducer, and send again what has failed."
         )
-        self._broken = self._forced = True
+        self._forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
             self._transactions.fail_for_good(error)
@@ -125,7 +124,6 @@ class Sender:
             while not self.finished:
                 self.run_once(self._system.now())
         except BaseException as error:  # whatever it is: without this thread, records would wait for ever
-            self._broken = True
             self.fatal_error = DeliveryError(f"The producer's sender has failed: {error!r}")
             self.fatal_error.__cause__ = error
             _log.exception("The sender has failed; nothing more will be sent.")
@@ -144,7 +142,7 @@ class Sender:
         return self.accumulator.has_incomplete()
 
     def shut_down(self) -> None:
-        """Fail what is left, close the connections; after that all memory is back."""
+        """Fail what is left and close the connections. All memory is back then, unless an append was interrupted."""
         error = self.fatal_error or ProducerClosedError(
             "The producer was closed before these records were acknowledged."
         )
@@ -162,7 +160,7 @@ class Sender:
             for batch in list(state.on_wire):
                 batch.off_wire()
             state.on_wire.clear()
-        self.accumulator.end(interrupted=self._broken)
+        self.accumulator.end()
         if (loss := self._deliveries.loss) is not None:
             _log.warning(
                 "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",

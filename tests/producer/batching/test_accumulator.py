@@ -362,7 +362,7 @@ def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
     flush = OpenFlush(h.accumulator)  # no round of the sender sees it any more
     h.accumulator.close()
     h.accumulator.finish(*h.accumulator.abort_incomplete(ERROR))
-    h.accumulator.end(interrupted=False)
+    h.accumulator.end()
     assert h.flushed(flush)
 
 

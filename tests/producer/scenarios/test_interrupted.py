@@ -1,9 +1,8 @@
-"""A signal handler's close() and flush() keep their time, whatever the interrupted call holds."""
+"""close(timeout) in a signal handler keeps its time, whatever the interrupted call holds."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,9 +14,9 @@ from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import ProducerClosedError
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.staging import Stage
-from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
+from tests.locks import locks_of
 from tests.producer.scenarios.test_threads import Caller
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used
@@ -25,16 +24,6 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 VALUE = b"v" * 1000
 HANDLER_SECONDS = 0.2
-
-
-class Waiters(deque[Any]):
-    """The pool looks at its waiters while it holds its lock."""
-
-    def look(self) -> bool:
-        return len(self) > 0
-
-    def __bool__(self) -> bool:
-        return self.look()
 
 
 @pytest.fixture
@@ -48,57 +37,41 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_kafka_sink.producer.producer._END_MS", 100.0)
 
 
-@pytest.fixture
-def producer(broker: EmbeddedBroker) -> ThreadedProducer:
+def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
     """Each record is a full batch, so that the caller's thread fills it."""
-    producer = ThreadedProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1})
+    producer = ThreadedProducer({"bootstrap.servers": broker.bootstrap_servers, "batch.size": 1, **options})
     producer.partitions_for("t")
     return producer
 
 
-def in_the_accumulator(producer: ThreadedProducer) -> tuple[object, str]:
-    return BatchFiller, "new_stage"
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> ThreadedProducer:
+    return producer_of(broker)
 
 
-def in_the_memory(producer: ThreadedProducer) -> tuple[object, str]:
-    """Nothing is called there that has a public name."""
-    producer.memory._waiters = waiters = Waiters()
-    return waiters, "look"
-
-
-def in_the_filling_of_a_batch(producer: ThreadedProducer) -> tuple[object, str]:
-    return Stage, "place"
-
-
-def in_the_metrics(producer: ThreadedProducer) -> tuple[object, str]:
-    return Windowed, "record"
-
-
-INSIDE = [in_the_accumulator, in_the_memory, in_the_filling_of_a_batch, in_the_metrics]
-
-
-def interrupt_at(place: object, function: str, handler: Callable[[], None]) -> list[str]:
+def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> list[str]:
     """Let `handler` run once, when a thread is about to call the function, and on that thread, as Python runs handlers
     of signals. Returns what was interrupted."""
-    usual = getattr(place, function)
+    usual = getattr(owner, function)
     interrupted: list[str] = []
 
     def after_the_handler(*given: Any, **named: Any) -> Any:
-        setattr(place, function, usual)
+        setattr(owner, function, usual)
         interrupted.append(function)
         handler()
         return usual(*given, **named)
 
-    setattr(place, function, after_the_handler)
+    setattr(owner, function, after_the_handler)
     return interrupted
 
 
-@pytest.mark.parametrize("where", INSIDE)
+@pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "new_stage"), (Stage, "place")])
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 @pytest.mark.parametrize("seconds", [0, HANDLER_SECONDS])
-def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_lock(
-    broker: EmbeddedBroker, producer: ThreadedProducer, where: Callable[..., Any], way: str, seconds: float
+def test_a_close_in_a_signal_handler_returns_and_the_rest_fails_when_the_interrupted_call_goes_on(
+    broker: EmbeddedBroker, producer: ThreadedProducer, owner: type, function: str, way: str, seconds: float
 ) -> None:
+    """The call holds the accumulator's lock at the first place, and that of the topic at the second."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     earlier = producer.send(ProducerRecord("t", VALUE))
     wait_until(lambda: producer.metric("requests-in-flight") > 0)
@@ -108,8 +81,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_a_
         producer.close(seconds)
         returned.append(True)
 
-    place, function = where(producer)
-    interrupted = interrupt_at(place, function, handler)
+    interrupted = interrupt_at(owner, function, handler)
     error = Caller(lambda: error_of_the_interrupted(producer, way)).finish().returned
     assert (interrupted, returned) == ([function], [True])
     assert isinstance(error, ProducerClosedError)
@@ -127,6 +99,33 @@ def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException
         return rows.result(PATIENCE_SECONDS).failures[0].error
     except ProducerClosedError as error:
         return error
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_any_lock(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    monkeypatch.setattr("spark_kafka_sink.producer.producer._END_MS", 1.0)
+    options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
+
+    with producer_of(broker, **options) as idle:
+        ways = list(locks_of(idle))
+    assert len(ways) > 5
+    for way in ways:
+        producer = producer_of(broker, **options)
+        lock = locks_of(producer)[way]
+        if transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
+        producer.send(ProducerRecord("t", VALUE))
+
+        def handler(producer: ThreadedProducer = producer, lock: Any = lock) -> None:
+            with lock:
+                producer.close(0.01)
+
+        assert Caller(handler).finish().raised is None, way
+        producer.close()
+        assert producer.thread.join(0), way
 
 
 def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_the_lock_of_a_future(
@@ -166,25 +165,3 @@ def test_a_close_that_interrupts_nothing_waits_until_the_rest_has_failed(
         left = other.send(ProducerRecord("t", VALUE))
         other.close(0)
         assert left.done()
-
-
-@pytest.mark.parametrize("where", [in_the_accumulator, in_the_memory])
-def test_a_flush_in_a_signal_handler_ends_with_its_time_at_the_same_places(
-    broker: EmbeddedBroker, producer: ThreadedProducer, where: Callable[..., Any]
-) -> None:
-    raised: list[BaseException] = []
-    broker.control.when(api=ApiKey.PRODUCE).delay(2_000)
-    producer.send(ProducerRecord("t", VALUE))
-
-    def handler() -> None:
-        try:
-            producer.flush(HANDLER_SECONDS)
-        except TimeoutError as error:
-            raised.append(error)
-
-    place, function = where(producer)
-    interrupted = interrupt_at(place, function, handler)
-    future = Caller(lambda: producer.send(ProducerRecord("t", VALUE))).finish().future()
-    assert len(interrupted) == len(raised) == 1
-    assert future.result(PATIENCE_SECONDS).offset == 1
-    producer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -20,7 +19,6 @@ from spark_kafka_sink.errors import AuthorizationError, BufferExhaustedError, Ka
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.fake_system import FakeSystem
-from tests.locks import locks_of
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used, outcome, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -241,25 +239,6 @@ def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
     producer.close()
     assert "nothing more will be sent" in caplog.text
     assert isinstance(producer.sender.fatal_error, KafkaSinkError)
-
-
-def test_a_flush_in_a_signal_handler_keeps_its_time_whatever_the_interrupted_call_holds(broker: EmbeddedBroker) -> None:
-    with producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000) as producer:
-        outcomes = [producer.send(ProducerRecord("t", VALUE))]
-        producer.flush(PATIENCE_SECONDS)
-        locks = locks_of(producer)
-        assert len(locks) > 5
-        for lock in locks.values():
-            outcomes.append(producer.send(ProducerRecord("t", VALUE)))
-
-            def interrupted(lock: Any = lock) -> None:
-                """As if the handler had come between two steps of send(): its thread holds the lock."""
-                with lock, contextlib.suppress(TimeoutError):
-                    producer.flush(0.2)
-
-            assert Caller(interrupted).finish().raised is None
-            producer.flush(PATIENCE_SECONDS)
-        assert [outcome.result(0).offset for outcome in outcomes] == list(range(len(outcomes)))
 
 
 def test_the_longest_limits_that_a_user_can_give_are_waits_without_end(broker: EmbeddedBroker) -> None:

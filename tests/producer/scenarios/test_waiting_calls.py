@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError
-from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.topics import Topics
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -110,38 +106,3 @@ def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -
     assert "in a callback" in str(error)
     assert "Send from another thread" in str(error)
     producer.close()
-
-
-def test_a_flush_in_a_signal_handler_ends_with_its_time_although_the_call_that_it_interrupts_has_a_lock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    caught: list[BaseException] = []
-    with embedded_broker(topics={"t": 1, "other": 1}) as broker:
-        options = {"linger.ms": 60_000, "delivery.timeout.ms": 200_000}
-        producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, **options})
-        producer.send(ProducerRecord("t", b"first"))
-        new_stage = BatchFiller.new_stage
-
-        def handler(number: int, frame: object) -> None:
-            try:
-                producer.flush(0.05)
-            except TimeoutError as error:
-                caught.append(error)
-
-        def interrupted(*arguments: Any) -> object:
-            monkeypatch.undo()
-            signal.raise_signal(signal.SIGUSR1)
-            return new_stage(*arguments)
-
-        monkeypatch.setattr(BatchFiller, "new_stage", interrupted)  # send() calls it with the accumulator's lock
-        before = signal.signal(signal.SIGUSR1, handler)
-        try:
-            producer.send(ProducerRecord("other", b"interrupted"))
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-        assert [type(error) for error in caught] == [TimeoutError]
-        second = producer.send(ProducerRecord("t", b"second"))
-        producer.flush(60)
-        assert second.result(0).offset == 1
-        producer.close()
-    assert threading.current_thread() is threading.main_thread()
