@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from concurrent.futures._base import FINISHED, PENDING
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -74,77 +73,66 @@ def _call_when_done(callback: Callable[[Future[T]], object], future: Future[T]) 
         _log.exception("A callback of a future failed; the other records go on.")
 
 
-class _Look(NamedTuple):
-    """The parts of a Future that are needed by those that look at it, under the names that Future has for them."""
-
-    condition: threading.Condition
-    waiters: list[Any]
-    done_callbacks: list[Callable[[Future[RecordMetadata]], object]]
-
-
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most futures of records are dropped without a look, and what Future makes for the look (a condition, two lists,
-    1.5 kB) costs as much as all the rest of send(). So Future.__init__ is left out on purpose: outcomes are kept for
-    all records of a call together, and the call makes the rest at the first look. Every method of Future, and every
-    function that works on futures, takes the condition first.
+    Most futures of records are dropped without a look, and what Future.__init__ makes (a condition, two lists, 1.5 kB)
+    costs as much as all the rest of send(). So it is left out on purpose: outcomes are kept for all records of a call
+    together, and the first look makes an ordinary Future, whose attributes this one gets.
 
     No lock is needed between the two. The sender notes the outcome, then looks for a future that is watched; the first
-    look has the future watched, then makes its condition, then looks for an outcome. So one of them finds what the
-    other has left.
+    look has the future watched, then looks for an outcome. So one of them finds what the other has left.
     """
-
-    _state = PENDING
-    _result: RecordMetadata | None = None
-    _exception: BaseException | None = None
-    _looked_at: threading.Condition | None = None
-    _waiters: list[Any]
-    _done_callbacks: list[Callable[[Future[RecordMetadata]], object]]
 
     def __init__(self, call: RecordFutures, row: int) -> None:
         self._call = call
         self._row = row
 
-    def _look(self) -> threading.Condition:
-        condition = self._looked_at
-        if condition is None:
-            if self._call.outcome(self._row) is None:
-                self._call.watched[self._row] = self
-            condition, self._waiters, self._done_callbacks = self._call.look(self._row)
-            self._looked_at = condition
-        if self._state == PENDING:
+    def _make(self) -> Future[RecordMetadata]:
+        """Make the Future of the first look. All threads that look get the same one: setdefault is one step."""
+        outcome = self._call.outcome(self._row)
+        if outcome is None:
+            self._call.watched[self._row] = self
             outcome = self._call.outcome(self._row)
-            if outcome is not None:
-                self._take_outcome(condition, outcome)
-        return condition
-
-    def _take_outcome(self, condition: threading.Condition, outcome: RecordMetadata | Exception) -> None:
-        """Store the outcome here, unless threads wait on this future: then the sender notifies them."""
-        with condition:
-            if self._state != PENDING or self._waiters or self._done_callbacks:
-                return
-            if isinstance(outcome, Exception):
-                self._exception = fresh(outcome)  # all records of a batch share one
-            else:
-                self._result = outcome
-            self._state = FINISHED
-
-    _condition: threading.Condition = cast("threading.Condition", property(_look))  # as functions on futures know it
+        made = Future[RecordMetadata]()
+        if outcome is not None:
+            _complete(made, outcome)
+        return cast("Future[RecordMetadata]", self.__dict__.setdefault("_made", made))
 
     def end(self, outcome: RecordMetadata | Exception) -> None:
         """Hand the outcome, which the call has already, to those that wait for it."""
-        condition = self._looked_at
-        if condition is None:
-            return
-        try:
-            if isinstance(outcome, Exception):
-                self.set_exception(fresh(outcome))
-            else:
-                self.set_result(outcome)
-        except InvalidStateError:  # a look has taken it, perhaps one that begins to wait a moment later
-            with condition:
-                condition.notify_all()
+        with suppress(InvalidStateError):  # the first look has found it
+            _complete(self, outcome)
+
+
+class _FutureAttribute:
+    """An attribute that Future.__init__ sets, and SendFuture has from the first look on.
+
+    Every method of Future, and every function that works on futures, begins with one of them. Where it is set it is
+    read without this descriptor, which has no __set__.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, future: SendFuture | None, owner: type) -> object:
+        if future is None:
+            return self
+        attributes = vars(future)
+        for name, value in vars(attributes.get("_made") or future._make()).items():
+            attributes.setdefault(name, value)  # the sender may have ended this future meanwhile
+        return attributes[self._name]
+
+
+for _name in vars(Future()):
+    setattr(SendFuture, _name, _FutureAttribute(_name))
+
+
+def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
+    if isinstance(outcome, Exception):
+        future.set_exception(fresh(outcome))  # all records of a batch share one
+    else:
+        future.set_result(outcome)
 
 
 class _Ended(NamedTuple):
@@ -171,7 +159,6 @@ class RecordFutures:
         """By row; only of rows that have some."""
         self.watched: dict[int, SendFuture] = {}
         """By row; only those that were looked at before they had an outcome."""
-        self._looks: dict[int, _Look] = {}
         self._topic = topic
         self._ended: list[_Ended] = []  # in which the rows are found by _places, up to number _known
         self._known = 0
@@ -200,10 +187,6 @@ class RecordFutures:
         if raised is not None:
             raise raised from None
         return SendFuture(self, 0)
-
-    def look(self, row: int) -> _Look:
-        """Return the look at the row's future. It is the same for all threads: setdefault is one step."""
-        return self._looks.setdefault(row, _Look(threading.Condition(), [], []))
 
     def outcome(self, row: int) -> RecordMetadata | Exception | None:
         """Return the row's outcome, or None. Safe from any thread: two threads that index one result write the same

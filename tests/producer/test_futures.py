@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, as_completed, wait
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,36 +219,92 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_after_ctrl_c_in_the_first_look_at_a_future_the_second_look_finds_its_result(
-    monkeypatch: pytest.MonkeyPatch,
+class InterruptedLook:
+    """Ctrl-C before the nth line of the first look at a future."""
+
+    def __init__(self, nth: int) -> None:
+        self._lines = nth
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        return self._line if frame.f_code.co_name in ("__get__", "_make") else None
+
+    def _line(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            self._lines -= 1
+            if self._lines == 0:
+                raise KeyboardInterrupt
+        return self._line
+
+
+@pytest.mark.parametrize("line", range(1, 10))
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_after_ctrl_c_at_any_line_of_the_first_look_at_a_future_the_second_look_finds_its_result(
+    line: int, comes: str
 ) -> None:
     one = future()
-    stored(one)
-    for where, name in ((threading, "Condition"), (SendFuture, "_take_outcome")):
-        with monkeypatch.context() as patch:
-            patch.setattr(where, name, interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                one.result(0)
+    if comes == "before":
+        stored(one)
+    before = sys.gettrace()
+    sys.settrace(InterruptedLook(line))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            one.done()
+    finally:
+        sys.settrace(before)
+    if comes == "after":
+        stored(one)
     assert one.result(0) == STORED
 
 
-def test_an_outcome_that_a_look_takes_just_before_it_waits_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    class ComesBetween(threading.Condition):
-        """The outcome comes after the look at the state, before the wait."""
-
-        def wait(self, timeout: float | None = None) -> bool:
-            sender.start()
-            wait_until(lambda: one.call.outcome(0) is not None)
-            assert one.done()  # a look that takes the outcome, as Future.result has just before it waits
-            return super().wait(timeout)
-
+@pytest.mark.parametrize("at", ["watched", "made"])
+def test_an_outcome_that_comes_during_the_first_look_is_found(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """The sender does all its part between two steps of the look."""
     one = future()
-    sender = threading.Thread(target=stored, args=(one,))
-    monkeypatch.setattr(threading, "Condition", ComesBetween)
+
+    class Watched(dict[int, SendFuture]):
+        def __setitem__(self, row: int, watched: SendFuture) -> None:
+            super().__setitem__(row, watched)
+            stored(one)
+
+    if at == "watched":
+        one.call.watched = Watched()
+    else:
+        outcome = one.call.outcome
+        answers = [None, None]
+
+        def not_yet(row: int) -> RecordMetadata | Exception | None:
+            if not answers:
+                return outcome(row)
+            answers.pop()
+            if not answers:
+                stored(one)
+            return None
+
+        monkeypatch.setattr(one.call, "outcome", not_yet)
+    assert one.done()
+    assert one.result(0) == STORED
+
+
+def test_two_threads_that_look_first_at_the_same_time_wait_for_the_same_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other thread looks between two steps of the first look."""
+    one = future()
+    waiting: list[threading.Thread] = []
+    found: list[RecordMetadata] = []
+
+    def condition() -> threading.Condition:
+        monkeypatch.undo()
+        waiting.append(threading.Thread(target=lambda: found.append(one.result(PATIENCE_SECONDS))))
+        waiting[0].start()
+        wait_until(lambda: "_made" in vars(one))
+        return threading.Condition()
+
+    monkeypatch.setattr(threading, "Condition", condition)
     assert not one.done()
-    monkeypatch.undo()
-    assert one.result(PATIENCE_SECONDS) == STORED
-    sender.join()
+    stored(one)
+    waiting[0].join()
+    assert found == [STORED]
 
 
 def test_ctrl_c_while_a_call_refuses_its_rows_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:

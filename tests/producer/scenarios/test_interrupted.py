@@ -129,24 +129,27 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_an
 
 
 def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_the_lock_of_a_future(
-    broker: EmbeddedBroker, producer: ThreadedProducer
+    broker: EmbeddedBroker, producer: ThreadedProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
     wait_until(lambda: producer.metric("requests-in-flight") > 0)
+    waits: list[bool] = []
     done_in_the_handler: list[bool] = []
 
     class Interrupted(threading.Condition):
         def __enter__(self) -> bool:
             entered = super().__enter__()
-            if not done_in_the_handler:
+            if waits and not done_in_the_handler:
                 done_in_the_handler.append(True)
                 producer.close(HANDLER_SECONDS)
-                done_in_the_handler[0] = future._state != "PENDING"
+                done_in_the_handler[0] = future.done()  # the lock is reentrant
             return entered
 
-    assert not future.done()  # it has a lock after the first look
-    future._looked_at = Interrupted()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Condition", Interrupted)
+        assert not future.done()  # it has a lock after the first look
+    waits.append(True)
     error = Caller(lambda: future.exception(PATIENCE_SECONDS)).finish().returned
     assert isinstance(error, ProducerClosedError)
     assert done_in_the_handler == [False]
