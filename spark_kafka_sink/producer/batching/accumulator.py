@@ -364,7 +364,7 @@ class RecordAccumulator:
         with self._lock:
             now = self._clock()
             for queue in self._queues if topic_partition is None else (self._queues.get(topic_partition),):
-                self._queues.bring_back(queue, now)
+                self._queues.unblock(queue, now)
 
     def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
@@ -422,9 +422,9 @@ class RecordAccumulator:
         """The batches are DONE and their futures resolved: forget them, wake flushes. Once per batch."""
         with self._lock:
             self._incomplete.forget(*batches)
-            if self._queues.some_aside:
+            if self._queues.has_blocked:
                 for batch in batches:
-                    self._queues.bring_back(self._queues.get(batch.topic_partition), self._clock())
+                    self._queues.unblock(self._queues.get(batch.topic_partition), self._clock())
 
     def note_node(self, node_id: int, now: float, *, can_drain: bool) -> None:
         """Note when a node was last ready and last drained (partitioner.availability.timeout.ms)."""

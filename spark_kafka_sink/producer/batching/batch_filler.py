@@ -326,12 +326,12 @@ class BatchFiller:
                     batch.append(pieces, number)
             full += self._unpin(queues, self.batch_bytes_max(stage.topic))
             if not full:
-                self._place(queues)
+                self._schedule(queues)
         for batch in full:
             self.close_batch(batch)
         if full:
             with self._lock:
-                self._place(queues)
+                self._schedule(queues)
 
     def _unpin(self, queues: Sequence[PartitionQueue], bytes_max: int) -> list[ProducerBatch]:
         """Let the last batch of each queue take more records. Returns those that are full."""
@@ -344,12 +344,12 @@ class BatchFiller:
                 batch.unpin()
         return full
 
-    def _place(self, queues: Sequence[PartitionQueue]) -> None:
+    def _schedule(self, queues: Sequence[PartitionQueue]) -> None:
         """A sendable queue stays sendable when it gets more batches, so only the others are looked at."""
         now = self._clock()
         for queue in queues:
             if not queue.sendable:
-                self._queues.place(queue, now)
+                self._queues.schedule(queue, now)
 
     def _give_up(self, stage: Stage, error: Exception) -> None:
         """Fail the rows that are in no batch, and let go of the batches that they would have been added to."""
@@ -359,7 +359,7 @@ class BatchFiller:
                 for batch in queue.batches:
                     if batch.state is PINNED:
                         batch.unpin()
-            self._place(queues)
+            self._schedule(queues)
             failed = stage.failed_batches(error)
             for batch in failed:
                 self._incomplete.add(batch)

@@ -4,14 +4,14 @@ Most of a thousand partitions have nothing to say at any one moment. So a queue 
 it (a batch added, finished, retried; its leader moved) or when a time that it waits for has come,
 and is then put where the sender finds it:
 
-    nowhere     empty, set aside by the gate, or its head is being worked on by another thread
+    nowhere     empty, blocked by the gate, or its head is being worked on by another thread
     timers      its head lingers or backs off until a known time
     sendable    its head may go now; kept per leader, so that one node's queues are found without a search
 
 The order of the sendable queues of a node is the order in which they are served: a queue that was served goes to the
 end, one that did not fit into the request stays at the front. The gate (idempotence) may refuse a head. Java's client
 then stops and comes back to the same partition in the next round, which stalls the whole node and spins; here the queue
-is set aside, the others go on, and it returns when something has happened to it or when the gate says so.
+is blocked, the others go on, and it is unblocked when something has happened to it or when the gate says so.
 
 Everything here is guarded by the accumulator's lock.
 """
@@ -44,7 +44,7 @@ _PAUSE_MS_MIN = 5.0
 Admit = Callable[[ProducerBatch, int, float], bool]
 """(batch, leader id, now): may the batch, the head of its partition's queue, be sent to this leader now?
 
-Idempotence decides. If yes, the batch has its sequence then and counts as in flight. If no, the partition is set aside
+Idempotence decides. If yes, the batch has its sequence then and counts as in flight. If no, the partition is blocked
 until recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back."""
 
 
@@ -77,12 +77,12 @@ class PartitionQueue:
         if not batch.has_sequence:
             self.batches.insert(0, batch)
             return
-        place = 0
+        index = 0
         for queued in self.batches:
             if not queued.has_sequence or not sent_before(queued, batch):
                 break
-            place += 1
-        self.batches.insert(place, batch)
+            index += 1
+        self.batches.insert(index, batch)
 
 
 def sent_before(first: ProducerBatch, second: ProducerBatch) -> bool:
@@ -108,7 +108,7 @@ class PartitionQueues:
         self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when they are asked for
         self._pauses: dict[str, float] = {}  # by topic
         self._hurry = False
-        self._aside: set[PartitionQueue] = set()
+        self._blocked: set[PartitionQueue] = set()
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self._queues.values())
@@ -164,7 +164,7 @@ class PartitionQueues:
                 # KIP-951: what backs off need not wait longer once there is a new leader.
                 for batch in queue.batches:
                     batch.skip_backoff()
-            self.place(queue, now)
+            self.schedule(queue, now)
 
     def set_hurry(self, hurry: bool, now: float) -> None:
         """No batch may linger: memory is short, or a flush or the close is under way."""
@@ -172,11 +172,11 @@ class PartitionQueues:
             self._hurry = True
             for queue in self._queues.values():
                 if queue.batches and not queue.sendable:
-                    self.place(queue, now)
+                    self.schedule(queue, now)
         self._hurry = hurry
 
-    def place(self, queue: PartitionQueue, now: float) -> None:
-        """Look at a queue and put it where the sender finds it."""
+    def schedule(self, queue: PartitionQueue, now: float) -> None:
+        """Make a queue sendable, or set its timer, as its head needs it now."""
         due_ms = self._due_ms(queue)
         if due_ms <= now:
             queue.due_ms = INFINITE_MS
@@ -195,7 +195,7 @@ class PartitionQueues:
         while self._timers and self._timers[0][0] <= now:
             due_ms, _, queue = heapq.heappop(self._timers)
             if due_ms == queue.due_ms:
-                self.place(queue, now)
+                self.schedule(queue, now)
 
     def next_due_ms(self) -> float:
         while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
@@ -203,15 +203,15 @@ class PartitionQueues:
         return self._timers[0][0] if self._timers else INFINITE_MS
 
     @property
-    def some_aside(self) -> bool:
-        """Is there a queue that waits for bring_back?"""
-        return bool(self._aside)
+    def has_blocked(self) -> bool:
+        """Return whether the gate has blocked a queue."""
+        return bool(self._blocked)
 
-    def bring_back(self, queue: PartitionQueue, now: float) -> None:
-        """Let the gate decide again about a queue that was set aside."""
-        if queue in self._aside:
-            self._aside.discard(queue)
-            self.place(queue, now)
+    def unblock(self, queue: PartitionQueue, now: float) -> None:
+        """Let the gate decide again about a queue, if it has blocked it."""
+        if queue in self._blocked:
+            self._blocked.discard(queue)
+            self.schedule(queue, now)
 
     def put_back(self, batches: list[ProducerBatch], now: float) -> None:
         """Batches of one partition, oldest first, are to be sent again, or were split."""
@@ -220,15 +220,15 @@ class PartitionQueues:
             if batch.leader_epoch != queue.leader_epoch:
                 batch.skip_backoff()
             queue.insert_in_sequence(batch)
-        self.bring_back(queue, now)
-        self.place(queue, now)
+        self._blocked.discard(queue)
+        self.schedule(queue, now)
 
     def remove(self, batch: ProducerBatch, now: float) -> None:
         """Take a batch out of its queue, if it is in it."""
         queue = self.get(batch.topic_partition)
         if batch in queue.batches:
             queue.batches.remove(batch)
-            self.place(queue, now)
+            self.schedule(queue, now)
 
     def is_waiting(self, batch: ProducerBatch) -> bool:
         """Is it in its queue, with no thread at work on it? One that was taken out is the sender's, in every state: it
@@ -279,10 +279,10 @@ class PartitionQueues:
             del sendable[queue]  # goes to the end if it can be served again
             queue.sendable = False
             if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._due_ms(queue) > now:
-                self.place(queue, now)
+                self.schedule(queue, now)
                 continue
             if not admit(batch, node_id, now):
-                self._aside.add(queue)
+                self._blocked.add(queue)
                 continue
             batch.drained_for(queue.leader_epoch)
             taken_bytes += size
@@ -291,7 +291,7 @@ class PartitionQueues:
                 continue
             head = batches[0]
             if head.state is OPEN or head.state is PINNED or head.attempts:
-                self.place(queue, now)
+                self.schedule(queue, now)
             else:  # a full batch waits for nothing
                 queue.sendable = True
                 sendable[queue] = None
@@ -302,7 +302,7 @@ class PartitionQueues:
     def _due_ms(self, queue: PartitionQueue) -> float:
         """When the head may be sent; any time in the past means now."""
         batches = queue.batches
-        if not batches or (self._aside and queue in self._aside):
+        if not batches or (self._blocked and queue in self._blocked):
             return INFINITE_MS
         head = batches[0]
         if head.state is PINNED:

@@ -64,7 +64,7 @@ def test_a_round_looks_only_at_partitions_to_which_something_happened() -> None:
     for partition in range(1000):
         queue = queues.get(tp(partition))
         queue.batches = Watched([ProducerBatch(tp(partition), created_ms=100, deadline_ms=1000)])
-        queues.place(queue, 100)
+        queues.schedule(queue, 100)
     assert len(looked_at) == 1000
     looked_at.clear()
     for now in (101, 102, 103, 104):
@@ -84,9 +84,9 @@ def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))
     queue.batches.append(ProducerBatch(tp(0), created_ms=0, deadline_ms=1000))
-    queues.place(queue, 0)
+    queues.schedule(queue, 0)
     queue.batches.clear()
-    queues.place(queue, 1)
+    queues.schedule(queue, 1)
     assert queues.next_due_ms() == FOREVER
     queues.fire_timers(10)
     assert queues.sendable_nodes() == frozenset()
@@ -98,7 +98,7 @@ def test_no_partition_of_a_node_starves() -> None:
     for partition in range(5):
         for _ in range(10):
             queues.get(tp(partition)).batches.append(closed_batch(partition))
-        queues.place(queues.get(tp(partition)), 0)
+        queues.schedule(queues.get(tp(partition)), 0)
     served = [batch.topic_partition.partition for _ in range(10) for batch in queues.take(0, 3 * 61, 0, Gate().admit)]
     assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
 
@@ -107,7 +107,7 @@ def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
     queues = PartitionQueues(linger_ms=0)
     queues.set_snapshot(cluster([0]), 0)
     queues.get(tp(0)).batches.append(closed_batch(0))
-    queues.place(queues.get(tp(0)), 0)
+    queues.schedule(queues.get(tp(0)), 0)
     for leaders, nodes, unknown in (([1], {1}, set()), ([None], set(), {"t"}), ([0], {0}, set())):
         queues.set_snapshot(cluster(leaders), 0)
         assert queues.sendable_nodes() == nodes
@@ -144,7 +144,7 @@ def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))
     queue.batches.extend(batches)
-    queues.place(queue, 0)
+    queues.schedule(queue, 0)
     return queues, queue
 
 
@@ -155,11 +155,11 @@ def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None
     second.pin()  # both are being compressed; the queue was sendable before
     assert queues.take(0, 1 << 20, 0, Gate().admit) == []
     first.close()
-    queues.place(queue, 0)
+    queues.schedule(queue, 0)
     assert queues.take(0, 1 << 20, 0, Gate().admit) == [first]
     assert queues.sendable_nodes() == frozenset()
     second.close()
-    queues.place(queue, 0)
+    queues.schedule(queue, 0)
     assert queues.take(0, 1 << 20, 0, Gate().admit) == [second]
 
 

@@ -88,7 +88,7 @@ def test_recheck_of_all_brings_every_refused_partition_back() -> None:
     assert len(h.take()) == 3
 
 
-def test_a_partition_set_aside_is_neither_ready_nor_drained_until_it_is_looked_at_again() -> None:
+def test_a_blocked_partition_is_neither_ready_nor_drained_until_it_is_looked_at_again() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     h.gate.refused = {0}

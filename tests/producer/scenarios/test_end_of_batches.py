@@ -158,7 +158,7 @@ def test_age_counts_from_the_call_not_from_the_grouping() -> None:
     assert len(h.accumulator.expired_batches(h.clock.now)) == 1
 
 
-def test_a_partition_set_aside_or_without_a_leader_expires_all_the_same() -> None:
+def test_a_blocked_partition_or_without_a_leader_expires_all_the_same() -> None:
     h = expiring(leaders=(None, 0), linger_ms=0)
     h.append(0)
     h.append(1)
