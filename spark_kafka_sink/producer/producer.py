@@ -292,25 +292,25 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         if not columns.num_rows:
             return call
         now = self._system.now()
-        rows = rows_of_columns(columns, partition)
+        rows = rows_of_columns(call, columns, partition)
         if self._record_partitioner is not None:
             ensure_named(rows)
         try:
             snapshot = self._await_topic(topic, now)
-            rows = self._refuse(call, rows, wrong_in_themselves(topic, rows, self.config), still)
+            rows = self._refuse(rows, wrong_in_themselves(topic, rows, self.config), still)
             snapshot = self._await_named_partitions(topic, rows, snapshot, now)
         except KafkaSinkError as error:
             self._not_taken(len(rows), error, still)
             raise
-        rows = self._refuse(call, rows, without_their_partition(topic, rows, snapshot, partition), still)
+        rows = self._refuse(rows, without_their_partition(topic, rows, snapshot, partition), still)
         if len(rows):
-            self._append_rows(call, topic, rows, snapshot, still)
+            self._append_rows(topic, rows, snapshot, still)
         return call
 
-    def _refuse(self, call: ColumnsFuture, rows: Rows, refused: list[FailedRows], still: StillOpen | None) -> Rows:
+    def _refuse(self, rows: Rows, refused: list[FailedRows], still: StillOpen | None) -> Rows:
         for failed in refused:
             self._not_taken(len(failed.rows), failed.error, still)
-            call.failed(failed)
+            rows.call.failed(failed)
         return rows.without(refused)
 
     def _await_named_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float) -> ClusterSnapshot:
@@ -324,19 +324,14 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             latest = self._metadata.snapshot
             return snapshot if latest.partition_count(topic) is None else latest
 
-    def _append_rows(
-        self, call: ColumnsFuture, topic: str, rows: Rows, snapshot: ClusterSnapshot, still: StillOpen | None
-    ) -> None:
-        columns, sizes, named, positions = rows
+    def _append_rows(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, still: StillOpen | None) -> None:
         loads = partial(self._accumulator.partition_loads, topic, snapshot)
-        partitions = self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
-        largest, total = int(np.maximum.reduce(sizes)), int(np.add.reduce(sizes))
+        rows.assign(self._partitioner.assign(topic, rows.columns, rows.sizes, rows.named, snapshot, loads))
+        largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
         self._metrics.rows_given(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None
         try:
-            taken, error = self._accumulator.append_columns(
-                topic, columns, sizes, partitions, positions, call, block_ms=block_ms, still=still
-            )
+            taken, error = self._accumulator.append_columns(topic, rows, block_ms=block_ms, still=still)
         except BaseException as interruption:
             self._sender.interrupted("send_columns()", interruption)
             raise
@@ -344,7 +339,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._not_taken(len(rows) - taken, error, still)
             if not taken and isinstance(error, IllegalStateError):
                 raise error
-            call.failed(FailedRows(positions[taken:], self._in_callback(error), topic))
+            rows.call.failed(FailedRows(rows.row_indices[taken:], self._in_callback(error), topic))
 
     def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...], still: StillOpen | None) -> SendFuture:
         topic, _, _, _, partition, timestamp_ms = record

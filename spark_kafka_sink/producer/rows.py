@@ -7,14 +7,14 @@ fails anyway would cost a second.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
-from spark_kafka_sink.producer.calls import FailedRows
+from spark_kafka_sink.producer.calls import Call, FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
 from spark_kafka_sink.records.arrays import numbers_of
@@ -27,17 +27,31 @@ _NAMED_MAX = 5
 """At most this many of the missing partitions are named in one error."""
 
 
-class Rows(NamedTuple):
-    """What is left of a call, row by row: encoded size at most, the partition that the row names (see
-    partitioner.named_partitions), and the position in the call."""
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Rows of one call, column by column, from the call until they are grouped with those of others (grouping.py)."""
 
+    call: Call
+    row_indices: NDArray[np.int64]
+    """Of each row its index in the call."""
     columns: RecordColumns
+    """Deleted when the rows are grouped, so that encoded records can take their place in memory."""
     sizes: NDArray[np.int64]
+    """Of each row what it is encoded to at most (records/sizes.py)."""
     named: NDArray[np.int32] | None
-    positions: NDArray[np.int64]
+    """The partition that each row names (partitioner.named_partitions), until all rows are assigned to theirs."""
+    partitions: NDArray[np.int32] = field(init=False, repr=False)
+    """The partition of each row, from `assign` on."""
+    counts: NDArray[np.int64] = field(init=False, repr=False)
+    """Number of rows of each partition, up to the last one that has any; from `assign` on."""
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.row_indices)
+
+    @property
+    def futures_bytes(self) -> int:
+        """Bytes that are reserved for the futures of these rows."""
+        return self.call.bytes_per_row * len(self)
 
     @property
     def highest_named(self) -> int:
@@ -48,15 +62,42 @@ class Rows(NamedTuple):
         if not failures:
             return self
         failed = np.concatenate([failure.rows for failure in failures])
-        kept = np.flatnonzero(~np.isin(self.positions, failed))
-        named = None if self.named is None else self.named[kept]
-        return Rows(self.columns.take(kept), self.sizes[kept], named, self.positions[kept])
+        return self._take(np.flatnonzero(~np.isin(self.row_indices, failed)))
+
+    def assign(self, partitions: NDArray[np.int32]) -> Rows:
+        """Set the partition of each row, and return the rows."""
+        self.named, self.partitions, self.counts = None, partitions, np.bincount(partitions)
+        return self
+
+    def slice(self, start: int, stop: int) -> Rows:
+        """Return the assigned rows [start, stop)."""
+        if stop - start == len(self):
+            return self
+        columns = self.columns.slice(start, stop - start)
+        rows = Rows(self.call, self.row_indices[start:stop], columns, self.sizes[start:stop], None)
+        return rows.assign(self.partitions[start:stop])
+
+    def split(self, leaving: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
+        """Return the assigned rows whose partitions are True in `leaving`, and the others; None where there are
+        none."""
+        if not self.counts[leaving[: len(self.counts)]].any():
+            return None, self
+        leaves = leaving[self.partitions]
+        if leaves.all():
+            return self, None
+        go, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
+        return self._take(go).assign(self.partitions[go]), self._take(stay).assign(self.partitions[stay])
+
+    def _take(self, places: NDArray[np.int64]) -> Rows:
+        """Return the rows at these places of the columns."""
+        named = None if self.named is None else self.named[places]
+        return Rows(self.call, self.row_indices[places], self.columns.take(places), self.sizes[places], named)
 
 
-def rows_of_columns(columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """The rows of a call, with nothing checked yet. SchemaError if the column of partitions does not fit."""
+def rows_of_columns(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
+    """Return the rows of a call, with nothing checked yet. SchemaError if the column of partitions does not fit."""
     count = columns.num_rows
-    return Rows(columns, record_size_bounds(columns), named_partitions(partition, count), np.arange(count))
+    return Rows(call, np.arange(count), columns, record_size_bounds(columns), named_partitions(partition, count))
 
 
 def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
@@ -70,10 +111,10 @@ def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[
     for reason, wrong in invalid.items():
         newly = wrong[good[wrong]]
         good[newly] = False
-        found.append(FailedRows(rows.positions[newly], InvalidRecordError(f"{placed(topic)}: {reason}."), topic))
+        found.append(FailedRows(rows.row_indices[newly], InvalidRecordError(f"{placed(topic)}: {reason}."), topic))
     large = np.flatnonzero(good & (rows.sizes > limit))
     if len(large):
-        found.append(FailedRows(rows.positions[large], too_large(topic, int(rows.sizes[large].max()), config), topic))
+        found.append(FailedRows(rows.row_indices[large], too_large(topic, int(rows.sizes[large].max()), config), topic))
     return found
 
 
@@ -88,7 +129,7 @@ def without_their_partition(
     if lowest >= 0 and rows.highest_named < len(info.partitions) == info.partitions[-1].index + 1:
         return []
     known = [NOT_NAMED, *(partition.index for partition in info.partitions)]
-    missing = rows.positions[~np.isin(rows.named, known)]
+    missing = rows.row_indices[~np.isin(rows.named, known)]
     if not len(missing):
         return []
     numbers = [asked] if isinstance(asked, int) else np.unique(numbers_of(one_array(asked))[missing]).tolist()

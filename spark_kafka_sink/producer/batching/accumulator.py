@@ -49,13 +49,12 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
-from spark_kafka_sink.producer.batching.staging import PLACE_DELAY_MS, SingleRecord, Stage, StagedRows, chunks
+from spark_kafka_sink.producer.batching.staging import PLACE_DELAY_MS, SingleRecord, Stage, chunks
 from spark_kafka_sink.producer.batching.stuck_nodes import StuckNodes
-from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, Callback, SendFuture
 from spark_kafka_sink.producer.partitioner import Partitioner, PartitionLoads
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.compression import Codec
 
 _CHUNK_ROWS_MAX = 16_384
@@ -125,35 +124,27 @@ class RecordAccumulator:
 
     # -- callers of send ----------------------------------------------------------------------------------------------
 
-    def append_columns(  # noqa: PLR0913 - what is known of the rows, and for how long to wait
+    def append_columns(
         self,
         topic: str,
-        columns: RecordColumns,
-        sizes: NDArray[np.int64],
-        partitions: NDArray[np.int32],
-        rows: NDArray[np.int64],
-        call: Call,
+        rows: Rows,
         *,
         block_ms: float | None = None,
         still: Callable[[], None] | None = None,
     ) -> tuple[int, KafkaSinkError | None]:
-        """Stage rows; returns how many of them, from the first on, and why the others were not.
+        """Stage rows that are assigned to partitions; returns how many of them, from the first on, and why the others
+        were not.
 
-        `sizes` = record_size_bounds(columns); `partitions` are all valid; `rows` = places in what the caller gave, to
-        which the result refers (row_origins.py). Waits up to `block_ms` for the memory of each chunk (max.block.ms).
-        `still` raises if, after that, the rows may not be staged any more.
+        Waits up to `block_ms` for the memory of each chunk (max.block.ms). `still` raises if, after that, the rows may
+        not be staged any more.
         """
-        for start, stop, size in chunks(sizes, _CHUNK_ROWS_MAX, self._chunk_bytes_max):
-            chunk = columns if stop - start == len(sizes) else columns.slice(start, stop - start)
-            its_partitions = partitions[start:stop]
-            staged = StagedRows(
-                chunk, sizes[start:stop], its_partitions, np.bincount(its_partitions), rows[start:stop], call
-            )
+        for start, stop, size in chunks(rows.sizes, _CHUNK_ROWS_MAX, self._chunk_bytes_max):
+            chunk = rows.slice(start, stop)
             try:
-                self._stage(topic, staged, size, chunk.nbytes, block_ms, still)
+                self._stage(topic, chunk, size, block_ms, still)
             except KafkaSinkError as error:
                 return start, error
-        return len(sizes), None
+        return len(rows), None
 
     def append_record(  # noqa: PLR0913 - what a record brings along; an object for it would cost a tenth of send()
         self,
@@ -200,27 +191,24 @@ class RecordAccumulator:
     def _partitions_of(
         self,
         topic: str,
-        columns: RecordColumns,
-        sizes: NDArray[np.int64],
-        named: NDArray[np.int32] | None,
+        rows: Rows,
         snapshot: ClusterSnapshot,
     ) -> NDArray[np.int32]:
         """Of single records, which are counted here: one by one, that would cost as much as their staging."""
-        self._rows_given(len(sizes), int(sizes.sum()), int(sizes.max()), self._clock())
+        self._rows_given(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         loads = partial(self.partition_loads, topic, snapshot)
-        return self._partitioner.assign(topic, columns, sizes, named, snapshot, loads)
+        return self._partitioner.assign(topic, rows.columns, rows.sizes, rows.named, snapshot, loads)
 
     def _stage(
         self,
         topic: str,
-        rows: StagedRows,
+        rows: Rows,
         encoded: int,
-        staged: int,
         block_ms: float | None,
         still: Callable[[], None] | None,
     ) -> None:
         """Reserve memory for some rows, and add them to their topic's stage."""
-        wanted = self._wanted(encoded, staged, rows.rows.nbytes)
+        wanted = self._wanted(encoded, rows.columns.nbytes, rows.row_indices.nbytes)
         if not self.pool.try_reserve(wanted):
             self._await_memory(wanted, block_ms)
         with self._lock:

@@ -38,9 +38,9 @@ from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRows
+from spark_kafka_sink.producer.batching.staging import Additions, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
 from spark_kafka_sink.records.cutting import BatchSlices, cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlices, encode
@@ -58,10 +58,8 @@ three times as much; columns are full before, unless rows are tiny."""
 _RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
 
 
-PartitionsOfTopic = Callable[
-    [str, RecordColumns, NDArray[np.int64], "NDArray[np.int32] | None", ClusterSnapshot], NDArray[np.int32]
-]
-"""From a topic, rows, their sizes and the partitions that they name to the partition of each."""
+PartitionsOfTopic = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
+"""From rows of a topic to the partition of each."""
 
 
 class BatchFiller:
@@ -236,7 +234,7 @@ class BatchFiller:
         self._end(stage)
         return len(runs) > 0 or stage.overlooked
 
-    def _runs(self, stage: Stage, *, only_full: bool) -> list[list[StagedRows]]:
+    def _runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
         """The rows of the stage, in columns that can be encoded together."""
         stage.place(partial(rows_of_records, partitions_of=partial(self._partitions_of, stage.topic)))
         if only_full:
@@ -265,7 +263,7 @@ class BatchFiller:
             stage.reserved = leave.reserved
             stage.entries, self.stages[stage.topic] = leave.entries, rest
 
-    def _encode(self, stage: Stage, run: Sequence[StagedRows]) -> tuple[Additions, list[PartitionQueue]]:
+    def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[Additions, list[PartitionQueue]]:
         """What is to be added to batches, and to whose queues. The open batches among them are pinned from here on."""
         grouped = group(run)
         with self._lock:
@@ -304,7 +302,7 @@ class BatchFiller:
         return found
 
     def _append(
-        self, stage: Stage, run: Sequence[StagedRows], additions: Additions, queues: Sequence[PartitionQueue]
+        self, stage: Stage, run: Sequence[Rows], additions: Additions, queues: Sequence[PartitionQueue]
     ) -> None:
         """Put the records into their batches, and the new ones of these into their queues."""
         full: list[ProducerBatch] = []

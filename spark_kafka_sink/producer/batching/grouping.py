@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, StagedRecords, StagedRows
+from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, StagedRecords
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
 from spark_kafka_sink.producer.record import Headers
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.arrays import bytes_array, number_array
 from spark_kafka_sink.records.byte_column import byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
@@ -31,10 +32,8 @@ HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]
 _FEW_ROWS = 64
 
 
-PartitionsOf = Callable[
-    [RecordColumns, NDArray[np.int64], "NDArray[np.int32] | None", ClusterSnapshot], NDArray[np.int32]
-]
-"""From rows, their sizes and the partitions that they name to the partition of each."""
+PartitionsOf = Callable[[Rows, ClusterSnapshot], NDArray[np.int32]]
+"""From rows to the partition of each."""
 
 
 class GroupedRows(NamedTuple):
@@ -56,9 +55,9 @@ class GroupedRows(NamedTuple):
         return PartitionSlices(self.starts[:-1], self.starts[1:], records, filled, bases)
 
 
-def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
+def compatible(staged: Sequence[Rows]) -> Iterator[list[Rows]]:
     """Runs of neighbours that can be grouped together: not too many bytes, and headers of one type."""
-    together: list[StagedRows] = []
+    together: list[Rows] = []
     kind: Any = None
     total = 0
     for rows in staged:
@@ -75,7 +74,7 @@ def compatible(staged: Sequence[StagedRows]) -> Iterator[list[StagedRows]]:
         yield together
 
 
-def group(staged: Sequence[StagedRows]) -> GroupedRows:
+def group(staged: Sequence[Rows]) -> GroupedRows:
     """Find the order of rows by partition; rows of one partition keep theirs."""
     columns = RecordColumns.concat([rows.columns for rows in staged])
     for rows in staged:
@@ -103,18 +102,18 @@ def _ordered(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
     return values if order is None else values.take(order)
 
 
-def _origins(staged: Sequence[StagedRows], order: NDArray[np.intp] | None) -> RowOrigins:
+def _origins(staged: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
     """Return each row's call and its index in that call, in this order."""
-    places = _ordered(_joined([rows.rows for rows in staged]), order)
+    places = _ordered(_joined([rows.row_indices for rows in staged]), order)
     calls = list(dict.fromkeys([rows.call for rows in staged]))
     if len(calls) == 1:
         return RowOrigins(places, calls)
     number_of = {call: number for number, call in enumerate(calls)}
-    numbers = np.array([number_of[rows.call] for rows in staged], np.int32).repeat([len(rows.rows) for rows in staged])
+    numbers = np.array([number_of[rows.call] for rows in staged], np.int32).repeat([len(rows) for rows in staged])
     return RowOrigins(places, calls, _ordered(numbers, order))
 
 
-def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> StagedRows:
+def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> Rows:
     """Make columns of single records. Their sizes get smaller: that of a single record counts each number at its
     widest."""
     values, keys, headers, named, timestamps = zip(*staged.records, strict=True)
@@ -128,10 +127,10 @@ def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> Stage
     )
     none_named = named.count(None) == count
     given = None if none_named else np.fromiter((NOT_NAMED if to is None else to for to in named), np.int32, count)
-    sizes = record_size_bounds(columns)
-    partitions = partitions_of(columns, sizes, given, staged.snapshot)
+    rows = Rows(staged.call, np.arange(count), columns, record_size_bounds(columns), given)
+    partitions = partitions_of(rows, staged.snapshot)
     staged.call.describe(times, _lengths(columns.key, count), _lengths(columns.value, count))
-    return StagedRows(columns, sizes, partitions, np.bincount(partitions), np.arange(count), staged.call)
+    return rows.assign(partitions)
 
 
 def _lengths(column: ArrowColumn | None, count: int) -> NDArray[np.int32]:

@@ -19,7 +19,7 @@ then: all of them wait on, and the caller's thread places the next ones when the
 Fewer records may fill a batch, too, if all of them are for the partition that has the most. The sender's thread places
 them PLACE_DELAY_MS after that became possible, so that a full batch leaves although no more records come.
 
-A stage lives from its first row until all its rows are in batches. They are in `entries`, each the StagedRows of one
+A stage lives from its first row until all its rows are in batches. They are in `entries`, each the Rows of one
 call or StagedRecords, until they are handed over to batches (`additions`).
 """
 
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +39,9 @@ from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import rows_between, rows_of_call
-from spark_kafka_sink.producer.calls import Call
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
-from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
 
 _ROW_BYTES_OVER = 8
@@ -78,6 +76,16 @@ class StagedRecords:
         self.records: list[SingleRecord] = []
         self.snapshot = snapshot  # the latest that was seen; by it they get their partitions
 
+    @property
+    def row_indices(self) -> NDArray[np.int64]:
+        """Of each record its index in the call."""
+        return np.arange(len(self.records))
+
+    @property
+    def partitions(self) -> NDArray[np.int32]:
+        """The partition that each record names, -1 for the others."""
+        return np.array([-1 if partition is None else partition for *_, partition, _ in self.records], np.int32)
+
     def add(self, record: SingleRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
         """Accept a record; its future."""
         row = len(self.records)
@@ -87,39 +95,7 @@ class StagedRecords:
         return SendFuture(self.call, row)
 
 
-@dataclass(slots=True, eq=False)
-class StagedRows:
-    """Rows of one call, and their places in what the caller gave."""
-
-    columns: RecordColumns  # deleted when they are grouped, so that encoded records can take their place in memory
-    sizes: NDArray[np.int64]
-    partitions: NDArray[np.int32]
-    counts: NDArray[np.int64]
-    """Rows of each partition, up to the last one that has any."""
-    rows: NDArray[np.int64]
-    call: Call
-
-    def split(self, leaving: NDArray[np.bool_]) -> tuple[StagedRows | None, StagedRows | None]:
-        """The rows of the partitions that are True in `leaving`, and the others; None where there are none."""
-        if not self.counts[leaving[: len(self.counts)]].any():
-            return None, self
-        leaves = leaving[self.partitions]
-        if leaves.all():
-            return self, None
-        return self._part(np.flatnonzero(leaves)), self._part(np.flatnonzero(~leaves))
-
-    def _part(self, places: NDArray[np.int64]) -> StagedRows:
-        partitions = self.partitions[places]
-        columns, sizes, rows = self.columns.take(places), self.sizes[places], self.rows[places]
-        return StagedRows(columns, sizes, partitions, np.bincount(partitions), rows, self.call)
-
-    @property
-    def futures_bytes(self) -> int:
-        """What is reserved for the futures of these rows."""
-        return self.call.bytes_per_row * len(self.rows)
-
-
-Entry = StagedRecords | StagedRows
+Entry = StagedRecords | Rows
 
 
 class Additions(NamedTuple):
@@ -180,11 +156,11 @@ class Stage:
         return f"Stage({self.topic}, {len(self.entries)} entries, {self.bytes} bytes, oldest {self.oldest_ms})"
 
     @property
-    def rows(self) -> list[StagedRows]:
+    def rows(self) -> list[Rows]:
         """The entries, once single records have become rows."""
-        return [entry for entry in self.entries if isinstance(entry, StagedRows)]
+        return [entry for entry in self.entries if isinstance(entry, Rows)]
 
-    def add(self, rows: StagedRows, reserved: int) -> None:
+    def add(self, rows: Rows, reserved: int) -> None:
         """Accept rows of columns, with what is reserved for them."""
         self._count(rows)
         self.reserved += reserved
@@ -208,7 +184,7 @@ class Stage:
         self.reserved += reserved
         return last.add(record, callbacks)
 
-    def place(self, rows_of: Callable[[StagedRecords], StagedRows]) -> None:
+    def place(self, rows_of: Callable[[StagedRecords], Rows]) -> None:
         """Make rows of all single records. To be called again changes nothing."""
         entries: list[Entry] = []
         for entry in self.entries if self.unplaced_bytes else ():
@@ -219,7 +195,7 @@ class Stage:
         if entries:
             self.entries, self.unplaced_bytes = entries, 0
 
-    def _count(self, rows: StagedRows) -> None:
+    def _count(self, rows: Rows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._reach(len(sizes))
         self._staged_bytes[: len(sizes)] += sizes - _ROW_BYTES_OVER * rows.counts
@@ -330,9 +306,9 @@ class Stage:
         """All rows that are in no batch, as batches without bytes that have failed."""
         batches: list[ProducerBatch] = []
         for entry in self.entries:
-            places = _places(entry)
-            for partition in np.unique(places.partitions).tolist():
-                its_rows = rows_of_call(entry.call, places.rows[places.partitions == partition])
+            partitions, row_indices = entry.partitions, entry.row_indices
+            for partition in np.unique(partitions).tolist():
+                its_rows = rows_of_call(entry.call, row_indices[partitions == partition])
                 batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
         pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
@@ -341,20 +317,6 @@ class Stage:
             if not rows_between(batch.rows, first, first + 1):
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
-
-
-class _Places(NamedTuple):
-    partitions: NDArray[np.int32]
-    """-1 for a record that has none yet."""
-    rows: NDArray[np.int64]
-    """Their places in the call."""
-
-
-def _places(entry: Entry) -> _Places:
-    if isinstance(entry, StagedRows):
-        return _Places(entry.partitions, entry.rows)
-    partitions = [-1 if partition is None else partition for *_, partition, _ in entry.records]
-    return _Places(np.array(partitions, np.int32), np.arange(len(partitions)))
 
 
 class Chunk(NamedTuple):

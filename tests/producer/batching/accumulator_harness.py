@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable
 from random import Random
 
-import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
@@ -20,8 +19,8 @@ from spark_kafka_sink.producer.partitioner import Partitioner
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.sizes import record_size_bounds
-from tests.producer.batching.named_call import NamedCall, named
+from tests.producer.batching.assigned_rows import assigned_rows
+from tests.producer.batching.named_call import named
 from tests.waiting import PATIENCE_SECONDS
 
 TOPIC = "t"
@@ -147,15 +146,7 @@ class Harness:
     def append_rows(
         self, values: list[bytes | None], partitions: list[int], call: object = None, topic: str = TOPIC
     ) -> tuple[int, KafkaSinkError | None]:
-        columns = columns_of(values)
-        return self.accumulator.append_columns(
-            topic,
-            columns,
-            record_size_bounds(columns),
-            np.array(partitions, np.int32),
-            np.arange(len(values)),
-            NamedCall(call),
-        )
+        return self.accumulator.append_columns(topic, assigned_rows(columns_of(values), partitions, call))
 
     def append_record(self, partition: int, value: bytes = VALUE, call: object = None) -> None:
         size = len(value) + RECORD_BYTES - 100

@@ -15,22 +15,19 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching import grouping
 from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, rows_of_records
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
-from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords, StagedRows
+from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.sizes import record_size_bounds
-from tests.producer.batching.named_call import NamedCall, name_of, named
+from tests.producer.batching.assigned_rows import assigned_rows
+from tests.producer.batching.named_call import name_of, named
 
 
-def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> StagedRows:
-    return StagedRows(
-        RecordColumns(pa.array(values, pa.binary()), headers=headers),
-        np.array([len(value) for value in values], np.int64),
-        np.array(partitions, np.int32),
-        np.bincount(partitions),
-        np.arange(len(values)) * 10,
-        NamedCall(call),
-    )
+def staged(values: list[bytes], partitions: list[int], call: object, headers: pa.Array | None = None) -> Rows:
+    columns = RecordColumns(pa.array(values, pa.binary()), headers=headers)
+    sizes, row_indices = [len(value) for value in values], range(0, 10 * len(values), 10)
+    return assigned_rows(columns, partitions, call, sizes=sizes, row_indices=row_indices)
 
 
 def in_order(grouped: GroupedRows) -> list[bytes]:
@@ -38,7 +35,7 @@ def in_order(grouped: GroupedRows) -> list[bytes]:
     return values if grouped.order is None else [values[place] for place in grouped.order]
 
 
-def rows_of(*records: SingleRecord) -> StagedRows:
+def rows_of(*records: SingleRecord) -> Rows:
     """Of records with the names 0, 1, 2 ..., which all name their partitions."""
     together = StagedRecords("t", ClusterSnapshot())
     for name, record in enumerate(records):
@@ -46,9 +43,9 @@ def rows_of(*records: SingleRecord) -> StagedRows:
     return rows_of_records(together, as_named)
 
 
-def as_named(_: object, __: object, named: NDArray[np.int32] | None, ___: object) -> NDArray[np.int32]:
-    assert named is not None
-    return named
+def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
+    assert rows.named is not None
+    return rows.named
 
 
 @settings(max_examples=80, deadline=None)
@@ -112,8 +109,9 @@ def test_columns_that_no_record_uses_are_left_out() -> None:
 def test_single_records_get_their_partitions_all_at_once_by_what_they_name_and_the_latest_snapshot() -> None:
     asked: list[tuple[object, ...]] = []
 
-    def partitions_of(columns: RecordColumns, sizes: NDArray[np.int64], *rest: object) -> NDArray[np.int32]:
-        asked.append((columns.num_rows, sizes.tolist() == record_size_bounds(columns).tolist(), *rest))
+    def partitions_of(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
+        sizes_fit = rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
+        asked.append((len(rows), sizes_fit, rows.named, snapshot))
         return np.array([4, 2, 4], np.int32)
 
     together, none_named = (StagedRecords("t", ClusterSnapshot()) for _ in range(2))

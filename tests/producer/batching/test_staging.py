@@ -20,28 +20,23 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.batching.grouping import group
 from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, StagedRows, chunks
+from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, chunks
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
+from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.cutting import cut_batches, times_of
 from spark_kafka_sink.records.encoder import EncodedSlices, encode
 from spark_kafka_sink.records.header import HEADER_BYTES
+from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import NamedCall
 
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def rows_of(sizes: list[int], partitions: list[int]) -> StagedRows:
-    return StagedRows(
-        RecordColumns(pa.array([b""] * len(sizes), pa.binary())),
-        np.array(sizes, np.int64),
-        np.array(partitions, np.int32),
-        np.bincount(partitions),
-        np.arange(len(sizes)),
-        NamedCall("call"),
-    )
+def rows_of(sizes: list[int], partitions: list[int]) -> Rows:
+    return assigned_rows(RecordColumns(pa.array([b""] * len(sizes), pa.binary())), partitions, "call", sizes=sizes)
 
 
 def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", reserved: int = 1) -> SendFuture:
@@ -49,9 +44,9 @@ def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", res
     return stage.add_record(record, size, reserved, ClusterSnapshot(), ())
 
 
-def rows_of_records(staged: StagedRecords) -> StagedRows:
+def rows_of_records(staged: StagedRecords) -> Rows:
     """Of records that all name their partitions."""
-    return grouping.rows_of_records(staged, lambda columns, sizes, named, snapshot: np.array(named))
+    return grouping.rows_of_records(staged, lambda rows, snapshot: np.array(rows.named))
 
 
 def test_a_stage_counts_what_it_holds() -> None:
@@ -76,7 +71,7 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
     assert stage.entries[1] is between
     for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
         assert not any(future.done() for future in futures)
-        rows.call.failed(FailedRows(rows.rows, DeliveryError("no"), "t"))
+        rows.call.failed(FailedRows(rows.row_indices, DeliveryError("no"), "t"))
         assert all(future.done() for future in futures)
     assert (stage.bytes, stage.unplaced_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
     assert 1_800 < stage.fullest_bytes < 1_900
@@ -185,7 +180,7 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert leaving is not None
     assert np.flatnonzero(leaving).tolist() == [7]
     leave, rest = stage.split(leaving)
-    assert [rows.rows.tolist() for rows in leave.rows] == [list(range(20, 29)), list(range(9))]
+    assert [rows.row_indices.tolist() for rows in leave.rows] == [list(range(20, 29)), list(range(9))]
     assert (leave.reserved, rest.reserved) == (36_000, 4_600)
     assert rest.entries[1] is stage.entries[2]  # rows that all wait on are not copied
     assert (rest.bytes, rest.oldest_ms) == (2_300, 5)

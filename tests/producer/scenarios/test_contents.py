@@ -9,7 +9,6 @@ import pytest
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     TOPIC,
@@ -18,7 +17,8 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     values_of,
 )
-from tests.producer.batching.named_call import NamedCall, name_of
+from tests.producer.batching.assigned_rows import assigned_rows
+from tests.producer.batching.named_call import name_of
 
 
 def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_calls_row_by_row() -> None:
@@ -104,8 +104,7 @@ def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order()
     h.append_record(0, b"1")
     headers = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
     columns = RecordColumns(pa.array([b"2"]), headers=headers)
-    partitions = np.zeros(1, np.int32)
-    h.accumulator.append_columns(TOPIC, columns, record_size_bounds(columns), partitions, np.arange(1), NamedCall("c"))
+    h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0], "c"))
     h.accumulator.append_record(TOPIC, (b"3", None, [("x", None)], 0, WALL_MS), 60, h.snapshot)
     (batch,) = h.take()
     assert values_of(batch) == [b"1", b"2", b"3"]
@@ -166,8 +165,7 @@ def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_
     for headers, kind in ((texts, pa.string()), (bytes_, pa.large_binary())):
         listed = pa.array([headers], pa.list_(pa.struct([("key", pa.string()), ("value", kind)])))
         columns = RecordColumns(pa.array([VALUE]), headers=listed)
-        sizes = record_size_bounds(columns)
-        h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(1, np.int32), np.arange(1), NamedCall(None))
+        h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0], None))
 
     def out_of_memory(*_: object) -> None:
         raise MemoryError

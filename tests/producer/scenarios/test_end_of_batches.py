@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.producer.batching.batch import BatchState, ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, decompress
-from spark_kafka_sink.records.sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     ERROR,
@@ -21,7 +19,7 @@ from tests.producer.batching.accumulator_harness import (
     Harness,
     values_of,
 )
-from tests.producer.batching.named_call import NamedCall
+from tests.producer.batching.assigned_rows import assigned_rows
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -61,8 +59,7 @@ def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None
     kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     headers = pa.array([[{"key": b"caf\xe9", "value": b"x"}]] * 2, kind)
     columns = RecordColumns(pa.array([b"a", b"b"]), headers=headers)
-    sizes, rows = record_size_bounds(columns), np.arange(2)
-    h.accumulator.append_columns(TOPIC, columns, sizes, np.zeros(2, np.int32), rows, NamedCall("call"))
+    h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0, 0], "call"))
     (batch,) = h.take()
     batch.off_wire()
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
