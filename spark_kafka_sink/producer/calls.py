@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import KafkaSinkError
 
 
 class Share(NamedTuple):
-    """Rows of one group or call that a broker has, one after the other in one partition: the rows [start, stop)."""
+    """Rows [start, stop) of one group, which a broker has one after the other in one partition."""
 
     start: int
     stop: int
@@ -62,8 +62,8 @@ class Call(Protocol):
     def bytes_per_row(self) -> int:
         """What buffer.memory is charged for each row besides its record: for its future, if it has one of its own."""
 
-    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
-        """Brokers have these shares of `rows`, which are `count` rows together."""
+    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
+        """Brokers have these shares of a group, whose rows have these indices: `count` rows together."""
 
     def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = ...) -> None:
         """These rows failed. `named` has an error of its own for some, by their numbers in `failed.rows` (rule 6)."""

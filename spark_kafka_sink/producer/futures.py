@@ -138,7 +138,7 @@ def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exceptio
 class _Ended(NamedTuple):
     """Rows with one result: stored from `offset` on, or failed with `error`."""
 
-    rows: NDArray[np.int64]
+    row_indices: NDArray[np.int64]
     partition: int
     offset: int
     log_append_time: int
@@ -171,9 +171,9 @@ class RecordFutures:
         """What the metadata of each record says besides its place; the sizes are -1 for null."""
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
-    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
-        for first, last, *place in np.asarray(shares).tolist():
-            self._end(_Ended(rows[first:last], *place))
+    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
+        for start, stop, *place in np.asarray(shares).tolist():
+            self._end(_Ended(row_indices[start:stop], *place))
 
     def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = NONE_NAMED) -> None:
         partition = -1 if failed.partition is None else failed.partition
@@ -195,7 +195,7 @@ class RecordFutures:
             known = self._known  # read once: another thread may set it to less
             ended = self._ended[known:]
             for one in ended:
-                self._places.update((each, (one, number)) for number, each in enumerate(one.rows.tolist()))
+                self._places.update((each, (one, number)) for number, each in enumerate(one.row_indices.tolist()))
             self._known = known + len(ended)
         found = self._places.get(row)
         if found is None:
@@ -222,7 +222,7 @@ class RecordFutures:
         finally:
             self._ended.append(ended)
             if self.watched:
-                for row in ended.rows.tolist():
+                for row in ended.row_indices.tolist():
                     future = self.watched.pop(row, None)
                     outcome = None if future is None else self.outcome(row)
                     if future is not None and outcome is not None:
@@ -230,7 +230,7 @@ class RecordFutures:
 
     def _call_back(self, ended: _Ended) -> BaseException | None:
         raised: BaseException | None = None
-        for number, row in enumerate(ended.rows.tolist()):
+        for number, row in enumerate(ended.row_indices.tolist()):
             error = None if ended.error is None else ended.named.get(number, ended.error)
             for callback in self.callbacks.pop(row, ()):
                 raised = _call(callback, self._metadata(ended, number, row), error) or raised
@@ -269,7 +269,7 @@ class ColumnsFuture(_ProducerFuture[ColumnsResult]):
         if not rows:
             self.set_result(ColumnsResult(topic, (), 0, ()))
 
-    def stored(self, rows: NDArray[np.int64], shares: Shares, count: int) -> None:
+    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
         with self._lock:
             self._stored.append(shares)
             self._written += count

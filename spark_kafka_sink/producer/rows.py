@@ -88,10 +88,10 @@ class Rows:
         go, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
         return self._take(go).assign(self.partitions[go]), self._take(stay).assign(self.partitions[stay])
 
-    def _take(self, places: NDArray[np.int64]) -> Rows:
-        """Return the rows at these places of the columns."""
-        named = None if self.named is None else self.named[places]
-        return Rows(self.call, self.row_indices[places], self.columns.take(places), self.sizes[places], named)
+    def _take(self, positions: NDArray[np.int64]) -> Rows:
+        """Return the rows at these positions of the columns."""
+        named, sizes = None if self.named is None else self.named[positions], self.sizes[positions]
+        return Rows(self.call, self.row_indices[positions], self.columns.take(positions), sizes, named)
 
 
 def rows_of_columns(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:

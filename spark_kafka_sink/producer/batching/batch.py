@@ -193,10 +193,10 @@ class ProducerBatch:
         found: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
         for batch in batches:
             partition, time, base = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
-            for origins, start, stop, first_index in batch._own.rows:
-                found[origins].append(Share(start, stop, partition, batch.offset_of(first_index), time))
+            for origins, start, stop, first_delta in batch._own.rows:
+                found[origins].append(Share(start, stop, partition, batch.offset_of(first_delta), time))
             for pieces, number in zip(batch._pieces, batch._numbers, strict=True):
-                offset = base + pieces.first_indexes[number] if base >= 0 else -1
+                offset = base + pieces.first_offset_deltas[number] if base >= 0 else -1
                 share = new_share((pieces.starts[number], pieces.stops[number], partition, offset, time))
                 found[pieces.origins].append(share)
         return found

@@ -276,9 +276,9 @@ class BatchFiller:
         deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
         last = list(pinned)
         batches: list[ProducerBatch] = []
-        for index, place in zip(cuts.partition_indexes, cuts.first_offset_deltas, strict=True):
+        for index, first_delta in zip(cuts.partition_indexes, cuts.first_offset_deltas, strict=True):
             batch = last[index]
-            if batch is None or not place:
+            if batch is None or not first_delta:
                 batch = last[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
             batches.append(batch)
         return Additions(buffers, batches, [queues[index] for index in cuts.partition_indexes]), queues
@@ -315,7 +315,7 @@ class BatchFiller:
                 self._shared.add(pieces.lease)
                 pieces.lease.hold_each(batches, pieces.charges)
                 for number, (batch, queue) in enumerate(zip(batches, additions.queues[ours], strict=True)):
-                    if not pieces.first_indexes[number]:
+                    if not pieces.first_offset_deltas[number]:
                         if queue.batches and queue.batches[-1].state is PINNED:
                             full.append(queue.batches[-1])
                         batch.pin()

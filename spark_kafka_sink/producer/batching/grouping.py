@@ -41,7 +41,7 @@ class GroupedRows(NamedTuple):
 
     columns: RecordColumns
     order: NDArray[np.int32] | None
-    """For each row its place in the columns, which stay as they came. None: they came in order."""
+    """For each row its index in the columns, which stay as they came. None: they came in order."""
     sizes: NDArray[np.int64]
     partitions: list[int]
     starts: list[int]
@@ -104,13 +104,13 @@ def _ordered(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[An
 
 def _origins(staged: Sequence[Rows], order: NDArray[np.intp] | None) -> RowOrigins:
     """Return each row's call and its index in that call, in this order."""
-    places = _ordered(_joined([rows.row_indices for rows in staged]), order)
+    row_indices = _ordered(_joined([rows.row_indices for rows in staged]), order)
     calls = list(dict.fromkeys([rows.call for rows in staged]))
     if len(calls) == 1:
-        return RowOrigins(places, calls)
+        return RowOrigins(row_indices, calls)
     number_of = {call: number for number, call in enumerate(calls)}
     numbers = np.array([number_of[rows.call] for rows in staged], np.int32).repeat([len(rows) for rows in staged])
-    return RowOrigins(places, calls, _ordered(numbers, order))
+    return RowOrigins(row_indices, calls, _ordered(numbers, order))
 
 
 def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> Rows:

@@ -21,7 +21,7 @@ class Pieces:
         "_begins",
         "base_timestamps",
         "charges",
-        "first_indexes",
+        "first_offset_deltas",
         "lease",
         "max_timestamps",
         "origins",
@@ -38,14 +38,14 @@ class Pieces:
         origins: RowOrigins,
         starts: Sequence[int],
         stops: Sequence[int],
-        first_indexes: Sequence[int],
+        first_offset_deltas: Sequence[int],
     ) -> None:
-        """Piece i has the rows [starts[i], stops[i]) of `origins`, as the records of its batch from number
-        first_indexes[i] on. `lease` is for all bytes of the buffer, and what the rows are charged besides."""
+        """Piece i has the rows [starts[i], stops[i]) of `origins`, as the records of its batch from
+        first_offset_deltas[i] on. `lease` is for all bytes of the buffer, and what the rows are charged besides."""
         self.lease = lease
         lease.buffer = encoded.data
         self.origins = origins
-        self.starts, self.stops, self.first_indexes = starts, stops, first_indexes
+        self.starts, self.stops, self.first_offset_deltas = starts, stops, first_offset_deltas
         self._begins = encoded.begins
         self.sizes = encoded.sizes
         self.record_counts = encoded.record_counts
@@ -64,4 +64,4 @@ class Pieces:
 
     def rows(self, number: int) -> BatchRows:
         """Whose rows the records of a piece are."""
-        return BatchRows(self.origins, self.starts[number], self.stops[number], self.first_indexes[number])
+        return BatchRows(self.origins, self.starts[number], self.stops[number], self.first_offset_deltas[number])

@@ -4,6 +4,12 @@ Rows of many calls are grouped together, and then cut into batches. With a thous
 rows has ten rows in each batch, with ten thousand partitions one. So no object is made for a call's share of a batch: a
 batch names the rows that were grouped together and a range of them. The shares are found there when the batch is
 acknowledged or has failed: those of all batches that an answer is about at once, as an array.
+
+Three kinds of numbers say which rows:
+
+    row index         of a row in the call that it came with; arrays of them are called row_indices
+    start, stop       of a range of the rows that were grouped together, in the order in which they are encoded
+    offset delta      of a record in its batch, as in the record format
 """
 
 from __future__ import annotations
@@ -28,35 +34,34 @@ class StoredRows(NamedTuple):
     """A call, and the arguments of one `Call.stored`."""
 
     call: Call
-    rows: NDArray[np.int64]
+    row_indices: NDArray[np.int64]
     shares: Shares
     row_count: int
 
 
 class CallRows(NamedTuple):
-    """Records of a batch that came with one call: their places in it, and the number of the first in the batch."""
+    """Neighbouring records of a batch that came with one call, the first of them with this offset delta."""
 
     call: Call
-    rows: NDArray[np.int64]
-    first_index: int
+    row_indices: NDArray[np.int64]
+    first_offset_delta: int
 
 
 class RowOrigins:
-    """For each row that was grouped, in the order of the partitions, the call that it came with and its place there."""
+    """For each row that was grouped, in the order of the partitions, the call that it came with and its index there."""
 
-    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "group", "rows")
+    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "group", "row_indices")
 
     def __init__(
         self,
-        rows: NDArray[np.int64],
+        row_indices: NDArray[np.int64],
         calls: Sequence[Call],
         numbers: NDArray[np.int32] | None = None,
         group: int | None = None,
     ) -> None:
-        """`rows` are places in the calls, which are in the order in which their rows came. `numbers` says for each row
-        which of the calls it is. None: the only one. `group`: the group number of the batch's last part. None: a new
-        one."""
-        self.rows = rows
+        """`calls` are in the order in which their rows came. `numbers` says for each row which of the calls it is.
+        None: the only one. `group`: the group number of the batch's last part. None: a new one."""
+        self.row_indices = row_indices
         self.group = next(_groups) if group is None else group
         """Within a batch, rows that came later have a higher one."""
         self._calls = calls
@@ -66,22 +71,22 @@ class RowOrigins:
         else:
             starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
             self._numbers = numbers[starts]
-        self._starts = np.append(starts, len(rows))
+        self._starts = np.append(starts, len(row_indices))
         """From row _starts[i] on, until the next start, the call is number _numbers[i]."""
 
     def nbytes(self, start: int, stop: int) -> int:
         """What the rows in [start, stop) are charged for to buffer.memory besides their records."""
-        places = (stop - start) * self.rows.itemsize
+        index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
-            return places
-        return places + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
+            return index_bytes
+        return index_bytes + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
 
     def charges(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Return record bytes + `nbytes` for each range."""
         if self._has_futures:
             return [size + self.nbytes(*rows) for *rows, size in zip(starts, stops, sizes, strict=True)]
-        place_bytes = self.rows.itemsize
-        return [size + place_bytes * (stop - start) for start, stop, size in zip(starts, stops, sizes, strict=True)]
+        row_index_bytes = self.row_indices.itemsize
+        return [size + row_index_bytes * (stop - start) for start, stop, size in zip(starts, stops, sizes, strict=True)]
 
     def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
         """The calls that have rows in [start, stop), and which rows: call, first row, row after the last.
@@ -105,7 +110,9 @@ class RowOrigins:
         partition."""
         if len(stored) < _FEW:
             if len(self._calls) == 1:  # the usual one: nothing to cut
-                yield StoredRows(self._calls[0], self.rows, stored, sum([share.stop - share.start for share in stored]))
+                yield StoredRows(
+                    self._calls[0], self.row_indices, stored, sum([share.stop - share.start for share in stored])
+                )
                 return
             by_call: defaultdict[Call, list[Share]] = defaultdict(list)
             for start, stop, partition, offset, time in stored:
@@ -114,7 +121,7 @@ class RowOrigins:
                     by_call[call].append(Share(first, last, partition, first_offset, time))
             for call in [call for call in self._calls if call in by_call]:
                 found = by_call[call]
-                yield StoredRows(call, self.rows, found, sum([share.stop - share.start for share in found]))
+                yield StoredRows(call, self.row_indices, found, sum([share.stop - share.start for share in found]))
             return
         numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
         rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()
@@ -122,7 +129,7 @@ class RowOrigins:
         begin = 0
         for number, end in enumerate(np.bincount(numbers).cumsum().tolist()):
             if begin < end:
-                yield StoredRows(self._calls[number], self.rows, shares[begin:end], rows[number])
+                yield StoredRows(self._calls[number], self.row_indices, shares[begin:end], rows[number])
             begin = end
 
     def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -142,12 +149,12 @@ class RowOrigins:
 
 
 class BatchRows(NamedTuple):
-    """Rows [start, stop) of `origins` are the records of a batch from number `first_index` on."""
+    """Rows [start, stop) of `origins` are the records of a batch from `first_offset_delta` on."""
 
     origins: RowOrigins
     start: int
     stop: int
-    first_index: int
+    first_offset_delta: int
 
     @property
     def nbytes(self) -> int:
@@ -157,24 +164,25 @@ class BatchRows(NamedTuple):
     def by_call(self) -> list[CallRows]:
         origins = self.origins
         return [
-            CallRows(call, origins.rows[first:last], first - self.start + self.first_index)
+            CallRows(call, origins.row_indices[first:last], first - self.start + self.first_offset_delta)
             for call, first, last in origins.shares(self.start, self.stop)
         ]
 
 
-def rows_of_call(call: Call, rows: NDArray[np.int64], first_index: int = 0) -> BatchRows:
+def rows_of_call(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
     """Rows that all come from one call."""
-    return BatchRows(RowOrigins(rows, [call]), 0, len(rows), first_index)
+    return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 
-def rows_between(parts: Iterable[BatchRows], first_record: int, last_record: int) -> tuple[BatchRows, ...]:
-    """Return the rows of a batch's records [first_record, last_record), numbered from the first of these on."""
+def rows_between(parts: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
+    """Return the rows of a batch's records with the offset deltas [first_delta, stop_delta), as rows of a batch that
+    begins with them."""
     found: list[BatchRows] = []
-    for origins, begin, end, first_index in parts:
-        shift = begin - first_index
-        start, stop = max(begin, first_record + shift), min(end, last_record + shift)
+    for origins, begin, end, first_offset_delta in parts:
+        shift = begin - first_offset_delta
+        start, stop = max(begin, first_delta + shift), min(end, stop_delta + shift)
         if start < stop:
-            found.append(BatchRows(origins, start, stop, start - shift - first_record))
+            found.append(BatchRows(origins, start, stop, start - shift - first_delta))
     return tuple(found)
 
 
@@ -183,7 +191,7 @@ def alone(parts: Sequence[BatchRows]) -> BatchRows:
     shares = [share for part in parts for share in part.origins.shares(part.start, part.stop)]
     number_of = {call: number for number, call in enumerate(dict.fromkeys([call for call, _, _ in shares]))}
     numbers = np.array([number_of[call] for call, _, _ in shares], np.int32)
-    rows = np.concatenate([part.origins.rows[part.start : part.stop] for part in parts])
+    row_indices = np.concatenate([part.origins.row_indices[part.start : part.stop] for part in parts])
     numbers = numbers.repeat([last - first for _, first, last in shares])
-    origins = RowOrigins(rows, list(number_of), numbers, parts[-1].origins.group)
-    return BatchRows(origins, 0, len(rows), parts[0].first_index)
+    origins = RowOrigins(row_indices, list(number_of), numbers, parts[-1].origins.group)
+    return BatchRows(origins, 0, len(row_indices), parts[0].first_offset_delta)

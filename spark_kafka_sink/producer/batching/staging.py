@@ -313,8 +313,8 @@ class Stage:
         pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
         for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
             missing = its.rows(number)
-            first = missing.first_index
-            if not rows_between(batch.rows, first, first + 1):
+            first_delta = missing.first_offset_delta
+            if not rows_between(batch.rows, first_delta, first_delta + 1):
                 batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
         return batches
 

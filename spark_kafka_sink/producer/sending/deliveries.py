@@ -275,8 +275,8 @@ def _runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]
 
 
 def complete_futures(handed: Sequence[StoredRows]) -> None:
-    for call, rows, shares, count in handed:
-        by_itself(call.stored, rows, shares, count)
+    for call, row_indices, shares, count in handed:
+        by_itself(call.stored, row_indices, shares, count)
 
 
 def fail_futures(
@@ -284,7 +284,7 @@ def fail_futures(
 ) -> None:
     """Hand the rows of a failed batch to their calls; `by_record` has the records that the broker named (rule 6)."""
     topic, partition = batch.topic_partition
-    for call, rows, first_index in batch.rows_by_call():
-        numbers = {index - first_index: reason for index, reason in (by_record or {}).items()}
-        named = {number: reason for number, reason in numbers.items() if 0 <= number < len(rows)}
-        by_itself(call.failed, FailedRows(rows, error, topic, partition), named)
+    for call, row_indices, first_delta in batch.rows_by_call():
+        numbers = {delta - first_delta: reason for delta, reason in (by_record or {}).items()}
+        named = {number: reason for number, reason in numbers.items() if 0 <= number < len(row_indices)}
+        by_itself(call.failed, FailedRows(row_indices, error, topic, partition), named)

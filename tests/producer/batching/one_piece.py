@@ -17,6 +17,6 @@ def append_rows(
     count = rows.stop - rows.start
     encoded = encoded or EncodedSlices(memoryview(b""), [0], [0], [count], [0], [0])
     lease = lease or MemoryLease(BufferPool(0, Clock()), 0)
-    pieces = Pieces(encoded, lease, rows.origins, [rows.start], [rows.stop], [rows.first_index])
+    pieces = Pieces(encoded, lease, rows.origins, [rows.start], [rows.stop], [rows.first_offset_delta])
     lease.hold_each([batch], pieces.charges)
     batch.append(pieces, 0)

@@ -135,8 +135,8 @@ def test_a_batch_in_memory_of_its_own_keeps_nothing_of_the_rows_that_it_was_grou
     before = [(call, places.tolist(), number) for call, places, number in batch.rows_by_call()]
     by(batch)
     (rows,) = batch.rows
-    assert len(rows.origins.rows) == 10
-    assert rows.origins.rows.base is None
+    assert len(rows.origins.row_indices) == 10
+    assert rows.origins.row_indices.base is None
     assert [(call, places.tolist(), number) for call, places, number in batch.rows_by_call()] == before
 
 

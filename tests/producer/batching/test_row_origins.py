@@ -66,7 +66,7 @@ def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
 def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
     columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
-    place_bytes = origins.rows.itemsize
+    place_bytes = origins.row_indices.itemsize
     assert origins.nbytes(0, 2) == 2 * place_bytes
     assert origins.nbytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
     assert BatchRows(origins, 0, 9, 0).nbytes == 9 * place_bytes + 3 * FUTURE_BYTES
@@ -83,9 +83,9 @@ def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
     edges = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
     parts = [BatchRows(origins, edges[i], edges[i + 1], edges[i]) for i in range(len(lengths))]
     found = [
-        (first_index + i, int(row))
+        (first_delta + i, int(row))
         for part in rows_between(parts, first, first + count)
-        for _, its_rows, first_index in part.by_call()
+        for _, its_rows, first_delta in part.by_call()
         for i, row in enumerate(its_rows)
     ]
     assert found == [(row - first, row) for row in range(rows) if first <= row < first + count]

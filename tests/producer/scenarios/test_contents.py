@@ -73,8 +73,8 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
     rows_of_call: dict[str, list[int]] = {"a": [], "b": []}
     for batch in got:
         index = 0
-        for call, rows, first_index in batch.rows_by_call():
-            assert first_index == index
+        for call, rows, first_delta in batch.rows_by_call():
+            assert first_delta == index
             index += len(rows)
             rows_of_call[str(name_of(call))] += rows.tolist()
         assert index == batch.record_count
