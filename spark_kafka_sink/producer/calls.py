@@ -37,13 +37,7 @@ Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedRows:
-    """Rows that were not written, and why.
-
-    Example:
-
-        for failure in producer.send_table("orders", orders).failures:
-            print(orders.take(failure.rows), failure.error)
-    """
+    """Rows that were not written, and why. `table.take(failure.rows)` are those of a table."""
 
     rows: NDArray[np.int64]
     """Row indices in the columns or the table that the caller gave."""
@@ -56,7 +50,7 @@ class FailedRows:
 
 class Call(Protocol):
     """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
-    results, each row once, those of a partition in their order. `rows` are indices in what was given."""
+    results, each row once, those of a partition in their order. Row indices count in what was given."""
 
     @property
     def bytes_per_row(self) -> int:

@@ -1,7 +1,7 @@
-"""The rows of one call of send_columns(), and which of them cannot be sent. They are found before anything is staged.
+"""The rows of one call, column by column, until they are grouped with those of others, and the checks of rows.
 
-What is large or wrong in itself is found first, so that no partition is sought for it: to hash a key of 100 MB that
-fails anyway would cost a second.
+Rows of send_columns() that cannot be sent are found before anything is staged. What is large or wrong in itself is
+found first, so that no partition is sought for it: to hash a key of 100 MB that fails anyway would cost a second.
 """
 
 from __future__ import annotations
