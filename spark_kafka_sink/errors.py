@@ -37,9 +37,11 @@ KafkaSinkError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 ErrorT = TypeVar("ErrorT", bound=Exception)
 
@@ -55,15 +57,90 @@ def fresh(error: ErrorT) -> ErrorT:
     return another
 
 
+class OptionSpelling(NamedTuple):
+    """The way in which a user writes the names of options: `kafka.linger.ms` in a Spark job, for instance."""
+
+    spell: Callable[[str], str] = str
+    noun: str = ""
+    """Stands before the option that a sentence is about, as in "Option 'topic' must be ..."."""
+
+    def fill(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
+        """Return the text of an OptionFault with values and spelled names of options in place of its braces."""
+        return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
+
+
+class _OptionFormatter(string.Formatter):
+    """Replaces `{name}` by a value, or else by the spelled name of an option, which may have dots."""
+
+    def __init__(self, values: Mapping[str, object], spell: Callable[[str], str]) -> None:
+        self._values = values
+        self._spell = spell
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[object, str]:
+        return self._values[field_name] if field_name in self._values else self._spell(field_name), field_name
+
+
+PLAIN_SPELLING = OptionSpelling()
+
+
+@dataclass(frozen=True)
+class OptionFault:
+    """A sentence about an option that is wrong. The names of options in it are spelled when it is rendered.
+
+    `text` follows the name of the option. Braces hold the name of another option, or of one of `values`:
+
+        OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
+    """
+
+    option: str
+    text: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    """Whatever comes from outside stands here and not in `text`, because it may have braces of its own."""
+    prefix: str = ""
+    """Begins the names of all options in the sentence: `schema.registry.` for the TLS options of a registry."""
+
+    def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> str:
+        """Return the sentence with the options as the user writes them."""
+        option = spelling.spell(self.prefix + self.option)
+        return f"{spelling.noun}{option} {spelling.fill(self.text, self.values, self.prefix)}"
+
+
+class OptionFaults(list[OptionFault]):
+    """Collects everything that is wrong with the options of one configuration."""
+
+    def add(self, option: str, text: str, **values: object) -> None:
+        self.append(OptionFault(option, text, values))
+
+    def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
+        """Return the sentences with the options as the user writes them."""
+        return [fault.render(spelling) for fault in self]
+
+
 class ConfigurationError(KafkaSinkError, ValueError):
     """The options are wrong. `faults` has one sentence for each of them."""
 
-    def __init__(self, faults: str | Sequence[str]) -> None:
-        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+    def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
+        self._faults = (faults,) if isinstance(faults, str | OptionFault) else tuple(faults)
+        self.faults = self.render(PLAIN_SPELLING)
         super().__init__("\n".join(self.faults))
 
-    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[tuple[str, ...]]]:
-        return type(self), (self.faults,)
+    @property
+    def option_faults(self) -> tuple[OptionFault, ...]:
+        """The faults that know their option."""
+        return tuple(fault for fault in self._faults if isinstance(fault, OptionFault))
+
+    def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
+        """Return the faults with the options as the user writes them."""
+        return tuple(fault if isinstance(fault, str) else fault.render(spelling) for fault in self._faults)
+
+    def with_prefix(self, prefix: str) -> ConfigurationError:
+        """Return the same error about options whose names begin with the prefix."""
+        return type(self)(
+            [fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self._faults]
+        )
+
+    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[tuple[str | OptionFault, ...]]]:
+        return type(self), (self._faults,)
 
 
 class MissingDependencyError(ConfigurationError):

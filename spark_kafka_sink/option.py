@@ -19,7 +19,8 @@ class Option:
     meaning: str
     """The sentence that a user reads; docs/options.md is compared with it."""
     refused: str = ""
-    """Why another value than the default is refused; empty for an option that is honoured."""
+    """Why another value than the default is refused, as in the text of an OptionFault: other options stand in braces.
+    Empty for an option that is honoured."""
     secret: bool = False
     """Its value is in no error, no log and no repr."""
     ignored: bool = False

@@ -11,7 +11,7 @@ from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.option import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, as_in_spark
+from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, KAFKA_SPELLING
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
 from spark_kafka_sink.spark.options.table import SINK_OPTIONS
@@ -128,7 +128,9 @@ def _refused() -> dict[str, str]:
             reasons[name] = f"it names a Java class. {instead}"
     reasons["transactional.id"] = "each task needs one of its own"
     # A job may have client.rack for its source: the sink ignores the options of consumers.
-    return {name: as_in_spark(reason) for name, reason in reasons.items() if reason and name not in CONSUMER_OPTIONS}
+    return {
+        name: KAFKA_SPELLING.fill(reason) for name, reason in reasons.items() if reason and name not in CONSUMER_OPTIONS
+    }
 
 
 def _default(option: Option) -> str:

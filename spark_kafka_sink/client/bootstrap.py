@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.errors import ConfigurationError, NetworkError
+from spark_kafka_sink.errors import ConfigurationError, NetworkError, OptionFault, OptionFaults
 from spark_kafka_sink.network.system import System
 
 BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
@@ -31,21 +31,21 @@ _log = logging.getLogger(__name__)
 def parse_bootstrap_servers(servers: Sequence[str]) -> list[tuple[str, int]]:
     """Return host and port of each server. Raise ConfigurationError with all servers that are not HOST:PORT."""
     addresses: list[tuple[str, int]] = []
-    faults: list[str] = []
+    faults = OptionFaults()
     for server in servers:
         match = _ADDRESS_PATTERN.fullmatch(server.strip())
         if "@" in server:  # The address is not shown: the part before the '@' may be a password.
-            faults.append(
-                f"{BOOTSTRAP_SERVERS_OPTION}: an address contains '@'; put user and password into sasl.jaas.config"
-            )
+            text = "has an address that contains '@'. Put user and password into {sasl.jaas.config}."
+            faults.add(BOOTSTRAP_SERVERS_OPTION, text)
         elif match is None:
-            faults.append(f"{BOOTSTRAP_SERVERS_OPTION}: {server.strip()!r} is not HOST:PORT")
+            faults.add(BOOTSTRAP_SERVERS_OPTION, "has {address!r}, which is not HOST:PORT.", address=server.strip())
         elif not 0 < int(match[3]) <= MAX_PORT:
-            faults.append(f"{BOOTSTRAP_SERVERS_OPTION}: the port of {server.strip()!r} is not between 1 and {MAX_PORT}")
+            text = f"has {{address!r}}, whose port is not between 1 and {MAX_PORT}."
+            faults.add(BOOTSTRAP_SERVERS_OPTION, text, address=server.strip())
         else:
             addresses.append((match[1] or match[2], int(match[3])))
     if not servers:
-        faults.append(f"{BOOTSTRAP_SERVERS_OPTION} has no address")
+        faults.add(BOOTSTRAP_SERVERS_OPTION, "has no address.")
     if faults:
         raise ConfigurationError(faults)
     return list(dict.fromkeys(addresses))
@@ -67,7 +67,8 @@ def bootstrap_nodes(servers: Sequence[str], dns_lookup: str, system: System) -> 
         else:
             hosts.append((host, port))
     if not hosts:
+        values = {"failures": "; ".join(failures)}
         raise ConfigurationError(
-            f"{BOOTSTRAP_SERVERS_OPTION}: none of its addresses can be resolved. {'; '.join(failures)}"
+            OptionFault(BOOTSTRAP_SERVERS_OPTION, "has no address that can be resolved: {failures}", values)
         )
     return tuple(Node(-1 - index, host, port) for index, (host, port) in enumerate(dict.fromkeys(hosts)))

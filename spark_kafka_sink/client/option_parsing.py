@@ -7,13 +7,15 @@ with the end of a sentence that begins with the option's name: "must be ...".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kafka_sink.client.other_names import unknown_option
+from spark_kafka_sink.errors import OptionFaults
 from spark_kafka_sink.option import Option, Parser
 from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
+from spark_kafka_sink.words import cleaned
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -28,13 +30,20 @@ class Reading:
     """The options that have a value. None counts as no value."""
     values: dict[str, Any]
     """By the names of fields; the default of what was not given, or is wrong."""
-    faults: list[str] = field(default_factory=list)
+    faults: OptionFaults = field(default_factory=OptionFaults)
+    """Whoever goes on with the values adds what it finds."""
     wrong: set[str] = field(default_factory=set)
     """Fields whose option is at fault: what it was meant to be is not known, so nothing is compared with it."""
 
+    def add_unused(self, options: Iterable[Option], condition: str) -> None:
+        """Add a fault for each of the options that was given, because it has no effect unless the condition holds."""
+        for option in options:
+            if option.name in self.given:
+                self.faults.add(option.name, f"has no effect unless {condition}.")
+
 
 def read_options(
-    table: Mapping[str, Option], options: Mapping[str, object], others: Iterable[str], reader: str
+    table: Mapping[str, Option], options: Mapping[str, object], others: Collection[str], reader: str
 ) -> Reading:
     """Read all options of the table. The `others` are read elsewhere; each further name is a fault.
 
@@ -42,28 +51,32 @@ def read_options(
     """
     given = {name: value for name, value in options.items() if value is not None}
     reading = Reading(given, {option.field: option.default for option in table.values()})
-    elsewhere = frozenset(others)
     for name, value in given.items():
         option = table.get(name)
         if option is not None:
             _read_one(option, value, reading)
-        elif name not in elsewhere:
-            reading.faults.append(unknown_option(str(name), [*table, *elsewhere], reader))
+        elif name not in others:
+            reading.faults.append(unknown_option(str(name), [*table, *others], reader))
     return reading
 
 
 def _read_one(option: Option, value: object, reading: Reading) -> None:
-    fault = ""
+    problem = ""
     try:
         parsed = option.parse(value)
     except ValueError as error:
-        fault = str(error)
+        problem = str(error)
     else:
         if not option.refused or parsed == option.default:
             reading.values[option.field] = parsed
             return
     reading.wrong.add(option.field)
-    reading.faults.append(f"{option.name} {f'cannot be set: {option.refused}' if option.refused else fault}.")
+    if option.refused:
+        reading.faults.add(option.name, f"cannot be set: {option.refused}.")
+    elif problem.startswith("must be") and not option.secret:
+        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=cleaned(repr(value)))
+    else:
+        reading.faults.add(option.name, "{problem}.", problem=problem)
 
 
 # --- parsers

@@ -137,39 +137,40 @@ CLIENT_OPTIONS = option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 def client_config(options: Mapping[str, object]) -> ClientConfig:
     """Read client and security options; ConfigurationError with everything that is wrong with them."""
     reading = read_options(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
-    connections, faults = settled_connections(reading)
-    if reading.faults or faults:
-        raise ConfigurationError([*reading.faults, *faults])
-    values = reading.values | connections
+    values = reading.values | settled_connections(reading)
+    if reading.faults:
+        raise ConfigurationError(reading.faults)
     # An option without a field is a TypeError here: it would have no effect.
     honoured = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.is_honoured}
     return ClientConfig(**honoured, security=values["security"])
 
 
-def settled_connections(reading: Reading) -> tuple[dict[str, Any], list[str]]:
-    """The values that take the place of those that were read, security among them; and the faults."""
-    security, of_security = _security(reading.given)
-    return {"security": security, **_settled_backoffs(reading)}, [*of_security, *_faults_of_servers(reading)]
+def settled_connections(reading: Reading) -> dict[str, Any]:
+    """The values that take the place of those that were read, security among them."""
+    security = _security(reading)
+    _check_servers(reading)
+    return {"security": security, **_settled_backoffs(reading)}
 
 
-def _security(given: Mapping[str, object]) -> tuple[SecurityConfig | None, list[str]]:
+def _security(reading: Reading) -> SecurityConfig | None:
     try:
-        return security_config({name: value for name, value in given.items() if name in SECURITY_OPTIONS}), []
+        return security_config({name: value for name, value in reading.given.items() if name in SECURITY_OPTIONS})
     except ConfigurationError as error:
-        return None, list(error.faults)
+        reading.faults += error.option_faults
+    return None
 
 
-def _faults_of_servers(reading: Reading) -> list[str]:
-    if "bootstrap_servers" in reading.wrong:
-        return []
+def _check_servers(reading: Reading) -> None:
     servers = reading.values["bootstrap_servers"]
+    if "bootstrap_servers" in reading.wrong:
+        return
     if not servers:
-        return ["bootstrap.servers is not set: give host:port of at least one broker."]
+        reading.faults.add("bootstrap.servers", "is not set: give host:port of at least one broker.")
+        return
     try:
         parse_bootstrap_servers(servers)
     except ConfigurationError as error:
-        return list(error.faults)
-    return []
+        reading.faults += error.option_faults
 
 
 def _settled_backoffs(reading: Reading) -> dict[str, int]:

@@ -2,15 +2,16 @@
 
 A guess by the letters of a name is often wrong between clients: of all names of the Java producer `ssl.protocol` is the
 nearest to librdkafka's `ssl.ca.location`. So names that other clients have are looked up, in two steps: a name with
-underscores may simply be one with dots, else it is in the table. Names of options stand in braces, to be printed as the
-user writes them, with the prefix `kafka.` in Spark.
+underscores may simply be one with dots, else it is in the table. Names of options stand in braces, as in the text of an
+OptionFault.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection
+
+from spark_kafka_sink.errors import OptionFault
 
 _PEM_TRUST = "{ssl.truststore.location}, with {ssl.truststore.type} PEM"
 _PEM_KEY = "{ssl.keystore.location}, with {ssl.keystore.type} PEM: one file with the key and the certificates"
@@ -76,21 +77,19 @@ KAFKA_PYTHON = {
     "api_version": "nothing: the brokers are asked",
 }
 
-_IN_BRACES = re.compile(r"\{([^}]+)\}")
+
+def unknown_option(name: str, known: Collection[str], reader: str) -> OptionFault:
+    """The fault of a name that is none of `known`. `reader` is who reads the options."""
+    return OptionFault(name, f"is not an option of the Kafka {reader}. {meant(name, known)}".rstrip())
 
 
-def unknown_option(name: str, known: Collection[str], reader: str, prefix: str = "") -> str:
-    """The fault of a name that is none of `known`. `prefix` is what the user writes before the names of options."""
-    return f"{prefix}{name} is not an option of the Kafka {reader}. {meant(name, known, prefix)}".strip()
-
-
-def meant(name: str, known: Collection[str], prefix: str = "") -> str:
-    """What may be meant by a name that is none of `known`: a sentence, or nothing."""
+def meant(name: str, known: Collection[str]) -> str:
+    """What may be meant by a name that is none of `known`: the text of an OptionFault, or nothing."""
     words = _other_clients(name, known)
     if words is None:
         near = difflib.get_close_matches(name, known, n=1)
         words = f"Is {{{near[0]}}} meant?" if near else ""
-    return _IN_BRACES.sub(rf"{prefix}\1", words)
+    return words
 
 
 def _other_clients(name: str, known: Collection[str]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from spark_kafka_sink.column_names import no_such_column
-from spark_kafka_sink.errors import SchemaError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan_latest
@@ -41,12 +41,10 @@ class Columns(Protocol):
 
 
 def plan_encoders(
-    formats: Sequence[FormatOptions], columns: Columns
-) -> tuple[dict[str, ColumnsEncoder | None], list[str]]:
-    """An encoder for each side that has a format, or None where the columns do not allow it; and why not."""
-    planned = {options.side: _plan_encoder(options, columns) for options in formats}
-    encoders = {side: encoder for side, (encoder, _) in planned.items()}
-    return encoders, [fault for _, faults in planned.values() for fault in faults]
+    formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
+) -> dict[str, ColumnsEncoder | None]:
+    """An encoder for each side that has a format, or None where the columns do not allow it: `faults` say why."""
+    return {options.side: _try_to_plan(options, columns, faults) for options in formats}
 
 
 def with_schema_id(
@@ -74,48 +72,60 @@ def with_schema_id(
     return dataclasses.replace(encoder, format=planned.rows, header=planned.header(ask(subject, planned.schema)))
 
 
-def _plan_encoder(options: FormatOptions, columns: Columns) -> tuple[ColumnsEncoder | None, list[str]]:
-    parent, faults = _parent(options, columns)
-    if faults:
-        return None, faults
+def _try_to_plan(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
+    try:
+        return _plan_encoder(options, columns)
+    except ConfigurationError as error:
+        faults += error.option_faults
+    return None
+
+
+def _plan_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
+    """Raise ConfigurationError with everything that is wrong with the columns of one side."""
+    parent = _parent(options, columns)
     within = columns if parent is None else columns.fields_of(parent)
     assert within is not None
-    chosen, faults = _chosen(options, columns) if parent is None else (list(range(len(within.names))), [])
-    if faults:
-        return None, faults
+    chosen = _chosen(options, columns) if parent is None else list(range(len(within.names)))
     try:
         fields = tuple(within.field(position) for position in chosen)
         planned = plan_format(options.format, fields, options.schema)
     except SchemaError as error:
-        return None, [f"{options.side}Format {options.format}: {cleaned(str(error), 1_000)}."]
-    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent), []
+        problem = {"format": options.format, "problem": cleaned(str(error), 1_000)}
+        raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
+    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent)
 
 
-def _parent(options: FormatOptions, columns: Columns) -> tuple[int | None, list[str]]:
+def _parent(options: FormatOptions, columns: Columns) -> int | None:
     """The position of the struct whose fields are meant, for `payload.*`; None where the columns themselves are."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
-        return None, []
+        return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
     structs = [other for position, other in enumerate(names) if columns.fields_of(position) is not None]
     if names.count(name) == 1 and name in structs:
-        return names.index(name), []
-    there = no_such_column(name, structs, "struct columns")
-    return None, [f"Option '{options.side}Columns': there is no struct column '{name}'. {there}"]
+        return names.index(name)
+    values = {"name": name, "there": no_such_column(name, structs, "struct columns")}
+    raise ConfigurationError(
+        OptionFault(f"{options.side}Columns", "names a struct column '{name}', which does not exist. {there}", values)
+    )
 
 
-def _chosen(options: FormatOptions, columns: Columns) -> tuple[list[int], list[str]]:
+def _chosen(options: FormatOptions, columns: Columns) -> list[int]:
     """The positions of the columns that the option names."""
     names = list(columns.names)
     meant: Sequence[str] = options.columns or [name for name in names if name not in ROLES]
-    faults = []
+    option, faults = f"{options.side}Columns", OptionFaults()
     if not meant:
-        faults.append(
-            f"Option '{options.side}Format': the columns {', '.join(ROLES)} are not written into the value by "
-            f"themselves, and there is no other. Name those that are meant in '{options.side}Columns'."
+        faults.add(
+            f"{options.side}Format",
+            f"finds no columns: {', '.join(ROLES)} are not written into the value by themselves, and there is no "
+            f"other. Name the columns in {{{option}}}.",
         )
     for name in dict.fromkeys(meant):
         if name not in names:
-            faults.append(f"Option '{options.side}Columns': there is no column '{name}'. {no_such_column(name, names)}")
+            there = no_such_column(name, names)
+            faults.add(option, "names a column '{name}', which does not exist. {there}", name=name, there=there)
         elif names.count(name) > 1 or meant.count(name) > 1:
-            faults.append(f"Option '{options.side}Columns': the column '{name}' is there more than once.")
-    return [names.index(name) for name in meant if name in names], faults
+            faults.add(option, "names the column '{name}', which is there more than once.", name=name)
+    if faults:
+        raise ConfigurationError(faults)
+    return [names.index(name) for name in meant]

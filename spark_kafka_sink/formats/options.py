@@ -67,57 +67,55 @@ def encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & given)
 
 
-def formats_of(reading: Reading) -> tuple[tuple[FormatOptions, ...], list[str]]:
-    """The sides that are made out of columns, and the faults of their options."""
-    read = [_format_of(reading, side) for side in SIDES]
-    return tuple(options for options, _ in read if options is not None), [fault for _, more in read for fault in more]
+def formats_of(reading: Reading) -> tuple[FormatOptions, ...]:
+    """The sides that are made out of columns."""
+    read = (_format_of(reading, side) for side in SIDES)
+    return tuple(options for options in read if options is not None)
 
 
-def _format_of(reading: Reading, side: str) -> tuple[FormatOptions | None, list[str]]:
+def _format_of(reading: Reading, side: str) -> FormatOptions | None:
     """The options of one side, or None if its column is written as it is."""
     values = reading.values
     asked = f"{side}Format"
     if asked not in reading.given and f"{side}Columns" in reading.given:
         asked = "valueFormat"
     if asked in reading.wrong:
-        return None, []
+        return None
     name: str | None = values[asked]
     if name is None:
-        return None, [
-            f"Option '{side}{option}' has no effect without '{side}Format'; set it to one of {_listed_formats()}."
-            for option, *_ in _ROWS
-            if f"{side}{option}" in reading.given
-        ]
-    faults = []
+        side_options = (option for option in FORMAT_OPTIONS if option.name.startswith(side))
+        reading.add_unused(side_options, f"{{{side}Format}} is one of {_listed_formats()}")
+        return None
     if side == "key" and "keyColumns" not in reading.given:
-        faults.append("Option 'keyFormat' needs 'keyColumns': the columns that are the key.")
+        reading.faults.add("keyFormat", "needs {keyColumns}: the columns that are the key.")
     subject = values[f"{side}Subject"]
     if subject and name not in WITH_REGISTRY:
-        faults.append(f"Option '{side}Subject' has no effect, as the format '{name}' has no registry.")
-    schema, more = _schema_choice(reading, side, name)
-    return FormatOptions(side, name, values[f"{side}Columns"], schema, subject), faults + more
+        reading.faults.add(f"{side}Subject", f"has no effect, as the format '{name}' has no registry.")
+    return FormatOptions(side, name, values[f"{side}Columns"], _schema_choice(reading, side, name), subject)
 
 
-def _schema_choice(reading: Reading, side: str, name: str) -> tuple[SchemaChoice, list[str]]:
+def _schema_choice(reading: Reading, side: str, name: str) -> SchemaChoice:
     values = reading.values
-    text, path, record = (values[f"{side}{option}"] for option in ("Schema", "SchemaFile", "SchemaName"))
-    faults = []
+    options = [f"{side}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
+    text, path, record = (values[option] for option in options)
     if name not in WITH_SCHEMA:
-        faults = [
-            f"Option '{side}{option}' has no effect, as the format '{name}' follows no schema."
-            for option in ("Schema", "SchemaFile", "SchemaName")
-            if values[f"{side}{option}"]
-        ][:1]
+        for option in [option for option in options if values[option]][:1]:
+            reading.faults.add(option, f"has no effect, as the format '{name}' follows no schema.")
     if text and path:
-        faults.append(f"Options '{side}Schema' and '{side}SchemaFile' exclude each other.")
+        reading.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
     elif path:
         try:
             data = named_file(path)
             text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            faults.append(f"Option '{side}SchemaFile': {path} cannot be read on the driver: {reason}.")
-    return SchemaChoice(text, record), faults
+            reading.faults.add(
+                f"{side}SchemaFile",
+                "is {path}, which cannot be read on the driver: {reason}.",
+                path=path,
+                reason=reason,
+            )
+    return SchemaChoice(text, record)
 
 
 def _listed_formats() -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, add_option_prefix, check_urls
+from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.option import Option
@@ -88,62 +88,67 @@ REGISTRY_OPTIONS = (
 )
 
 
-def registry_of(
-    reading: Reading, formats: Sequence[FormatOptions], topic: str | None
-) -> tuple[RegistryOptions | None, list[str]]:
-    """The registry of the formats that have one, None if none has; and the faults of its options."""
+def registry_of(reading: Reading, formats: Sequence[FormatOptions], topic: str | None) -> RegistryOptions | None:
+    """The registry of the formats that have one, None if none has."""
     sides = [options for options in formats if options.has_registry]
     if not sides:
         if {"valueFormat", "keyFormat"} & reading.wrong:
-            return None, []
+            return None
         remedies = [
-            f" The format '{options.format}' writes no schema id: set '{options.side}Format' to "
+            f" The format '{options.format}' writes no schema id: set {{{options.side}Format}} to "
             f"'{_REGISTRY_FORMATS[options.format]}', or remove the option."
             for options in formats
         ]
-        return None, [
-            f"Option '{option.name}' has no effect, as no format has a schema registry.{''.join(remedies)}"
-            for option in REGISTRY_OPTIONS
-            if option.name in reading.given
-        ]
-    registry, faults = _registry(reading)
-    return registry, faults + [fault for options in sides for fault in _faults_of_subject(options, registry, topic)]
+        for option in REGISTRY_OPTIONS:
+            if option.name in reading.given:
+                text = f"has no effect, as no format has a schema registry.{''.join(remedies)}"
+                reading.faults.add(option.name, text)
+        return None
+    registry = _registry(reading)
+    for options in sides:
+        _check_subject(options, registry, topic, reading.faults)
+    return registry
 
 
-def _faults_of_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None) -> list[str]:
+def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
     if options.subject:
-        return []
-    faults = []
+        return
+    subject = f"{options.side}Subject"
     if topic is None and registry.strategy != "record":
-        faults.append(
-            f"The schema of the {options.side} has no subject: set the option topic, {options.side}Subject, or "
-            "subjectNameStrategy to 'record'."
+        faults.add(
+            subject,
+            f"must be set, as the schema of the {options.side} has no subject. Set {{topic}} in its place, or "
+            "{subjectNameStrategy} to 'record'.",
         )
     if registry.source == "latest" and registry.strategy != "topic" and not options.schema.name:
-        faults.append(
-            f"schemaSource is 'latest' and subjectNameStrategy '{registry.strategy}', so the record's name must be "
-            f"in {options.side}SchemaName, or the subject in {options.side}Subject."
+        faults.add(
+            "schemaSource",
+            f"is 'latest' and {{subjectNameStrategy}} '{registry.strategy}', so the record's name must be in "
+            f"{{{options.side}SchemaName}}, or the subject in {{{subject}}}.",
         )
-    return faults
 
 
-def _registry(reading: Reading) -> tuple[RegistryOptions, list[str]]:
+def _registry(reading: Reading) -> RegistryOptions:
     values = {name.removeprefix("schema_registry_"): value for name, value in reading.values.items()}
-    faults: list[str] = []
     urls: tuple[str, ...] = ()
     try:
         urls = check_urls(values["url"])
     except ConfigurationError as error:
-        faults += error.faults
+        reading.faults += error.option_faults
     if values["basic_auth_user_info"] and values["bearer_auth_token"]:
-        faults.append("schema.registry.basic.auth.user.info and schema.registry.bearer.auth.token exclude each other.")
-    tls, of_tls = parse_tls(
+        reading.faults.add(
+            "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
+        )
+    of_tls = OptionFaults()
+    tls = parse_tls(
         {
             option.name.removeprefix(PREFIX): reading.values[option.field]
             for option in _TLS
             if option.name in reading.given
-        }
+        },
+        of_tls,
     )
+    reading.faults += [replace(fault, prefix=PREFIX) for fault in of_tls]
     config = RegistryConfig(
         urls=urls,
         user_info=values["basic_auth_user_info"],
@@ -152,5 +157,4 @@ def _registry(reading: Reading) -> tuple[RegistryOptions, list[str]]:
         timeout_ms=values["request_timeout_ms"],
         normalize=values["normalize_schemas"],
     )
-    registry = RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"])
-    return registry, faults + [add_option_prefix(fault) for fault in of_tls]
+    return RegistryOptions(config, values["schemaSource"], values["subjectNameStrategy"])

@@ -17,7 +17,6 @@ import http.client
 import json
 import logging
 import math
-import re
 import ssl
 import time
 import urllib.parse
@@ -26,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.network.http_exchange import (
     Answer,
@@ -40,7 +39,6 @@ from spark_kafka_sink.network.http_exchange import (
     url_fault,
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.words import cleaned, counted, masked
 
 ANSWER_BYTES_MAX = 16 << 20
@@ -52,11 +50,6 @@ _NOT_FOUND = (40401, 40402, 40403)
 _WRITE_RULE_LISTS = ("domainRules", "encodingRules")
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
 OPTION_PREFIX = "schema.registry."
-_TLS_OPTION_PATTERN = re.compile(
-    r"(?<![\w./-])(?:"
-    + "|".join(re.escape(name) for name in sorted(SECURITY_OPTIONS, reverse=True) if name.startswith("ssl."))
-    + r")(?![\w-])"
-)
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT = "schema.registry.request.timeout.ms"
 
@@ -116,7 +109,7 @@ class SchemaRegistry:
             try:
                 self._context = client_context(config.tls)
             except ConfigurationError as error:
-                raise ConfigurationError([add_option_prefix(fault) for fault in error.faults]) from error
+                raise error.with_prefix(OPTION_PREFIX) from error
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
         secrets = [config.token]
         if config.token is not None:
@@ -311,21 +304,18 @@ def schema_registry(config: RegistryConfig) -> SchemaRegistry:
     return SchemaRegistry(config)
 
 
-def add_option_prefix(fault: str) -> str:
-    """Name TLS options as those of the schema registry: `schema.registry.ssl.keystore.location`."""
-    return _TLS_OPTION_PATTERN.sub(lambda option: OPTION_PREFIX + option[0], fault)
-
-
 def check_urls(text: str) -> tuple[str, ...]:
     """Addresses between commas. ConfigurationError repeats none of them: one may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
     for url in urls:
         fault = url_fault(url) or ("must have no query ('?...') in it" if "?" in url else None)
         if fault is not None:
-            remedy = "; set schema.registry.basic.auth.user.info" if "password" in fault else ""
-            raise ConfigurationError(f"schema.registry.url {fault}{remedy}.")
+            remedy = "; set {schema.registry.basic.auth.user.info}" if "password" in fault else ""
+            raise ConfigurationError(OptionFault("schema.registry.url", f"{{fault}}{remedy}.", {"fault": fault}))
     if not urls:
-        raise ConfigurationError("schema.registry.url is not set; a format that ends in '-confluent' needs it.")
+        raise ConfigurationError(
+            OptionFault("schema.registry.url", "is not set; a format that ends in '-confluent' needs it.")
+        )
     return urls
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, default_of, security_text, text_of
 
@@ -56,15 +56,15 @@ class SecurityConfig:
 
 def security_config(options: Mapping[str, object]) -> SecurityConfig:
     """ConfigurationError with all faults; names that are no security options are passed over."""
-    given, faults = _texts(options)
+    faults = OptionFaults()
+    given = _texts(options, faults)
     protocol = text_of(given, "security.protocol").upper()
     if protocol not in PROTOCOLS:
-        faults.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}.")
+        faults.add("security.protocol", f"must be one of {', '.join(PROTOCOLS)}.")
     # As in Java, what the protocol has no use for may be there, and is not looked at.
-    tls, of_tls = _tls(given) if "SSL" in protocol else (None, [])
+    tls = _tls(given, faults) if "SSL" in protocol else None
     callback = options.get("sasl.oauthbearer.token.callback")
-    login, of_login = _login(given, callback) if "SASL" in protocol else (None, [])
-    faults += of_tls + of_login
+    login = _login(given, callback, faults) if "SASL" in protocol else None
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)
@@ -72,30 +72,30 @@ def security_config(options: Mapping[str, object]) -> SecurityConfig:
     return config
 
 
-def _tls(given: Mapping[str, str]) -> tuple[TlsConfig, list[str]]:
+def _tls(given: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
-    return parse_tls(given)
+    return parse_tls(given, faults)
 
 
-def _login(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
+def _login(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
     from spark_kafka_sink.network.security.login import parse_login
 
-    return parse_login(given, token_callback)
+    return parse_login(given, token_callback, faults)
 
 
-def _texts(options: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
-    """The options that are set and have a meaning here, as text; and a fault for each that cannot be set."""
-    texts, faults = {}, []
+def _texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
+    """The options that are set and have a meaning here, as text. `faults` get each that cannot be set."""
+    texts = {}
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
         if option is None or value is None or option.ignored or callable(value):
             continue
         if option.refused:
-            faults.append(f"{name} cannot be set: {option.refused}.")
+            faults.add(name, f"cannot be set: {option.refused}.")
         else:
             texts[name] = security_text(value)
-    return texts, faults
+    return texts
 
 
 def _warn(config: SecurityConfig) -> None:

@@ -210,14 +210,14 @@ _USED = (
     ),
 )
 
-_OTHER_TOKENS = "Tokens that are signed or fetched come from a function, sasl.oauthbearer.token.callback"
+_OTHER_TOKENS = "Tokens that are signed or fetched come from a function, {sasl.oauthbearer.token.callback}"
 _REFUSED = {
     "sasl.client.callback.handler.class": _OTHER_TOKENS,
     "sasl.login.class": _OTHER_TOKENS,
     "sasl.oauthbearer.jwt.validator.class": "Leave it out: brokers validate tokens",
     "security.providers": "Leave it out: TLS is that of Python's own ssl",
     "ssl.engine.factory.class": (
-        "Leave it out; keys and certificates go into ssl.keystore.* and ssl.truststore.*, as files or as PEM"
+        "Leave it out; keys and certificates go into {ssl.keystore.*} and {ssl.truststore.*}, as files or as PEM"
     ),
 }
 

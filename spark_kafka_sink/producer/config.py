@@ -2,8 +2,8 @@
 
 All faults of a configuration are in one ConfigurationError, and each sentence begins with the option's name. A
 name that the Java producer does not know is a fault too: a misspelt option that is silently passed over is found at two
-in the morning. Values never appear in a fault unless they are the user's harmless ones: secrets are parsed elsewhere
-(network/security_config.py), and what is unknown is not shown, because it may be a secret.
+in the morning. A fault shows a wrong value, but no secret: secrets are parsed elsewhere (network/security_config.py),
+and the value of an unknown option is not shown, because it may be one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_kafka_sink.records.compression import Codec, require
 
 _log = logging.getLogger(__name__)
 _IN_FLIGHT_MAX_WITH_IDEMPOTENCE = 5
-_TOO_MANY_IN_FLIGHT = f"max.in.flight.requests.per.connection must be at most {_IN_FLIGHT_MAX_WITH_IDEMPOTENCE}"
+_IN_FLIGHT = "max.in.flight.requests.per.connection"
 _OF_IDEMPOTENCE = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
 
 
@@ -84,12 +84,12 @@ class ProducerConfig:
     @classmethod
     def of(cls, reading: Reading) -> ProducerConfig:
         """Check together what was read; raises ConfigurationError with all faults."""
-        connections, of_connections = settled_connections(reading)
-        timeout_ms, of_timeout = _delivery_timeout(reading)
-        is_idempotent, of_idempotence = _idempotence(reading)
-        faults = [*reading.faults, *of_connections, *_faults_of_codec(reading), *of_timeout, *of_idempotence]
-        if faults:
-            raise ConfigurationError(faults)
+        connections = settled_connections(reading)
+        _check_codec(reading)
+        timeout_ms = _delivery_timeout(reading)
+        is_idempotent = _is_idempotent(reading)
+        if reading.faults:
+            raise ConfigurationError(reading.faults)
         if reading.values["acks"] == 0:
             _log.warning(
                 "acks=0: brokers acknowledge nothing. Records can be lost without an error, and results and reports "
@@ -149,59 +149,64 @@ def _compression_level(reading: Reading) -> int | None:
     return reading.values[option.field] if option is not None and option.name in reading.given else None
 
 
-def _faults_of_codec(reading: Reading) -> list[str]:
+def _check_codec(reading: Reading) -> None:
     if "compression_type" in reading.wrong:
-        return []
+        return
     try:
         require(Codec[reading.values["compression_type"].upper()])
     except MissingDependencyError as error:
-        return [f"compression.type: {error}"]
-    return []
+        reading.faults += error.option_faults
 
 
-def _delivery_timeout(reading: Reading) -> tuple[int, list[str]]:
-    """The time used, raised to the least where the user said nothing; and what is wrong with the user's."""
+def _delivery_timeout(reading: Reading) -> int:
+    """The time used, raised to the least where the user said nothing."""
     values = reading.values
     timeout_ms: int = values["delivery_timeout_ms"]
-    least = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
+    least: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
     if timeout_ms >= least or reading.wrong & {"delivery_timeout_ms", "linger_ms", "request_timeout_ms"}:
-        return timeout_ms, []
+        return timeout_ms
     if "delivery.timeout.ms" in reading.given:
-        fault = f"delivery.timeout.ms ({timeout_ms}) must be at least linger.ms + request.timeout.ms, which is {least}."
-        return timeout_ms, [fault]
+        text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {least}."
+        reading.faults.add("delivery.timeout.ms", text)
+        return timeout_ms
     _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)
-    return least, []
+    return least
 
 
-def _idempotence(reading: Reading) -> tuple[bool, list[str]]:
-    """Is the producer idempotent? And what speaks against it where it was asked for."""
+def _is_idempotent(reading: Reading) -> bool:
+    """Return whether the producer is idempotent. What contradicts an explicit request for it is a fault."""
     is_idempotent: bool = reading.values["enable_idempotence"]
     is_transactional = reading.values["transactional_id"] is not None
     if reading.wrong & _OF_IDEMPOTENCE:
-        return is_idempotent, []
+        return is_idempotent
     if not is_idempotent:
-        words = "enable.idempotence must not be false, because transactional.id is set."
-        return False, [words] if is_transactional else []
+        if is_transactional:
+            reading.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
+        return False
     conflicts = conflicts_with_idempotence(reading)
     if is_transactional or "enable.idempotence" in reading.given:
-        why = "transactional.id is set" if is_transactional else "enable.idempotence is true"
-        return True, [f"{why}: {conflict}." for conflict in conflicts]
-    if not conflicts:
-        return True, []
-    if _TOO_MANY_IN_FLIGHT in conflicts:
-        return False, [f"{_TOO_MANY_IN_FLIGHT}, or enable.idempotence must be set to false."]
-    _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", " and ".join(conflicts))
-    return False, []
+        reason = "{transactional.id} is set" if is_transactional else "{enable.idempotence} is true"
+        for option, requirement in conflicts.items():
+            reading.faults.add(option, f"{requirement}, because {reason}.")
+        return True
+    if _IN_FLIGHT in conflicts:
+        in_flight = reading.values["max_in_flight_requests_per_connection"]
+        text = f"({in_flight}) {conflicts[_IN_FLIGHT]}, or {{enable.idempotence}} must be set to false."
+        reading.faults.add(_IN_FLIGHT, text)
+    elif conflicts:
+        reasons = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
+        _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", reasons)
+    return not conflicts
 
 
-def conflicts_with_idempotence(reading: Reading) -> list[str]:
-    """Each is a sentence without its end: "acks must be all"."""
+def conflicts_with_idempotence(reading: Reading) -> dict[str, str]:
+    """Return what idempotence requires of options that have another value, such as {"acks": "must be all"}."""
     values = reading.values
-    conflicts = []
+    conflicts = {}
     if values["acks"] != -1:
-        conflicts.append("acks must be all")
+        conflicts["acks"] = "must be all"
     if values["retries"] == 0:
-        conflicts.append("retries must not be 0")
+        conflicts["retries"] = "must not be 0"
     if values["max_in_flight_requests_per_connection"] > _IN_FLIGHT_MAX_WITH_IDEMPOTENCE:
-        conflicts.append(_TOO_MANY_IN_FLIGHT)
+        conflicts[_IN_FLIGHT] = f"must be at most {_IN_FLIGHT_MAX_WITH_IDEMPOTENCE}"
     return conflicts

@@ -161,14 +161,14 @@ _NOT_SUPPORTED_YET = (
         "",
         text,
         "the rack of the client, for partitioner.rack.aware (KIP-1123)",
-        refused="not supported yet: only partitioner.rack.aware would read it (KIP-1123). Leave it out",
+        refused="not supported yet: only {partitioner.rack.aware} would read it (KIP-1123). Leave it out",
     ),
     Option(
         "bootstrap.resolve.timeout.ms",
         0,
         natural_long,
         "how long the names of bootstrap.servers are looked up again after the producer was created; 0: not at all",
-        refused="not supported yet: bootstrap.servers is resolved once, when the producer is created. Leave it out",
+        refused="not supported yet: {bootstrap.servers} is resolved once, when the producer is created. Leave it out",
     ),
     Option(
         "metadata.cluster.check.enable",

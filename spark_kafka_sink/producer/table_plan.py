@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.option_parsing import read_options
 from spark_kafka_sink.column_names import no_such_column
-from spark_kafka_sink.errors import ConfigurationError, SchemaError
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
 from spark_kafka_sink.formats.chosen_columns import plan_encoders, with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, formats_of
@@ -50,7 +50,7 @@ _AS_ARGUMENTS = {
     "keyColumns": "key",
 }
 _ARGUMENTS_IN_LOWER_CASE = {option.lower(): argument for option, argument in _AS_ARGUMENTS.items()}
-_NAMES_OF_OPTIONS = re.compile("|".join(re.escape(name) for name in sorted(_AS_ARGUMENTS, key=len, reverse=True)))
+_ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_AS_ARGUMENTS.get(option, option)}'", "Argument ")
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     if isinstance(mapped.partition, SupportsIndex) and not isinstance(mapped.partition, bool):
         mapped = replace(mapped, partition=operator.index(mapped.partition))  # numpy's integers are no int
     _raise_if_any(_faults_of_arguments(mapped))
-    sides, registry, of_formats = _formats(topic, mapped, formats)
+    sides, registry, faults = _formats(topic, mapped, formats)
     encoded = {side for side in SIDES if f"{side}_format" in formats}
     places, of_places = _places(topic, schema, mapped, encoded)
-    _raise_if_any(of_formats + of_places)
+    _raise_if_any(faults + of_places)
     sides = [_with_columns(side, schema, places) for side in sides]
-    encoders, of_columns = plan_encoders(sides, ArrowColumns(list(schema)))
-    _raise_if_any(_with_argument_names(of_columns))
+    of_columns = OptionFaults()
+    encoders = plan_encoders(sides, ArrowColumns(list(schema)), of_columns)
+    _raise_if_any(of_columns.render(_ARGUMENT_SPELLING))
     types = _types(schema, places, encoders)
     _raise_if_any(_faults_of_types(schema, places, types))
     made: dict[str, Any] = dict(encoders)
@@ -138,14 +139,6 @@ def _raise_if_any(faults: Sequence[str]) -> None:
         raise ConfigurationError(faults)
 
 
-def _with_argument_names(faults: Sequence[str]) -> list[str]:
-    """Replace the names of Spark's options in errors of formats and registries by those of the arguments."""
-    return [
-        _NAMES_OF_OPTIONS.sub(lambda match: _AS_ARGUMENTS[match[0]], fault).replace("Option '", "Argument '")
-        for fault in faults
-    ]
-
-
 def _faults_of_arguments(mapped: Mapped) -> list[str]:
     """Check that each argument names columns. A number or a list that is ignored would lose the field of every row."""
     faults: list[str] = []
@@ -171,9 +164,9 @@ def _formats(
             listed = [names] if isinstance(names, str) else list(names)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
     reading = read_options(_OPTIONS, options, (), "producer")
-    sides, of_sides = formats_of(reading)
-    registry, of_registry = registry_of(reading, sides, topic)
-    return list(sides), registry, [*of_names, *_with_argument_names([*reading.faults, *of_sides, *of_registry])]
+    sides = formats_of(reading)
+    registry = registry_of(reading, sides, topic)
+    return list(sides), registry, [*of_names, *reading.faults.render(_ARGUMENT_SPELLING)]
 
 
 def _unknown_argument(name: str) -> str:

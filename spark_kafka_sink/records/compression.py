@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
+from spark_kafka_sink.errors import DecodeError, MissingDependencyError, OptionFault, UnsupportedFormatError
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -65,8 +65,12 @@ def require(codec: Codec) -> None:
     elif codec in _OF_PYARROW and not pa.Codec.is_available(codec.name.lower()):
         name = codec.name.lower()
         raise MissingDependencyError(
-            f"{name} is not part of the pyarrow of this Python ({sys.executable}): install the one of PyPI with "
-            "`pip install --force-reinstall pyarrow`, or choose another compression.type."
+            OptionFault(
+                "compression.type",
+                f"{name} is not part of the pyarrow of this Python ({{python}}): install the one of PyPI with "
+                "`pip install --force-reinstall pyarrow`, or choose another {compression.type}.",
+                {"python": sys.executable},
+            )
         )
 
 
@@ -145,8 +149,12 @@ def _lz4_frame() -> Any:
         return import_module("lz4.frame")
     except ImportError as error:
         raise MissingDependencyError(
-            f"lz4 needs the Python package lz4, which is not installed in this Python ({sys.executable}): "
-            "`pip install lz4`, or choose compression.type zstd, snappy or gzip."
+            OptionFault(
+                "compression.type",
+                "lz4 needs the Python package lz4, which is not installed in this Python ({python}): `pip install "
+                "lz4`, or choose zstd, snappy or gzip.",
+                {"python": sys.executable},
+            )
         ) from error
 
 

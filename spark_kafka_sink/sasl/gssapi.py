@@ -14,7 +14,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError
+from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError, OptionFault
 from spark_kafka_sink.words import cleaned
 
 _NO_SECURITY_LAYER = 1
@@ -76,8 +76,11 @@ def import_gssapi() -> Any:
         return importlib.import_module("gssapi")
     except ImportError as error:
         raise MissingDependencyError(
-            "sasl.mechanism=GSSAPI needs the package gssapi: pip install 'spark-kafka-sink[gssapi]' "
-            "(and MIT Kerberos or Heimdal on the machine)"
+            OptionFault(
+                "sasl.mechanism",
+                "GSSAPI needs the package gssapi: pip install 'spark-kafka-sink[gssapi]' (and MIT Kerberos or Heimdal "
+                "on the machine)",
+            )
         ) from error
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault
 
 MECHANISMS_BY_LOGIN_MODULE = {
     "PlainLoginModule": ("PLAIN",),
@@ -52,23 +52,23 @@ def parse_jaas_config(text: str) -> LoginModule:
     class_name, flag = next(tokens, ""), next(tokens, "")
     name = class_name.rpartition(".")[2]
     if name not in MECHANISMS_BY_LOGIN_MODULE:
-        raise ConfigurationError(
-            "sasl.jaas.config must begin with a login module and its package. "
+        raise _invalid(
+            "must begin with a login module and its package. "
             f"The login modules are {', '.join(MECHANISMS_BY_LOGIN_MODULE)}."
         )
     if flag.lower() not in _CONTROL_FLAGS:
-        raise ConfigurationError(f"sasl.jaas.config must have 'required' after {name}.")
+        raise _invalid(f"must have 'required' after {name}.")
     options: dict[str, str] = {}
     for option in tokens:
         if option == ";":
             break
         if next(tokens, "") != "=":
-            raise ConfigurationError(f"sasl.jaas.config must have name=value pairs after {name} {flag}.")
+            raise _invalid(f"must have name=value pairs after {name} {flag}.")
         options[option] = _unquote(next(tokens, ";"))
     else:
-        raise ConfigurationError("sasl.jaas.config must end with a semicolon.")
+        raise _invalid("must end with a semicolon.")
     if next(tokens, None) is not None:
-        raise ConfigurationError("sasl.jaas.config must have one login module only.")
+        raise _invalid("must have one login module only.")
     return LoginModule(name, options)
 
 
@@ -77,7 +77,7 @@ def _tokenize(text: str) -> list[str]:
     while position < len(text):
         match = _TOKEN_PATTERN.match(text, position)
         if match is None:
-            raise ConfigurationError("sasl.jaas.config has a quote that is not closed.")
+            raise _invalid("has a quote that is not closed.")
         if match.lastgroup is not None:
             tokens.append(match[0])
         position = match.end()
@@ -86,7 +86,7 @@ def _tokenize(text: str) -> list[str]:
 
 def _unquote(token: str) -> str:
     if token in ("=", ";"):
-        raise ConfigurationError("sasl.jaas.config has a name without a value.")
+        raise _invalid("has a name without a value.")
     if token[0] not in "\"'":
         return token
     return _ESCAPE_PATTERN.sub(_unescape, token[1:-1])
@@ -96,3 +96,7 @@ def _unescape(escape: re.Match[str]) -> str:
     return (
         chr(int(escape["octal"], 8)) if escape["octal"] else _ESCAPED_CHARACTERS.get(escape["other"], escape["other"])
     )
+
+
+def _invalid(text: str) -> ConfigurationError:
+    return ConfigurationError(OptionFault("sasl.jaas.config", text))

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink import errors
-from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
+from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, OptionFaults, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, driver_id, prefix_of
 from spark_kafka_sink.formats.chosen_columns import plan_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
 from spark_kafka_sink.spark.new_topic import create_if_missing, log_warnings
-from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.names import SINK_SPELLING, as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.publish import check_report_options
@@ -72,7 +72,9 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
-        encoders, faults = plan_encoders(parsed.formats, SparkColumns(schema))
+        of_formats = OptionFaults()
+        encoders = plan_encoders(parsed.formats, SparkColumns(schema), of_formats)
+        faults = of_formats.render(SINK_SPELLING)
     except ConfigurationError as error:
         faults = [*error.faults]
     try:

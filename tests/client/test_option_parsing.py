@@ -59,22 +59,24 @@ def test_a_wrong_value_says_what_it_must_be(parse: Parser, given: object, words:
         parse(given)
 
 
-def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_shows_no_unknown_value() -> None:
+def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_shows_no_secret() -> None:
     table = {
         option.name: option
         for option in (
             Option("a.ms", 1, whole(0, 9), "time"),
             Option("b.ms", 2, whole(0, 9), "time"),
             Option("c", "x", text, "word", refused="it is a Java class"),
+            Option("d", None, whole(0, 9), "number", secret=True),
         )
     }
-    given = {"a.ms": 5, "b.ms": "ten", "c": "y", "b.mss": "hunter2", "elsewhere": "z", "nothing": None}
+    given = {"a.ms": 5, "b.ms": "ten", "c": "y", "d": "hunter1", "b.mss": "hunter2", "elsewhere": "z", "nothing": None}
     reading = read_options(table, given, ["elsewhere"], "client")
-    assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x"}
-    assert reading.wrong == {"b_ms", "c"}
-    assert reading.faults == [
-        "b.ms must be a whole number from 0 to 9.",
+    assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x", "d": None}
+    assert reading.wrong == {"b_ms", "c", "d"}
+    assert reading.faults.render() == [
+        "b.ms must be a whole number from 0 to 9. It is 'ten'.",
         "c cannot be set: it is a Java class.",
+        "d must be a whole number from 0 to 9.",
         "b.mss is not an option of the Kafka client. Is b.ms meant?",
     ]
     assert read_options(table, {"c": "x"}, (), "client").faults == []

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, meant
+from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, meant, unknown_option
+from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
@@ -22,11 +23,18 @@ def test_each_name_leads_to_names_that_can_be_set(name: str) -> None:
     assert all(option in KNOWN and option not in refused for option in named)
 
 
-def test_names_are_written_as_the_user_writes_them() -> None:
-    assert meant("message.timeout.ms", KNOWN) == "That is librdkafka's name; here it is delivery.timeout.ms."
-    assert meant("max_block_ms", KNOWN, "kafka.") == "Names have dots here: kafka.max.block.ms."
-    assert meant("lingr.ms", KNOWN, "kafka.") == "Is kafka.linger.ms meant?"
+def test_suggests_the_name_that_is_meant() -> None:
+    assert meant("message.timeout.ms", KNOWN) == "That is librdkafka's name; here it is {delivery.timeout.ms}."
+    assert meant("max_block_ms", KNOWN) == "Names have dots here: {max.block.ms}."
+    assert meant("lingr.ms", KNOWN) == "Is {linger.ms} meant?"
     assert meant("zzzzzz", KNOWN) == ""
+
+
+def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
+    fault = unknown_option("lingr.ms", KNOWN, "producer")
+    assert fault.render() == "lingr.ms is not an option of the Kafka producer. Is linger.ms meant?"
+    in_spark = fault.render(OptionSpelling("kafka.{}".format))
+    assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Is kafka.linger.ms meant?"
 
 
 def test_a_login_is_written_out() -> None:

@@ -203,7 +203,9 @@ def test_names_tls_options_with_the_prefix_of_the_registry() -> None:
     tls = TlsConfig(identity=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
     with pytest.raises(ConfigurationError) as rejected:
         SchemaRegistry(RegistryConfig(("https://registry",), tls=tls))
-    assert "schema.registry.ssl.keystore.location: /etc/ssl.keystore.location/gone.pem cannot be" in str(rejected.value)
+    assert "schema.registry.ssl.keystore.location is /etc/ssl.keystore.location/gone.pem, which cannot" in str(
+        rejected.value
+    )
 
 
 def test_the_next_address_has_its_share_of_the_time_where_one_is_silent(fake: FakeRegistry) -> None:

@@ -83,15 +83,15 @@ def test_nothing_is_compared_with_an_option_that_is_wrong_by_itself() -> None:
 @pytest.mark.parametrize("value", ["1.5", 1.5, "", "1_000", "٣", True, [1], 2**31])
 def test_what_is_not_a_whole_number_in_bounds_is_refused(value: object) -> None:
     (fault,) = faults_of(request_timeout_ms=value)
-    assert fault == "request.timeout.ms must be a whole number from 0 to 2147483647."
+    assert fault == f"request.timeout.ms must be a whole number from 0 to 2147483647. It is {value!r}."
 
 
 def test_transactions_need_what_idempotence_needs() -> None:
     assert faults_of(transactional_id="x", enable_idempotence=False) == (
         "enable.idempotence must not be false, because transactional.id is set.",
     )
-    assert faults_of(transactional_id="x", acks=1) == ("transactional.id is set: acks must be all.",)
-    assert faults_of(transactional_id="x", retries=0) == ("transactional.id is set: retries must not be 0.",)
+    assert faults_of(transactional_id="x", acks=1) == ("acks must be all, because transactional.id is set.",)
+    assert faults_of(transactional_id="x", retries=0) == ("retries must not be 0, because transactional.id is set.",)
     assert parse(transactional_id="x").enable_idempotence
 
 

@@ -146,7 +146,7 @@ def test_faults_of_report_options_are_reported_with_all_others() -> None:
         check_write(given, schema)
     path, topic = caught.value.faults
     assert path.startswith("reportPath cannot be used: ftp: is not a file system")
-    assert topic.startswith("Options 'topic' and 'reportTopic' are both 't'")
+    assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
 
 
 def test_what_has_passed_is_not_looked_at_again(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -98,33 +98,39 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"valueFormat": "xml"}, "valueFormat must be one of json"),
-        ({"valueColumns": "id"}, "Option 'valueColumns' has no effect without 'valueFormat'"),
+        ({"valueFormat": "xml"}, "Option 'valueFormat' must be one of json"),
+        ({"valueColumns": "id"}, "Option 'valueColumns' has no effect unless 'valueFormat' is one of"),
         ({"valueFormat": "json", "keyFormat": "json"}, "Option 'keyFormat' needs 'keyColumns'"),
-        ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'."),
+        ({"valueFormat": "json", "valueColumns": "idd"}, "names a column 'idd', which does not exist."),
         ({"valueFormat": "json", "valueColumns": "ID"}, "There is 'id', but the names of columns are case-sensitive."),
-        ({"valueFormat": "json", "valueColumns": "idd"}, "there is no column 'idd'. The columns are "),
+        (
+            {"valueFormat": "json", "valueColumns": "idd"},
+            "names a column 'idd', which does not exist. The columns are ",
+        ),
         ({"valueFormat": "json", "valueColumns": "idd"}, " Is 'id' meant?"),
         (
             {"valueFormat": "avro", "valueSchemaFile": "/no/x"},
-            "/no/x cannot be read on the driver: No such file or directory.",
+            "is /no/x, which cannot be read on the driver: No such file or directory.",
         ),
-        ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id' is there more than once"),
-        ({"valueFormat": "json", "valueColumns": "name.*"}, "there is no struct column 'name'"),
+        ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id', which is there more than once"),
+        ({"valueFormat": "json", "valueColumns": "name.*"}, "names a struct column 'name', which does not exist"),
         (
             {"valueFormat": "json", "valueColumns": "id,,name"},
-            "valueColumns must be a list of columns such as 'id, name'",
+            "Option 'valueColumns' must be a list of columns such as 'id, name'",
         ),
         ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
         ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' follows no schema"),
-        ({"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"}, "exclude each other"),
-        ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "/nowhere cannot be read on the driver"),
+        (
+            {"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"},
+            "cannot be set together with 'valueSchemaFile'",
+        ),
+        ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "is /nowhere, which cannot be read on the driver"),
         (
             {"valueFormat": "avro", "valueSchemaFile": "/dev/zero"},
-            "Option 'valueSchemaFile': /dev/zero cannot be read on the driver: it is a device, and must be a regular",
+            "Option 'valueSchemaFile' is /dev/zero, which cannot be read on the driver: it is a device, and must be",
         ),
         ({"valueFormat": "avro", "valueSchema": "[" * 5_000 + "]" * 5_000}, "is nested more than 400 levels deep."),
-        ({"valueFormat": "avro", "valueSchema": "{}"}, "valueFormat avro: the Avro schema must be a record"),
+        ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),
     ],
 )
 def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words: str) -> None:
@@ -134,7 +140,7 @@ def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words:
 
 def test_a_struct_that_is_not_there_is_one_fault() -> None:
     (fault,) = faults(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
-    assert fault.startswith("Option 'valueColumns': there is no struct column 'nowhere'.")
+    assert fault.startswith("Option 'valueColumns' names a struct column 'nowhere', which does not exist.")
 
 
 @pytest.mark.parametrize("side", ["value", "key"])
@@ -142,12 +148,12 @@ def test_a_struct_that_is_not_there_is_one_fault() -> None:
 def test_an_option_of_a_format_that_is_not_set_is_refused(side: str, name: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
     (fault,) = faults(schema, **{f"{side}{name}": "x"})
-    assert fault.startswith(f"Option '{side}{name}' has no effect without '{side}Format'; set it to one of 'json'")
+    assert fault.startswith(f"Option '{side}{name}' has no effect unless '{side}Format' is one of 'json'")
 
 
 def test_a_schema_without_a_column_for_the_value_is_refused() -> None:
     (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
-    assert "there is no other. Name those that are meant in 'valueColumns'" in fault
+    assert "there is no other. Name the columns in 'valueColumns'" in fault
 
 
 def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults
 from spark_kafka_sink.network.security.assertions import ALGORITHMS, NEEDS, AssertionConfig, can_sign
-from spark_kafka_sink.network.security.oidc import OidcConfig, check_endpoint_url
+from spark_kafka_sink.network.security.oidc import ENDPOINT_URL_OPTION, OidcConfig, check_endpoint_url
 from spark_kafka_sink.network.security_options import default_of, text_of
 from spark_kafka_sink.sasl.gssapi import import_gssapi
-from spark_kafka_sink.sasl.jaas import parse_jaas_config
+from spark_kafka_sink.sasl.jaas import LoginModule, parse_jaas_config
 from spark_kafka_sink.sasl.oauthbearer import find_extension_error
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
 _IAM = (
-    "sasl.mechanism AWS_MSK_IAM is that of a Java class of Amazon's. MSK takes the same credentials as tokens: set "
-    "sasl.mechanism to OAUTHBEARER and sasl.oauthbearer.token.callback to a function that signs them; leave "
-    "sasl.jaas.config and sasl.client.callback.handler.class out. The page on security has this function."
+    "AWS_MSK_IAM is that of a Java class of Amazon's. MSK takes the same credentials as tokens: set {sasl.mechanism} "
+    "to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a function that signs them; leave {sasl.jaas.config} and "
+    "{sasl.client.callback.handler.class} out. The page on security has this function."
 )
 _RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
@@ -31,20 +30,13 @@ _RETRIEVERS = (
     "JwtBearerJwtRetriever",
     "FileJwtRetriever",
 )
-_TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", "sasl.oauthbearer.token.endpoint.url")
+_TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", ENDPOINT_URL_OPTION)
 _TOKEN_CALLBACK_OPTION = "sasl.oauthbearer.token.callback"
 _UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
+_UNSECURED_LIFETIME = "unsecuredLoginLifetimeSeconds"
 _ONE_SOURCE = (
-    "sasl.mechanism OAUTHBEARER needs one source of tokens: sasl.oauthbearer.token.endpoint.url, "
-    "sasl.oauthbearer.token, sasl.oauthbearer.token.callback, or unsecuredLoginStringClaim_sub in "
-    "sasl.jaas.config (for tests)."
-)
-_NUMBERS_OF_OIDC = (
-    "sasl.login.connect.timeout.ms",
-    "sasl.login.read.timeout.ms",
-    "sasl.login.retry.backoff.ms",
-    "sasl.login.retry.backoff.max.ms",
-    "sasl.login.refresh.window.factor",
+    "OAUTHBEARER needs one source of tokens: {sasl.oauthbearer.token.endpoint.url}, {sasl.oauthbearer.token}, "
+    "{sasl.oauthbearer.token.callback}, or unsecuredLoginStringClaim_sub in {sasl.jaas.config} (for tests)."
 )
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
@@ -73,105 +65,120 @@ class Login:
     unsecured_lifetime_s: float = 3600.0
 
 
-def parse_login(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
-    """The login, and what is wrong with its options."""
+def parse_login(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+    """The login. `faults` get what is wrong with its options."""
     mechanism = text_of(given, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
-        return Login(), [_IAM]
-    if mechanism not in SASL_MECHANISMS:
-        return Login(), [f"sasl.mechanism must be one of {', '.join(SASL_MECHANISMS)}."]
-    if mechanism == "GSSAPI":
-        missing = _check_mechanism_set(given, token_callback)
-        return (Login(), missing) if missing else _kerberos(given)
-    if mechanism == "OAUTHBEARER":
-        return _oauth(given, token_callback)
-    return _password_login(given, mechanism)
+        faults.add("sasl.mechanism", _IAM)
+    elif mechanism not in SASL_MECHANISMS:
+        faults.add("sasl.mechanism", f"must be one of {', '.join(SASL_MECHANISMS)}.")
+    elif mechanism == "OAUTHBEARER":
+        return _oauth(given, token_callback, faults)
+    elif mechanism != "GSSAPI":
+        return _password_login(given, mechanism, faults)
+    elif missing := _check_mechanism_set(given, token_callback):
+        faults += missing
+    else:
+        return _kerberos(given, faults)
+    return Login()
 
 
-def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> list[str]:
+def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> OptionFaults:
     """Return an error if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
 
     The error suggests the mechanism that the credentials are for.
     """
+    faults = OptionFaults()
     if "sasl.mechanism" in given:
-        return []
-    text, errors = given.get("sasl.jaas.config"), []
-    try:
-        module = parse_jaas_config(text) if text else None
-    except ConfigurationError as error:
-        module, errors = None, [*error.faults]
+        return faults
+    module = _module(given, faults)
     tokens = [name for name in _TOKEN_SOURCE_OPTIONS if given.get(name)]
     if token_callback is not None:
         tokens.append(_TOKEN_CALLBACK_OPTION)
     if module is not None and "GSSAPI" in module.mechanisms:
-        return []
+        return faults
     if module is not None:
-        remedy = f"{' or '.join(module.mechanisms)}, as sasl.jaas.config names {module.name}"
+        remedy = f"{' or '.join(module.mechanisms)}, as {{sasl.jaas.config}} names {module.name}"
     elif tokens:
-        remedy = f"OAUTHBEARER, as {tokens[0]} is set"
-    elif given.get("sasl.kerberos.service.name") and not errors:
-        return []
+        remedy = f"OAUTHBEARER, as {{{tokens[0]}}} is set"
+    elif given.get("sasl.kerberos.service.name") and not faults:
+        return faults
     else:
         remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
-    return [f"sasl.mechanism is not set, and its default is GSSAPI. Set it to {remedy}.", *errors]
+    missing = OptionFault("sasl.mechanism", f"is not set, and its default is GSSAPI. Set it to {remedy}.")
+    return OptionFaults([missing, *faults])
 
 
-def _module_options(given: Mapping[str, str], mechanism: str) -> tuple[dict[str, str], list[str]]:
-    """What `sasl.jaas.config` says, if it is there."""
+def _module(given: Mapping[str, str], faults: OptionFaults) -> LoginModule | None:
+    """What `sasl.jaas.config` says, if it is there and can be read."""
     text = given.get("sasl.jaas.config")
     if not text:
-        return {}, []
+        return None
     try:
-        module = parse_jaas_config(text)
+        return parse_jaas_config(text)
     except ConfigurationError as error:
-        return {}, [*error.faults]
+        faults += error.option_faults
+    return None
+
+
+def _module_options(given: Mapping[str, str], mechanism: str, faults: OptionFaults) -> dict[str, str]:
+    """The options of the login module, which must be one for the mechanism."""
+    module = _module(given, faults)
+    if module is None:
+        return {}
     if mechanism not in module.mechanisms:
-        return module.options, [f"sasl.jaas.config names {module.name}, which is not for sasl.mechanism {mechanism}."]
-    return module.options, []
+        text = f"names {module.name}, which is not for {{sasl.mechanism}} {mechanism}."
+        faults.add("sasl.jaas.config", text)
+    return module.options
 
 
-def _password_login(given: Mapping[str, str], mechanism: str) -> tuple[Login, list[str]]:
-    options, faults = _module_options(given, mechanism)
+def _password_login(given: Mapping[str, str], mechanism: str, faults: OptionFaults) -> Login:
+    of_module = OptionFaults()
+    options = _module_options(given, mechanism, of_module)
     username, password = options.get("username", ""), options.get("password", "")
-    if not username or not password:
-        # A module that cannot be read, or is of another mechanism, is the reason, and is reported already.
-        faults = faults or [f"sasl.jaas.config must give a username and a password for sasl.mechanism {mechanism}."]
+    # A module that cannot be read, or is of another mechanism, is the reason, and is reported already.
+    if not (username and password) and not of_module:
+        faults.add("sasl.jaas.config", f"must give a username and a password for {{sasl.mechanism}} {mechanism}.")
     elif "\0" in username + password:
-        faults.append("sasl.jaas.config: a username or password has a NUL character.")
+        faults.add("sasl.jaas.config", "has a NUL character in a username or password.")
+    faults += of_module
     token_auth = mechanism != "PLAIN" and options.get("tokenauth", "false").lower() == "true"
-    return Login(mechanism, username, password, token_auth), faults
+    return Login(mechanism, username, password, token_auth)
 
 
-def _kerberos(given: Mapping[str, str]) -> tuple[Login, list[str]]:
-    options, faults = _module_options(given, "GSSAPI")
+def _kerberos(given: Mapping[str, str], faults: OptionFaults) -> Login:
+    options = _module_options(given, "GSSAPI", faults)
     service = given.get("sasl.kerberos.service.name") or options.get("serviceName", "")
     if not service:
-        faults.append("sasl.kerberos.service.name must be set for sasl.mechanism GSSAPI (which is the default).")
+        faults.add("sasl.kerberos.service.name", "must be set for {sasl.mechanism} GSSAPI (which is the default).")
     try:
         import_gssapi()
     except ConfigurationError as error:
-        faults.extend(error.faults)
-    return Login("GSSAPI", kerberos_service=service), faults
+        faults += error.option_faults
+    return Login("GSSAPI", kerberos_service=service)
 
 
-def _oauth(given: Mapping[str, str], token_callback: object) -> tuple[Login, list[str]]:
-    options, of_module = _module_options(given, "OAUTHBEARER")
+def _oauth(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+    options = _module_options(given, "OAUTHBEARER", faults)
     claims = {
         name.removeprefix(_UNSECURED_CLAIM): value
         for name, value in options.items()
         if name.startswith(_UNSECURED_CLAIM)
     }
     token = given.get("sasl.oauthbearer.token", "")
-    url = given.get("sasl.oauthbearer.token.endpoint.url", "")
+    url = given.get(ENDPOINT_URL_OPTION, "")
     is_file = url.startswith("file:")
-    retriever, of_retriever = _retriever(given, url)
-    token_file, of_file = _path_of(url) if is_file else ("", [])
-    oidc, of_oidc = _oidc(url, retriever, given, options) if url and not is_file else (None, [])
-    sources = [bool(token), token_callback is not None, bool(url), bool(claims)]
-    of_sources = [] if sum(sources) == 1 else [_ONE_SOURCE]
-    extensions, of_extensions = _extensions(options)
-    numbers, of_numbers = _numbers(options, {"unsecuredLoginLifetimeSeconds": Login.unsecured_lifetime_s})
-    login = Login(
+    _check_callback(given, token_callback, faults)
+    retriever = _retriever(given, url, faults)
+    token_file = _path_of(url, faults) if is_file else ""
+    oidc = _oidc(url, retriever, given, options, faults) if url and not is_file else None
+    if sum((bool(token), token_callback is not None, bool(url), bool(claims))) != 1:
+        faults.add("sasl.mechanism", _ONE_SOURCE)
+    extensions = _extensions(options, faults)
+    lifetime_s = _positive(options.get(_UNSECURED_LIFETIME, Login.unsecured_lifetime_s))
+    if lifetime_s is None:
+        faults.add("sasl.jaas.config", f"has {_UNSECURED_LIFETIME}, which must be a positive number.")
+    return Login(
         "OAUTHBEARER",
         token=token,
         token_file=token_file,
@@ -179,93 +186,82 @@ def _oauth(given: Mapping[str, str], token_callback: object) -> tuple[Login, lis
         oidc=oidc,
         extensions=extensions,
         unsecured_claims=tuple(claims.items()),
-        unsecured_lifetime_s=numbers["unsecuredLoginLifetimeSeconds"],
+        unsecured_lifetime_s=Login.unsecured_lifetime_s if lifetime_s is None else lifetime_s,
     )
-    return login, [
-        *of_module,
-        *_faults_of_callbacks(given, token_callback),
-        *of_retriever,
-        *of_file,
-        *of_oidc,
-        *of_sources,
-        *of_extensions,
-        *of_numbers,
-    ]
 
 
-def _faults_of_callbacks(given: Mapping[str, str], token_callback: object) -> list[str]:
-    faults = []
+def _check_callback(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> None:
     handler = given.get("sasl.login.callback.handler.class")
     if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
-        faults.append("sasl.login.callback.handler.class cannot be set: use sasl.oauthbearer.token.callback.")
+        faults.add("sasl.login.callback.handler.class", "cannot be set: use {sasl.oauthbearer.token.callback}.")
     named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
     if token_callback is not None and not named and not callable(token_callback):
-        faults.append("sasl.oauthbearer.token.callback must be callable, or its name: package.module:function.")
-    return faults
+        faults.add(_TOKEN_CALLBACK_OPTION, "must be callable, or its name: package.module:function.")
 
 
-def _extensions(options: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _extensions(options: Mapping[str, str], faults: OptionFaults) -> tuple[tuple[str, str], ...]:
     extensions = tuple(
         (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
     )
-    found = [find_extension_error(name, value) for name, value in extensions]
-    return extensions, [f"sasl.jaas.config: {fault}." for fault in found if fault]
+    for name, value in extensions:
+        fault = find_extension_error(name, value)
+        if fault is not None:
+            faults.add("sasl.jaas.config", "cannot be used: {fault}.", fault=fault)
+    return extensions
 
 
-def _retriever(given: Mapping[str, str], url: str) -> tuple[str, list[str]]:
+def _retriever(given: Mapping[str, str], url: str, faults: OptionFaults) -> str:
     """Which of Kafka's own classes is meant; by default the address and the other options say what to do."""
     name = text_of(given, _RETRIEVER)
     retriever = name.rpartition(".")[2]
     if name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
-        return retriever, [
-            f"{_RETRIEVER} takes Kafka's own classes alone, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. For "
-            "tokens that another class would bring, use a function: sasl.oauthbearer.token.callback."
-        ]
-    if retriever == _RETRIEVERS[0]:
-        return retriever, []
-    if not url:
-        return retriever, [f"{_RETRIEVER} {retriever} needs sasl.oauthbearer.token.endpoint.url."]
-    if (retriever == "FileJwtRetriever") != url.startswith("file:"):
-        return retriever, [
-            f"{_RETRIEVER} {retriever} and the address of sasl.oauthbearer.token.endpoint.url do not fit."
-        ]
-    return retriever, []
+        faults.add(
+            _RETRIEVER,
+            f"takes Kafka's own classes alone, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. For tokens that "
+            "another class would bring, use a function: {sasl.oauthbearer.token.callback}.",
+        )
+    elif retriever != _RETRIEVERS[0] and not url:
+        faults.add(_RETRIEVER, f"{retriever} needs {{sasl.oauthbearer.token.endpoint.url}}.")
+    elif retriever != _RETRIEVERS[0] and (retriever == "FileJwtRetriever") != url.startswith("file:"):
+        text = f"{retriever} and the address of {{sasl.oauthbearer.token.endpoint.url}} do not fit."
+        faults.add(_RETRIEVER, text)
+    return retriever
 
 
-def _path_of(url: str) -> tuple[str, list[str]]:
+def _path_of(url: str, faults: OptionFaults) -> str:
     """The path of a file: address. The file itself is looked at where the connection is."""
-    faults = ["sasl.oauthbearer.token.endpoint.url must name a file by its whole path: file:///path/to/token."]
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:  # a bracket that is not closed
-        return "", faults
-    path = urllib.parse.unquote(parts.path)
-    if parts.netloc not in ("", "localhost") or not path.startswith("/") or parts.query or parts.fragment:
-        return "", faults
-    return path, []
+        parts = None
+    path = "" if parts is None else urllib.parse.unquote(parts.path)
+    if (
+        parts is None
+        or parts.netloc not in ("", "localhost")
+        or not path.startswith("/")
+        or parts.query
+        or parts.fragment
+    ):
+        faults.add(ENDPOINT_URL_OPTION, "must name a file by its whole path: file:///path/to/token.")
+        return ""
+    return path
 
 
-def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[AssertionConfig | None, list[str]]:
+def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: OptionFaults) -> AssertionConfig | None:
     """What takes the place of the secret, if anything does; a file with an assertion before a key, as in Kafka."""
     prefix = "sasl.oauthbearer.assertion."
     own = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
     if own.get("file"):
-        return AssertionConfig(file=own["file"]), []
+        return AssertionConfig(file=own["file"])
     if not own.get("private.key.file"):
-        return None, [
-            f"{prefix}{name} has no effect without {prefix}private.key.file or {prefix}file." for name in own
-        ][:1]
-    faults = []
+        for name in [*own][:1]:
+            faults.add(prefix + name, f"has no effect without {{{prefix}private.key.file}} or {{{prefix}file}}.")
+        return None
     algorithm = text_of(given, f"{prefix}algorithm").upper()
     if algorithm not in ALGORITHMS:
-        faults.append(f"{prefix}algorithm must be one of {', '.join(ALGORITHMS)}.")
-    jti_include, of_jti = _switch(given, f"{prefix}claim.jti.include")
-    faults += of_jti
+        faults.add(f"{prefix}algorithm", f"must be one of {', '.join(ALGORITHMS)}.")
     if not can_sign():
-        faults.append(f"{prefix}private.key.file {NEEDS}.")
-    exp, nbf = f"{prefix}claim.exp.seconds", f"{prefix}claim.nbf.seconds"
-    numbers, of_numbers = _numbers(given, _defaults(exp, nbf))
-    faults += of_numbers
+        faults.add(f"{prefix}private.key.file", f"{NEEDS}.")
     config = AssertionConfig(
         key_file=own["private.key.file"],
         passphrase=own.get("private.key.passphrase"),
@@ -274,79 +270,76 @@ def _assertion(given: Mapping[str, str], url: str, client_id: str) -> tuple[Asse
         issuer=own.get("claim.iss") or client_id or None,
         subject=own.get("claim.sub") or own.get("claim.iss") or client_id or None,
         audience=own.get("claim.aud") or url,
-        exp_seconds=int(numbers[exp]),
-        nbf_seconds=int(numbers[nbf]),
-        jti_include=jti_include,
+        exp_seconds=int(_number(given, f"{prefix}claim.exp.seconds", faults)),
+        nbf_seconds=int(_number(given, f"{prefix}claim.nbf.seconds", faults)),
+        jti_include=_switch(given, f"{prefix}claim.jti.include", faults),
     )
     if not config.issuer and not config.template_file:
-        faults.append(
-            f"{prefix}private.key.file needs to know who signs: sasl.oauthbearer.client.credentials.client.id, or "
-            f"{prefix}claim.iss and {prefix}claim.sub."
+        faults.add(
+            f"{prefix}private.key.file",
+            "needs to know who signs: {sasl.oauthbearer.client.credentials.client.id}, or "
+            f"{{{prefix}claim.iss}} and {{{prefix}claim.sub}}.",
         )
-    return config, faults
+    return config
 
 
 def _oidc(
-    url: str, retriever: str, given: Mapping[str, str], options: Mapping[str, str]
-) -> tuple[OidcConfig, list[str]]:
+    url: str, retriever: str, given: Mapping[str, str], options: Mapping[str, str], faults: OptionFaults
+) -> OidcConfig:
     """Kafka 4.1 moved id, secret and scope from the login module to options of their own; both are taken."""
-    faults: list[str] = []
     try:
         check_endpoint_url(url)
     except ConfigurationError as error:
-        faults.extend(error.faults)
+        faults += error.option_faults
     prefix = "sasl.oauthbearer.client.credentials.client"
     client_id = given.get(f"{prefix}.id") or options.get("clientId", "")
     client_secret = given.get(f"{prefix}.secret") or options.get("clientSecret", "")
-    assertion, of_assertion = _assertion(given, url, client_id)
-    faults += of_assertion
+    assertion = _assertion(given, url, client_id, faults)
     is_jwt_bearer = retriever == "JwtBearerJwtRetriever"
     own = "sasl.oauthbearer.assertion."
     if assertion is None and is_jwt_bearer:
-        faults.append(f"{_RETRIEVER} {retriever} needs {own}private.key.file or {own}file.")
+        faults.add(_RETRIEVER, f"{retriever} needs {{{own}private.key.file}} or {{{own}file}}.")
     elif assertion is None and not (client_id and client_secret):
-        faults.append(
-            f"sasl.oauthbearer.token.endpoint.url needs {prefix}.id and {prefix}.secret; or, without a secret, "
-            f"{own}private.key.file or {own}file."
+        faults.add(
+            ENDPOINT_URL_OPTION,
+            f"needs {{{prefix}.id}} and {{{prefix}.secret}}; or, without a secret, {{{own}private.key.file}} or "
+            f"{{{own}file}}.",
         )
-    header_urlencode, of_switch = _switch(given, "sasl.oauthbearer.header.urlencode")
-    numbers, of_numbers = _numbers(given, _defaults(*_NUMBERS_OF_OIDC))
-    config = OidcConfig(
+    return OidcConfig(
         url,
         client_id,
         "" if assertion is not None else client_secret,
         scope=given.get("sasl.oauthbearer.scope") or options.get("scope"),
-        header_urlencode=header_urlencode,
-        connect_timeout_ms=int(numbers["sasl.login.connect.timeout.ms"]),
-        read_timeout_ms=int(numbers["sasl.login.read.timeout.ms"]),
-        retry_backoff_ms=int(numbers["sasl.login.retry.backoff.ms"]),
-        retry_backoff_max_ms=int(numbers["sasl.login.retry.backoff.max.ms"]),
-        refresh_window_factor=min(1.0, numbers["sasl.login.refresh.window.factor"]),
+        header_urlencode=_switch(given, "sasl.oauthbearer.header.urlencode", faults),
+        connect_timeout_ms=int(_number(given, "sasl.login.connect.timeout.ms", faults)),
+        read_timeout_ms=int(_number(given, "sasl.login.read.timeout.ms", faults)),
+        retry_backoff_ms=int(_number(given, "sasl.login.retry.backoff.ms", faults)),
+        retry_backoff_max_ms=int(_number(given, "sasl.login.retry.backoff.max.ms", faults)),
+        refresh_window_factor=min(1.0, _number(given, "sasl.login.refresh.window.factor", faults)),
         assertion=assertion,
         is_jwt_bearer=is_jwt_bearer,
     )
-    return config, faults + of_switch + of_numbers
 
 
-def _switch(given: Mapping[str, str], name: str) -> tuple[bool, list[str]]:
+def _switch(given: Mapping[str, str], name: str, faults: OptionFaults) -> bool:
     text = text_of(given, name).lower()
-    return text == "true", [] if text in ("true", "false") else [f"{name} must be true or false."]
+    if text not in ("true", "false"):
+        faults.add(name, "must be true or false.")
+    return text == "true"
 
 
-def _defaults(*names: str) -> dict[str, float]:
-    return {name: float(default_of(name)) for name in names}
+def _number(given: Mapping[str, str], name: str, faults: OptionFaults) -> float:
+    """The option as a positive number; its default where it is none."""
+    number = _positive(text_of(given, name))
+    if number is None:
+        faults.add(name, "must be a positive number.")
+        return float(default_of(name))
+    return number
 
 
-def _numbers(given: Mapping[str, str], defaults: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
-    """The options of these names, each a positive number."""
-    numbers, faults = dict(defaults), []
-    for name, default in defaults.items():
-        try:
-            number = float(given.get(name, default))
-        except ValueError:
-            number = math.nan
-        if 0 < number < 1e9:
-            numbers[name] = number
-        else:
-            faults.append(f"{name} must be a positive number.")
-    return numbers, faults
+def _positive(value: str | float) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 < number < 1e9 else None

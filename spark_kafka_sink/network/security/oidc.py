@@ -20,7 +20,7 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
+from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, OptionFault
 from spark_kafka_sink.network.http_exchange import (
     AnswerTooLong,
     asked,
@@ -37,6 +37,7 @@ from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_exp
 
 ANSWER_BYTES_MAX = 1024 * 1024
 ATTEMPTS_MAX = 3
+ENDPOINT_URL_OPTION = "sasl.oauthbearer.token.endpoint.url"
 _CLOCKS_DIFFER_S = 30
 """Providers allow a few minutes at most; some nothing."""
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -68,11 +69,9 @@ def check_endpoint_url(url: str) -> None:
     """ConfigurationError, which does not repeat the address: it may hold a password."""
     fault = url_fault(url)
     if fault is not None:
-        raise ConfigurationError(f"sasl.oauthbearer.token.endpoint.url {fault}.")
+        raise ConfigurationError(OptionFault(ENDPOINT_URL_OPTION, "{fault}.", {"fault": fault}))
     if not is_encrypted(url) and not is_loopback(url):
-        raise ConfigurationError(
-            "sasl.oauthbearer.token.endpoint.url must be https: the client's credentials go there."
-        )
+        raise ConfigurationError(OptionFault(ENDPOINT_URL_OPTION, "must be https: the client's credentials go there."))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
 
@@ -51,9 +51,13 @@ class StoreConfig:
                 key_password=self.key_password,
             )
         except OSError as error:
-            raise ConfigurationError(f"{option}: {self.location} cannot be read: {error.strerror}.") from error
+            values = {"file": self.location, "reason": error.strerror}
+            raise ConfigurationError(
+                OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
+            ) from error
         except ConfigurationError as error:
-            raise type(error)(f"{option}: {self.location or 'the PEM text'} {error}.") from error
+            values = {"file": self.location or "a PEM text", "problem": str(error)}
+            raise type(error)(OptionFault(option, "is {file}, which {problem}.", values)) from error
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ def _set_versions(context: ssl.SSLContext, config: TlsConfig) -> None:
         if not TLS13_SUITES & set(config.cipher_suites):
             versions.discard("TLSv1.3")
     if not versions:
-        raise ConfigurationError("ssl.cipher.suites has no suite for any of ssl.enabled.protocols.")
+        raise ConfigurationError(OptionFault("ssl.cipher.suites", "has no suite for any of {ssl.enabled.protocols}."))
     chosen = sorted(VERSIONS[name] for name in versions)
     context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
 
@@ -124,18 +128,18 @@ def _trust(context: ssl.SSLContext, store: StoreConfig) -> None:
     option = "ssl.truststore.certificates" if store.pem is not None else "ssl.truststore.location"
     authorities = store.read(option).authorities
     if not authorities:
-        raise ConfigurationError(f"{option} has no certificate of an authority.")
+        raise ConfigurationError(OptionFault(option, "has no certificate of an authority."))
     try:
         context.load_verify_locations(cadata=authorities)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{option} has a certificate that is damaged.") from error
+        raise ConfigurationError(OptionFault(option, "has a certificate that is damaged.")) from error
 
 
 def _identify(context: ssl.SSLContext, store: StoreConfig) -> None:
     option = "ssl.keystore.key" if store.pem is not None else "ssl.keystore.location"
     content = store.read(option)
     if not content.private_key or not content.chain:
-        raise ConfigurationError(f"{option} needs a private key and its certificate chain.")
+        raise ConfigurationError(OptionFault(option, "needs a private key and its certificate chain."))
     with _nameless_file(content.chain) as chain, _nameless_file(content.private_key) as key:
         _load_identity(context, (chain, key), content.key_password, option)
 
@@ -153,9 +157,9 @@ def _load_identity(context: ssl.SSLContext, paths: tuple[str, str], password: st
         fault = (
             "is for another certificate than the chain's first"
             if "KEY_VALUES_MISMATCH" in str(error)
-            else "or its certificate chain is damaged, or ssl.key.password is wrong or missing"
+            else "or its certificate chain is damaged, or {ssl.key.password} is wrong or missing"
         )
-        raise ConfigurationError(f"{option}: the private key {fault}.") from error
+        raise ConfigurationError(OptionFault(option, f"cannot be used: the private key {fault}.")) from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.option import Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
-from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
@@ -77,22 +77,19 @@ class DeliveryOptions:
     tolerates_mismatch: bool = False
 
 
-def delivery_of(reading: Reading, producer: Reading) -> tuple[DeliveryOptions | None, list[str]]:
-    """What exactly once needs to know, None for at least once; and the faults.
+def delivery_of(reading: Reading, producer: Reading) -> DeliveryOptions | None:
+    """What exactly once needs to know, None for at least once.
 
     `reading` is of the sink's own options, `producer` of those of the producer.
     """
     values = reading.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
-        if "deliveryGuarantee" in reading.wrong:
-            return None, []
-        return None, [
-            f"Option '{option.name}' has no effect unless 'deliveryGuarantee' is '{EXACTLY_ONCE}'."
-            for option in DELIVERY_OPTIONS[1:]
-            if option.name in reading.given
-        ]
+        if "deliveryGuarantee" not in reading.wrong:
+            reading.add_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
+        return None
     has_timeout = TIMEOUT in producer.given and "transaction_timeout_ms" not in producer.wrong
-    options = DeliveryOptions(
+    _check_conflicts(reading, producer)
+    return DeliveryOptions(
         prefix=values["transactionalIdPrefix"],
         key=values["idempotencyKey"],
         topic=values["decisionLogTopic"],
@@ -101,17 +98,17 @@ def delivery_of(reading: Reading, producer: Reading) -> tuple[DeliveryOptions | 
         checkpoint=values["checkpointLocation"],
         tolerates_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
     )
-    return options, _conflicts(values["onRecordError"], producer)
 
 
-def _conflicts(reaction: str, producer: Reading) -> list[str]:
-    asked = f"Option 'deliveryGuarantee' is '{EXACTLY_ONCE}'"
-    faults = []
-    if reaction == "deadLetter":
-        faults.append(
-            f"{asked}, so 'onRecordError' must be 'fail': a record that is refused makes its transaction one that can "
-            "only be aborted, so that no other row of the task could be committed."
+def _check_conflicts(reading: Reading, producer: Reading) -> None:
+    asked = f"is '{EXACTLY_ONCE}', so"
+    if reading.values["onRecordError"] == "deadLetter":
+        reading.faults.add(
+            "deliveryGuarantee",
+            f"{asked} {{onRecordError}} must be 'fail': a record that is refused makes its transaction one that can "
+            "only be aborted, so that no other row of the task could be committed.",
         )
     if not producer.values["enable_idempotence"]:
-        faults.append(f"{asked}, so kafka.enable.idempotence must not be false.")
-    return [*faults, *(f"{asked}, so {as_in_spark(words)}." for words in conflicts_with_idempotence(producer))]
+        reading.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}enable.idempotence must not be false.")
+    for option, requirement in conflicts_with_idempotence(producer).items():
+        reading.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}{option} {requirement}.")

@@ -56,15 +56,11 @@ class DistributionOptions:
     tasks: int | None = None
 
 
-def distribution_of(reading: Reading) -> tuple[DistributionOptions | None, list[str]]:
-    """None where rows stay in the tasks that they are in; and the faults."""
+def distribution_of(reading: Reading) -> DistributionOptions | None:
+    """None where rows stay in the tasks that they are in."""
     values = reading.values
     if values["distribution"] != NONE:
-        return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"]), []
-    if "distribution" in reading.wrong:
-        return None, []
-    return None, [
-        f"Option '{option.name}' has no effect unless 'distribution' is '{BY_PARTITION}' or '{BY_KEY}'."
-        for option in DISTRIBUTION_OPTIONS[1:]
-        if option.name in reading.given
-    ]
+        return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
+    if "distribution" not in reading.wrong:
+        reading.add_unused(DISTRIBUTION_OPTIONS[1:], f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
+    return None

@@ -1,18 +1,23 @@
 """Names of options as a Spark job writes them, and what other data sources call options of theirs.
 
-The producer, the client and the checks speak of `linger.ms`, for they know nothing of Spark. What they say reaches the
-user of the data source through `as_in_spark`.
+The producer, the client and the checks speak of `linger.ms`, for they know nothing of Spark. What is wrong with options
+is rendered with KAFKA_SPELLING. Errors of a running write come as text, and get the prefix through `as_in_spark`.
 """
 
 from __future__ import annotations
 
 import re
 
+from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 KAFKA_PREFIX = "kafka."
 PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
+SINK_SPELLING = OptionSpelling("'{}'".format, "Option ")
+"""The names of the sink's own options."""
+KAFKA_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
+"""The names of the producer's options."""
 
 _DOTTED = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
 _FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
@@ -20,8 +25,6 @@ _NAMED = re.compile(
     # No part of a longer name, as in kafka.linger.ms, schema.registry.ssl.protocol and transaction.max.timeout.ms.
     rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_FAMILIES, *_DOTTED))})(?![\w-]|\.\w)"
 )
-_OF_ONE_WORD = re.compile(r"(?<![\w.-])(?:acks|retries) must ")
-"""Names that are words of the language as well."""
 
 IN_PLACE_OF_CLASSES = {
     "interceptor.classes": (
@@ -51,6 +54,5 @@ ASYNC_PROGRESS_OPTIONS = (
 
 
 def as_in_spark(words: str) -> str:
-    """With the prefix before each option of the producer that has none."""
-    words = _NAMED.sub(lambda found: KAFKA_PREFIX + found[0], words)
-    return _OF_ONE_WORD.sub(lambda found: KAFKA_PREFIX + found[0], words)
+    """With the prefix before each option of the producer that has none. Names without a dot stay as they are."""
+    return _NAMED.sub(lambda found: KAFKA_PREFIX + found[0], words)

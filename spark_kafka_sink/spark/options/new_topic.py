@@ -26,9 +26,7 @@ NEW_TOPIC_OPTIONS = (
     ),
     Option(f"{CONFIG}*", None, words, "its settings, each as `createTopic.config.cleanup.policy`"),
 )
-_NEEDS_TOPIC = (
-    "Option 'createTopic' needs the option topic: which topics a column names is not known before the rows are read."
-)
+_NEEDS_TOPIC = "needs the option {topic}: which topics a column names is not known before the rows are read."
 
 
 def settings_of(own: Mapping[str, str]) -> dict[str, str]:
@@ -37,21 +35,22 @@ def settings_of(own: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(prefix): value.strip() for name, value in own.items() if name.startswith(prefix)}
 
 
-def new_topic_of(reading: Reading, topic: str | None, settings: Mapping[str, str]) -> tuple[NewTopic | None, list[str]]:
-    """The topic that is to be made if it is missing, None if none is; and the faults."""
+def new_topic_of(reading: Reading, topic: str | None, settings: Mapping[str, str]) -> NewTopic | None:
+    """The topic that is to be made if it is missing, None if none is."""
     values = reading.values
     if not values["createTopic"]:
-        if "createTopic" in reading.wrong:
-            return None, []
-        given = [option.name for option in NEW_TOPIC_OPTIONS[1:] if option.name in reading.given]
-        given += [CONFIG + name for name in settings]
-        return None, [f"Option '{name}' has no effect unless 'createTopic' is 'true'." for name in given]
-    faults = [
-        f"Option '{CONFIG}{name}': that is no name of a topic's setting, such as cleanup.policy."
-        for name in settings
-        if not _SETTING.fullmatch(name)
-    ]
+        if "createTopic" not in reading.wrong:
+            condition = "{createTopic} is 'true'"
+            reading.add_unused(NEW_TOPIC_OPTIONS[1:], condition)
+            for name in settings:
+                reading.faults.add(f"{CONFIG}{name}", f"has no effect unless {condition}.")
+        return None
+    for name in settings:
+        if not _SETTING.fullmatch(name):
+            reading.faults.add(f"{CONFIG}{name}", "does not name a topic's setting, such as cleanup.policy.")
     if topic is None:
-        return None, [*faults, *([] if "topic" in reading.wrong else [_NEEDS_TOPIC])]
+        if "topic" not in reading.wrong:
+            reading.faults.add("createTopic", _NEEDS_TOPIC)
+        return None
     numbers = values["createTopic_partitions"], values["createTopic_replicationFactor"]
-    return NewTopic(topic, *numbers, tuple(sorted(settings.items()))), faults
+    return NewTopic(topic, *numbers, tuple(sorted(settings.items())))

@@ -16,34 +16,35 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 
 from spark_kafka_sink.client.option_parsing import Reading, read_options
-from spark_kafka_sink.client.other_names import meant, unknown_option
-from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.client.other_names import meant
+from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import encoded_sides, formats_of
 from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.formats.registry_options import registry_of
 from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
-from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER, PRODUCER_OPTIONS
+from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.distribution import distribution_of
 from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
     IN_PLACE_OF_CLASSES,
     KAFKA_PREFIX,
+    KAFKA_SPELLING,
     OF_TABLES_AND_FILES,
     PRODUCER_NAMES,
-    as_in_spark,
+    SINK_SPELLING,
 )
 from spark_kafka_sink.spark.options.new_topic import CONFIG, new_topic_of, settings_of
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
 from spark_kafka_sink.spark.words import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
-from spark_kafka_sink.words import cleaned
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ _SURE = 0.75
 """How near a name must be to be the one that was meant: 'mergeSchema' and 'keySchema' are at 0.7."""
 _ASYNC_PROGRESS_NAMES = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
 _SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
-_VALUES_TO_SHOW = {name for name, option in SINK_OPTIONS.items() if not option.secret} - {"schema.registry.url"}
 
 # Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
@@ -66,7 +66,11 @@ _REFUSED = {
 }
 _IN_PLACE_OF_A_PARTITIONER = (
     "Compute the partition into the column 'partition'; without one, rows with a key go where the Java client sends "
-    "them."
+    "them"
+)
+_NEEDS_REGISTER = (
+    "needs spark_kafka_sink.register(spark) in the program that writes, and save(), start(), saveAsTable() or "
+    "toTable(): elsewhere Spark asks a data source in Python too late to change how many tasks there are."
 )
 
 
@@ -79,30 +83,19 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     reading = _read(own)
     values = reading.values
     topic, report_topic = values["topic"], values["reportTopic"]
-    new_topic, of_new_topic = new_topic_of(reading, topic, settings_of(own))
-    distribution, of_distribution = distribution_of(reading)
-    dead_letter_topic, of_dead_letters = _dead_letter_topic(reading)
-    formats, of_formats = formats_of(reading)
-    registry, of_registry = registry_of(reading, formats, topic)
+    new_topic = new_topic_of(reading, topic, settings_of(own))
+    distribution = distribution_of(reading)
+    dead_letter_topic = _dead_letter_topic(reading)
+    formats = formats_of(reading)
+    registry = registry_of(reading, formats, topic)
     producer, producer_reading, of_producer = _producer_options(kafka)
-    delivery, of_delivery = delivery_of(reading, producer_reading)
+    delivery = delivery_of(reading, producer_reading)
     log_topic = None if delivery is None else delivery.topic
-    bytes_per_second, of_pace = _bytes_per_second(reading, lowered.get(TASKS_AT_ONCE))
-    faults = [
-        *_faults_of_names(own),
-        *(fault + _value_of(fault, reading.given, _VALUES_TO_SHOW) for fault in reading.faults),
-        *of_new_topic,
-        *of_distribution,
-        *of_dead_letters,
-        *of_formats,
-        *of_registry,
-        *of_delivery,
-        *of_pace,
-        *_used_twice(
-            topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
-        ),
-        *of_producer,
-    ]
+    bytes_per_second = _bytes_per_second(reading, lowered.get(TASKS_AT_ONCE))
+    _check_topics(
+        reading, topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
+    )
+    faults = [*_faults_of_names(own), *reading.faults.render(SINK_SPELLING), *of_producer]
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
@@ -171,51 +164,47 @@ def _meant(name: str) -> str:
         return f"Did you mean '{IN_LOWER_CASE[near[0]]}'?"
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
-    return meant(name.removeprefix("kafka"), PRODUCER_NAMES, KAFKA_PREFIX) or f"Known are: {all_known}."
+    suggestion = KAFKA_SPELLING.fill(meant(name.removeprefix("kafka"), PRODUCER_NAMES))
+    return suggestion or f"Known are: {all_known}."
 
 
-def _bytes_per_second(reading: Reading, tasks_at_once: str | None) -> tuple[float | None, list[str]]:
-    """The share of one task, and what is wrong where `register` has not said how many write at once."""
+def _bytes_per_second(reading: Reading, tasks_at_once: str | None) -> float | None:
+    """The share of one task. It is a fault if `register` has not said how many write at once."""
     limit: int | None = reading.values["maxBytesPerSecond"]
-    if tasks_at_once is None:
-        return None, [
-            f"Option '{name}' needs spark_kafka_sink.register(spark) in the program that writes, and save(), "
-            "start(), saveAsTable() or toTable(): elsewhere Spark asks a data source in Python too late to change how "
-            "many tasks there are."
-            for name in ("maxTasks", "maxBytesPerSecond")
-            if name in reading.given
-        ]
-    return None if limit is None else limit / int(tasks_at_once), []
+    if tasks_at_once is not None:
+        return None if limit is None else limit / int(tasks_at_once)
+    for name in ("maxTasks", "maxBytesPerSecond"):
+        if name in reading.given:
+            reading.faults.add(name, _NEEDS_REGISTER)
+    return None
 
 
-def _used_twice(**topics: str | None) -> list[str]:
-    """The faults of topics that two options name. `topics`: by the names of the options, None where an option is not
+def _check_topics(reading: Reading, **topics: str | None) -> None:
+    """Check that no two options name one topic. `topics`: by the names of the options, None where an option is not
     set."""
-    return [
-        f"Options '{first}' and '{second}' are both {topic!r}; each needs a topic of its own."
-        for (first, topic), (second, other) in combinations(topics.items(), 2)
-        if topic is not None and topic == other
-    ]
+    for (first, topic), (second, other) in combinations(topics.items(), 2):
+        if topic is not None and topic == other:
+            reading.faults.add(first, f"is {{topic!r}}, and so is {{{second}}}. Each needs its own topic.", topic=topic)
 
 
-def _dead_letter_topic(reading: Reading) -> tuple[str | None, list[str]]:
-    """The dead-letter topic, or None when a refused record fails the task; and what is wrong with it."""
-    topic = reading.values["deadLetterTopic"]
+def _dead_letter_topic(reading: Reading) -> str | None:
+    """The dead-letter topic, or None when a refused record fails the task."""
+    topic: str | None = reading.values["deadLetterTopic"]
     if {"onRecordError", "deadLetterTopic"} & reading.wrong:
-        return topic, []
+        return topic
     if reading.values["onRecordError"] == "fail":
-        words = "Option 'deadLetterTopic' has no effect unless 'onRecordError' is 'deadLetter'."
-        return None, [words] if topic is not None else []
-    words = "Option 'onRecordError' is 'deadLetter', so 'deadLetterTopic' must be set."
-    return topic, [words] if topic is None else []
+        if topic is not None:
+            reading.faults.add("deadLetterTopic", "has no effect unless {onRecordError} is 'deadLetter'.")
+        return None
+    if topic is None:
+        reading.faults.add("onRecordError", "is 'deadLetter', so {deadLetterTopic} must be set.")
+    return topic
 
 
 def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, list[str]]:
     """What the producer gets, what it reads there, and its faults in the words of a job."""
     faults = [words for name, words in _REFUSED.items() if name in given]
-    unknown = [name for name in given if name not in PRODUCER_NAMES]
-    faults.extend(unknown_option(name, PRODUCER_NAMES, "producer", KAFKA_PREFIX) for name in unknown)
-    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in (*_REFUSED, *unknown)}
+    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in _REFUSED}
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # Stands in for the missing one, so that the other options are looked at as well.
@@ -224,26 +213,16 @@ def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, l
     try:
         ProducerConfig.of(reading)
     except ConfigurationError as error:
-        faults.extend(_with_prefix(fault, producer) for fault in error.faults)
+        faults.extend(_in_words_of_a_job(fault) for fault in error.option_faults)
     return producer, reading, faults
 
 
-def _with_prefix(fault: str, producer: Mapping[str, str]) -> str:
-    """The producer's words with the names as they stand in the job."""
-    name = fault.partition(" ")[0].rstrip(":")
-    if name == "partitioner.class":
-        return f"{KAFKA_PREFIX}{name} {NO_OTHER_PARTITIONER}. {_IN_PLACE_OF_A_PARTITIONER}" + _value_of(
-            fault, producer, PRODUCER_OPTIONS
-        )
-    if name in IN_PLACE_OF_CLASSES:
-        return f"{KAFKA_PREFIX}{name} cannot be set: it names a Java class. {IN_PLACE_OF_CLASSES[name]}."
-    return as_in_spark(fault) + _value_of(fault, producer, PRODUCER_OPTIONS)
-
-
-def _value_of(fault: str, given: Mapping[str, object], to_show: Collection[str]) -> str:
-    """A sentence with the value that is wrong, if it may be shown and is not in the words already."""
-    name = fault.partition(" ")[0].rstrip(":")
-    shown = cleaned(repr(given.get(name)))
-    return (
-        f" It is {shown}." if name in given and name in to_show and " must be " in fault and shown not in fault else ""
-    )
+def _in_words_of_a_job(fault: OptionFault) -> str:
+    """Render a fault of the producer, with what a job does in place of the Java class that it names."""
+    if fault.option in IN_PLACE_OF_CLASSES:
+        remedy = IN_PLACE_OF_CLASSES[fault.option]
+        return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
+    if fault.option == "partitioner.class":
+        problem = f"{NO_OTHER_PARTITIONER}. {_IN_PLACE_OF_A_PARTITIONER}"
+        fault = replace(fault, values={**fault.values, "problem": problem})
+    return fault.render(KAFKA_SPELLING)

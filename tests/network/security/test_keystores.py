@@ -180,7 +180,7 @@ def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"truststore_location": "/nowhere/ca.pem"}, "/nowhere/ca.pem cannot be read: No such file"),
+        ({"truststore_location": "/nowhere/ca.pem"}, "is /nowhere/ca.pem, which cannot be read: No such file"),
         ({"truststore_certificates": "nothing"}, "ssl.truststore.certificates has no certificate"),
         ({"truststore_certificates": CHAIN.replace("M", "N")}, "damaged"),
         ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
@@ -209,7 +209,7 @@ def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", FILE_BYTES_MAX + 1)
     for path, words in (("/dev/zero", "a device"), (str(tmp_path / "pipe"), "a pipe"), (str(tmp_path), "a folder")):
-        assert f"ssl.{store}.location: {path} cannot be read: it is {words}" in failure(
+        assert f"ssl.{store}.location is {path}, which cannot be read: it is {words}" in failure(
             options(**{f"{store}_location": path})
         )
     assert "it is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))

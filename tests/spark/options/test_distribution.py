@@ -30,9 +30,9 @@ def test_columns_may_be_ordered_both_ways() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"distribution": "range"}, "distribution must be one of none, partition, key. It is 'range'."),
-        ({"distribution": "key", "distributionTasks": "0"}, "distributionTasks must be a whole number from 1"),
-        ({"distribution": "key", "orderBy": "a,,b"}, "orderBy must be a list of columns"),
+        ({"distribution": "range"}, "Option 'distribution' must be one of none, partition, key. It is 'range'."),
+        ({"distribution": "key", "distributionTasks": "0"}, "Option 'distributionTasks' must be a whole number from 1"),
+        ({"distribution": "key", "orderBy": "a,,b"}, "Option 'orderBy' must be a list of columns"),
         ({"orderBy": "a"}, "Option 'orderBy' has no effect unless 'distribution' is 'partition' or 'key'."),
         ({"distribution": "none", "distributionTasks": "3"}, "Option 'distributionTasks' has no effect unless"),
     ],

@@ -33,10 +33,7 @@ def test_what_is_no_option_of_the_producer_stays_as_it_is(words: str) -> None:
     assert as_in_spark(words) == words
 
 
-def test_names_that_are_words_get_it_where_they_are_options() -> None:
-    assert as_in_spark("acks must be all and retries must not be 0") == (
-        "kafka.acks must be all and kafka.retries must not be 0"
-    )
+def test_a_family_of_options_gets_its_prefix() -> None:
     assert as_in_spark("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
 
 

@@ -41,10 +41,10 @@ def test_partitions_replicas_and_settings_are_those_of_the_options() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("createTopic", "yes", "createTopic must be true or false. It is 'yes'."),
-        ("createTopic.partitions", "0", "createTopic.partitions must be -1 or a number from 1 to "),
+        ("createTopic", "yes", "Option 'createTopic' must be true or false. It is 'yes'."),
+        ("createTopic.partitions", "0", "Option 'createTopic.partitions' must be -1 or a number from 1 to "),
         ("createTopic.replicationFactor", "three", "It is 'three'."),
-        ("createTopic.config.Clean up", "x", "that is no name of a topic's setting, such as cleanup.policy"),
+        ("createTopic.config.Clean up", "x", "does not name a topic's setting, such as cleanup.policy"),
         ("createTopic.partition", "3", "Did you mean 'createTopic.partitions'?"),
     ],
 )
@@ -60,4 +60,4 @@ def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
 
 def test_topics_of_a_column_are_not_made() -> None:
     (fault,) = faults({"kafka.bootstrap.servers": "b:1", "createTopic": "true"})
-    assert fault.startswith("Option 'createTopic' needs the option topic: ")
+    assert fault.startswith("Option 'createTopic' needs the option 'topic': ")

@@ -43,7 +43,7 @@ def test_the_topic_is_trimmed() -> None:
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
 def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
     (fault,) = faults(NEEDED | {"topic": topic})
-    assert fault.startswith("topic must be the name of a topic: ")
+    assert fault.startswith("Option 'topic' must be the name of a topic: ")
 
 
 def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
@@ -150,7 +150,7 @@ def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, 
         ("kafka.enable.idempotence", "1", "kafka.enable.idempotence must be true or false. It is '1'."),
         ("kafka.linger.ms", "5ms", "It is '5ms'."),
         ("kafka.compression.type", "lzma", "kafka.compression.type must be one of none, gzip, snappy, lz4, zstd. "),
-        ("kafka.bootstrap.servers", "localhost", "kafka.bootstrap.servers: 'localhost' is not HOST:PORT"),
+        ("kafka.bootstrap.servers", "localhost", "kafka.bootstrap.servers has 'localhost', which is not HOST:PORT."),
         ("kafka.compresion.type", "x", "Is kafka.compression.type meant?"),
         ("kafka.security.protocol", "TLS", "kafka.security.protocol"),
     ],
@@ -231,7 +231,7 @@ def test_include_headers_is_accepted(given: str) -> None:
 
 def test_a_boolean_is_true_or_false() -> None:
     (fault,) = faults(NEEDED | {"checkConnection": "maybe"})
-    assert fault == "checkConnection must be true or false. It is 'maybe'."
+    assert fault == "Option 'checkConnection' must be true or false. It is 'maybe'."
 
 
 def test_dead_letters_need_both_options() -> None:
@@ -257,7 +257,7 @@ def test_a_topic_has_one_use(first: str, second: str) -> None:
     log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
     letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
     (fault,) = faults(NEEDED | log | letters | {first: "t", second: " t "})
-    assert fault == f"Options '{first}' and '{second}' are both 't'; each needs a topic of its own."
+    assert fault == f"Option '{first}' is 't', and so is '{second}'. Each needs its own topic."
 
 
 SECRETS = {

@@ -225,10 +225,10 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"valueFormat": "avro-confluent"}, "schema.registry.url is not set"),
+        ({"valueFormat": "avro-confluent"}, "Option 'schema.registry.url' is not set"),
         (
             {"valueFormat": "avro-confluent", "schema__registry__bearer__auth__token": "a\nb"},
-            "schema.registry.bearer.auth.token has a line break",
+            "Option 'schema.registry.bearer.auth.token' has a line break",
         ),
         ({"schemaSource": "latest"}, "has no effect, as no format has a schema registry"),
         ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' has no registry"),
@@ -236,23 +236,23 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
         ({"valueFormat": "avro-confluent", "subjectNameStrategy": "x"}, "must be one of topic, record, topicRecord"),
         (
             {"valueFormat": "avro-confluent", "schemaSource": "latest", "subjectNameStrategy": "record"},
-            "the record's name must be in valueSchemaName",
+            "the record's name must be in 'valueSchemaName'",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__ssl__truststore__type": "x"},
-            "schema.registry.ssl.truststore.type must be one of PEM, PKCS12, JKS",
+            "Option 'schema.registry.ssl.truststore.type' must be one of PEM, PKCS12, JKS",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__ssl__keystore__key": "k"},
-            "schema.registry.ssl.keystore.key and schema.registry.ssl.keystore.certificate.chain must be set together",
+            "'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__request__timeout__ms": "1s"},
-            "schema.registry.request.timeout.ms must be a whole number from 1 to 2147483647. It is '1s'.",
+            "Option 'schema.registry.request.timeout.ms' must be a whole number from 1 to 2147483647. It is '1s'.",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__normalize__schemas": "yes"},
-            "schema.registry.normalize.schemas must be true or false. It is 'yes'.",
+            "Option 'schema.registry.normalize.schemas' must be true or false. It is 'yes'.",
         ),
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],
@@ -266,7 +266,7 @@ def test_wrong_options_of_a_registry_are_refused(options: dict[str, str], words:
     [
         ({"valueFormat": "avro"}, "set 'valueFormat' to 'avro-confluent', or remove the option"),
         ({"valueFormat": "json"}, "set 'valueFormat' to 'json-schema-confluent', or remove the option"),
-        ({"valueColumns": "id"}, "has no effect without 'valueFormat'; set it to one of 'json', 'avro', 'avro-conf"),
+        ({"valueColumns": "id"}, "has no effect unless 'valueFormat' is one of 'json', 'avro', 'avro-conf"),
         ({"valueFormat": "protobuf"}, "must be one of json, avro, avro-confluent, protobuf-confluent"),
         ({"keyFormat": "json", "keyColumns": "id"}, "set 'keyFormat' to 'json-schema-confluent', or remove the option"),
     ],
@@ -277,7 +277,9 @@ def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str
 
 def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:
     given = {name: value for name, value in NEEDED.items() if name != "topic"}
-    with pytest.raises(ConfigurationError, match="The schema of the value has no subject: set the option topic"):
+    with pytest.raises(
+        ConfigurationError, match="'valueSubject' must be set, as the schema of the value has no subject"
+    ):
         parse_options(given | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
 
 

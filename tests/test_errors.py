@@ -1,0 +1,64 @@
+"""Exceptions travel between Spark's processes, and options in them are spelled as the user writes them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_kafka_sink.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    OptionFault,
+    OptionFaults,
+    OptionSpelling,
+)
+
+IN_SPARK = OptionSpelling("kafka.{}".format)
+QUOTED = OptionSpelling("'{}'".format, "Option ")
+TIMEOUT = OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 5})
+
+
+@pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [
+        (OptionSpelling(), "delivery.timeout.ms must be at least linger.ms, which is 5."),
+        (IN_SPARK, "kafka.delivery.timeout.ms must be at least kafka.linger.ms, which is 5."),
+        (QUOTED, "Option 'delivery.timeout.ms' must be at least 'linger.ms', which is 5."),
+    ],
+)
+def test_spells_every_option_in_a_fault(spelling: OptionSpelling, expected: str) -> None:
+    assert TIMEOUT.render(spelling) == expected
+
+
+def test_leaves_values_from_outside_as_they_are() -> None:
+    fault = OptionFault(
+        "ssl.truststore.location", "is {file!r}, see {ssl.truststore.type}.", {"file": "/{linger.ms}/{"}
+    )
+    expected = "kafka.ssl.truststore.location is '/{linger.ms}/{', see kafka.ssl.truststore.type."
+    assert fault.render(IN_SPARK) == expected
+
+
+def test_spells_options_of_another_namespace_with_its_prefix() -> None:
+    error = ConfigurationError(["a sentence", OptionFault("ssl.keystore.key", "excludes {ssl.keystore.location}.")])
+    assert error.with_prefix("registry.").render(QUOTED) == (
+        "a sentence",
+        "Option 'registry.ssl.keystore.key' excludes 'registry.ssl.keystore.location'.",
+    )
+
+
+def test_collects_faults_in_order() -> None:
+    faults = OptionFaults()
+    faults.add("a", "is {value}, but not {b}.", value=1)
+    faults.add("c", "is wrong.")
+    assert faults.render(IN_SPARK) == ["kafka.a is 1, but not kafka.b.", "kafka.c is wrong."]
+    assert ConfigurationError(faults).faults == ("a is 1, but not b.", "c is wrong.")
+
+
+@pytest.mark.parametrize("kind", [ConfigurationError, MissingDependencyError])
+def test_a_configuration_error_keeps_its_options_between_processes(kind: type[ConfigurationError]) -> None:
+    error = pickle.loads(pickle.dumps(kind(["a sentence", TIMEOUT])))
+    assert type(error) is kind
+    assert str(error) == "a sentence\ndelivery.timeout.ms must be at least linger.ms, which is 5."
+    assert error.option_faults == (TIMEOUT,)
+    assert error.render(IN_SPARK)[1].startswith("kafka.delivery.timeout.ms")
