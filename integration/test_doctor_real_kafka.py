@@ -19,9 +19,9 @@ from integration.support.kafka_cluster import USERS, KafkaCluster
 from integration.support.librdkafka import SILENCE_SECONDS, create_topic
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.exactly_once.batch_start import Delivery
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -201,7 +201,7 @@ def test_an_open_transaction_is_listed_and_aborted_as_kafkas_own_tool_sees_it(
 ) -> None:
     kafka, topic = strict_kafka, create_topic(strict_kafka.bootstrap())
     prefix, servers = "pykafka-left-over", ["--bootstrap-server", strict_kafka.bootstrap()]
-    with Driver(Delivery({"bootstrap.servers": kafka.bootstrap()}, prefix, DECISION_LOG_TOPIC, -1, None)) as driver:
+    with Driver(Delivery(client_config({"bootstrap.servers": kafka.bootstrap()}), prefix)) as driver:
         name = driver.begin("a start").task_id(0, 0)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()

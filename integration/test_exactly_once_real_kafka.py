@@ -14,6 +14,7 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, produce_all, read_topic
 from integration.support.plain_driver import Brokers
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, PreflightError
+from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -156,7 +157,8 @@ def test_a_decided_transaction_that_brokers_have_aborted_is_named(query: Query) 
 def test_a_decision_log_that_forgets_is_refused_before_the_first_row(query: Query, cluster: KafkaCluster) -> None:
     log = create_topic(cluster.bootstrap(), cleanup_policy="compact,delete")
     refused = rf"nothing was written: topic {log}, .* cleanup.policy=compact,delete\."
-    with Driver(replace(query.delivery, topic=log)) as driver, pytest.raises(PreflightError, match=refused):
+    delivery = replace(query.delivery, options=DeliveryOptions(topic=log))
+    with Driver(delivery) as driver, pytest.raises(PreflightError, match=refused):
         driver.begin(query.name)
 
 

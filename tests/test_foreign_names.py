@@ -17,8 +17,8 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.exactly_once.batch_start import Delivery
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
@@ -157,7 +157,8 @@ def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
 def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     """Exactly once: a batch from its beginning to its commit, and the start of another driver after it."""
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
-    delivery = Delivery({"bootstrap.servers": cluster.bootstrap_servers, **limits}, "p", "decisions", -1, 60_000)
+    config = client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
+    delivery = Delivery(config, "p", DeliveryOptions(topic="decisions", timeout_ms=60_000))
 
     def batch(number: int) -> None:
         with Driver(delivery, system=cluster.system) as driver:

@@ -5,6 +5,7 @@ job_names.py              prefixes of jobs without a name, which name the driver
 content.py                what a batch contains, as far as it identifies the batch
 entries.py                what is decided under a prefix, and by which driver
 entry_json.py             the same as a record of the decision log
+delivery.py               the options of a query or job, and the names that follow from them
 batch_start.py            what the driver knows when a batch begins, for its tasks and for the commit
 driver.py                 what the driver of a query does, step by step
 query_transactions.py     the transactions under one prefix, the identity of its driver, and each act under that

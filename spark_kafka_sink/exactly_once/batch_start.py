@@ -7,13 +7,12 @@ their commit messages to the process that commits: in a stream that is another o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
+from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
 from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
 
@@ -24,32 +23,6 @@ _NUMBER_AS_KEY_MESSAGE = (
     "key is a bare number. If it is the number of a micro-batch, as in foreachBatch, a new checkpoint counts from "
     "0 again, and its batches have the keys of other rows: put the query's id into the key as well."
 )
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What a user asked for, and the prefix that follows from it."""
-
-    options: Mapping[str, str] = field(repr=False)
-    """Of the producer."""
-    prefix: str
-    topic: str
-    """The decision log."""
-    replication: int
-    timeout_ms: int | None
-    """Of the tasks' transactions; None: the longest that the brokers grant."""
-    checkpoint: str = ""
-    key: str | None = None
-    scope: str = ""
-    """Of the key: the topic that the job names for all rows."""
-    is_given: bool = False
-    """The user chose the prefix. Else it is made from the checkpoint, or from the key, or is of this job alone."""
-    is_forgotten: bool = False
-    """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
-    writer: WriterKind | None = None
-    """A stream must not take over a job's prefix, nor a job a stream's; None takes over both."""
-    tolerates_mismatch: bool = False
-    """A batch that was decided with other rows is passed over with a warning. Else that is an error."""
 
 
 @dataclass(frozen=True)

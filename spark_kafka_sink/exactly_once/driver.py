@@ -27,8 +27,9 @@ from spark_kafka_sink.errors import (
     ProducerFencedError,
 )
 from spark_kafka_sink.exactly_once import commit_errors, refusals
-from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver_ids import is_left_unused, is_log_lost, unchanged_timeout_ms
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held
@@ -72,7 +73,7 @@ class Driver:
 
     def __init__(self, delivery: Delivery, *, system: System | None = None) -> None:
         self._delivery = delivery
-        self._query = QueryTransactions(delivery.options, delivery.prefix, delivery.topic, system=system)
+        self._query = QueryTransactions(delivery.client, delivery.prefix, delivery.options.topic, system=system)
         self._client = self._query.client
         self._may_be_decided = False  # the commit of a decision was requested, and its outcome is not known yet
 
@@ -91,7 +92,7 @@ class Driver:
         with refusals.before_the_first_row():
             self._query.log.ask_ahead()
             seen = self._query.look_when_ended()
-            self._query.log.create_if_missing(self._delivery.replication)
+            self._query.log.create_if_missing(self._delivery.options.replication)
             return self._begin(name, seen)
 
     def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
@@ -134,7 +135,9 @@ class Driver:
             return self._query.fence(seen, self._timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise refusals.timeout_refused(error, is_chosen=self._delivery.timeout_ms is not None) from error
+                raise refusals.timeout_refused(
+                    error, is_chosen=self._delivery.options.timeout_ms is not None
+                ) from error
             raise
 
     def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
@@ -181,8 +184,8 @@ class Driver:
 
     def _timeouts_ms(self) -> Sequence[int]:
         """What to ask for: what the user wants, or else all, the longest first."""
-        if self._delivery.timeout_ms is not None:
-            return (unmarked_ms(self._delivery.timeout_ms),)
+        if self._delivery.options.timeout_ms is not None:
+            return (unmarked_ms(self._delivery.options.timeout_ms),)
         longest_ms = JOB_TIMEOUT_MS_MAX if self._delivery.is_forgotten else TIMEOUTS_MS[0]
         return tuple(timeout_ms for timeout_ms in TIMEOUTS_MS if timeout_ms <= longest_ms)
 

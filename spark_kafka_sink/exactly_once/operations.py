@@ -123,7 +123,8 @@ def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOP
 
 @contextmanager
 def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
-    with QueryTransactions(options, checked_prefix(prefix), topic) as query:
+    config = ProducerConfig.parse(options).client_config()
+    with QueryTransactions(config, checked_prefix(prefix), topic) as query:
         if not query.log.exists():
             raise refusals.unknown_prefix(topic, prefix, exists=False)
         try:

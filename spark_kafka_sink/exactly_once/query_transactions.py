@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -59,7 +59,6 @@ from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, 
 from spark_kafka_sink.exactly_once.names import claim_key, driver_id, task_of
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import (
@@ -92,10 +91,9 @@ class _TimeoutRefusedError(Exception):
 
 
 class QueryTransactions:
-    """A context manager. Used by one thread. `options`: of a producer."""
+    """A context manager. Used by one thread. `topic` is the decision log."""
 
-    def __init__(self, options: Mapping[str, str], prefix: str, topic: str, *, system: System | None = None) -> None:
-        config: ClientConfig = ProducerConfig.parse(options).client_config()
+    def __init__(self, config: ClientConfig, prefix: str, topic: str, *, system: System | None = None) -> None:
         self.prefix = prefix
         self._number_key = (config.bootstrap_servers, topic, prefix)
         self.driver_number = remembered_number(self._number_key)

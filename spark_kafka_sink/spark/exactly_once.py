@@ -16,20 +16,20 @@ import hashlib
 import os
 import platform
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.exactly_once import refusals
-from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content, added_up
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, beginning_of
 from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.spark.options.delivery import DeliveryOptions
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.words import KEY_IN_STREAM, NO_NAME
@@ -51,10 +51,10 @@ class ExactlyOnce:
     start: BatchStart
     is_stream: bool
 
-    def producer_options(self) -> dict[str, str]:
+    def producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
         """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
         return {
-            **self.delivery.options,
+            **options,
             "transactional.id": _REPLACED_BY_EACH_TASK,
             "transaction.timeout.ms": str(self.start.entry.timeout_ms),
         }
@@ -73,7 +73,7 @@ class ExactlyOnce:
             wanted = start.task(task.partition_id, task.attempt_number)
             name = free_name(producer.describe_transactions, start, wanted, task.task_attempt_id)
             # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-            with refusals.timeout_may_be_refused(is_chosen=self.delivery.timeout_ms is not None):
+            with refusals.timeout_may_be_refused(is_chosen=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(task_id(start.prefix, name))
             refuse_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
@@ -104,7 +104,7 @@ class ExactlyOnce:
                 "Some tasks of the batch have written and others have passed it over. Run the write again."
             )
         if passed_over == {True}:
-            self.start.check_passed_over(batch, content, tolerant=self.delivery.tolerates_mismatch)
+            self.start.check_passed_over(batch, content, tolerant=self.delivery.options.tolerates_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             with Driver(self.delivery) as driver:
@@ -112,7 +112,7 @@ class ExactlyOnce:
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
         """Were the rows aborted? And in words, what became of them."""
-        batch = self._one_batch(reports) if reports else Batch(key=self.delivery.key, scope=self.delivery.scope)
+        batch = self._one_batch(reports) if reports else Batch(key=self.delivery.options.key, scope=self.delivery.scope)
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
         return was_aborted, _ABORTED if was_aborted else _LEFT_ALONE
@@ -121,7 +121,7 @@ class ExactlyOnce:
 
     def _batch(self, task: TaskIdentity) -> Batch:
         if not self.is_stream:
-            return Batch(key=self.delivery.key, scope=self.delivery.scope)
+            return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
         if task.query_id is None or task.batch_id is None:
             raise DeliveryError("Spark has not said which micro-batch this task is of, so nothing was written.")
         return Batch(task.query_id, int(task.batch_id))
@@ -212,20 +212,14 @@ def job_delivery(options: SinkOptions) -> Delivery:
 def _delivery(
     options: SinkOptions, prefix: str, writer: WriterKind, *, checkpoint: str = "", is_forgotten: bool = False
 ) -> Delivery:
-    asked = _exactly_once(options)
     return Delivery(
-        options=options.producer,
-        prefix=prefix,
-        topic=asked.topic,
-        replication=asked.replication,
-        timeout_ms=asked.timeout_ms,
+        options.producer_config().client_config(),
+        prefix,
+        _exactly_once(options),
         checkpoint=checkpoint,
-        key=asked.key,
         scope=options.topic or "",
-        is_given=asked.prefix is not None,
         is_forgotten=is_forgotten,
         writer=writer,
-        tolerates_mismatch=asked.tolerates_mismatch,
     )
 
 

@@ -77,7 +77,7 @@ def write_rows(
         if once.is_committed(report.task):
             _pass_over(plan, batches, report)
             return report
-    producer_options = options.producer if once is None else once.producer_options()
+    producer_options = options.producer if once is None else once.producer_options(options.producer)
     with contextlib.ExitStack() as stack:
         writing: Writing | None = None
         for batch in batches:

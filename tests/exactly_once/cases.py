@@ -14,12 +14,15 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
-from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
@@ -66,15 +69,21 @@ class Query:
     log: str = LOG
 
     @property
+    def options(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.broker.bootstrap_servers, "retry.backoff.ms": "10"}
+
+    @property
+    def client(self) -> ClientConfig:
+        return client_config(self.options)
+
+    @property
     def delivery(self) -> Delivery:
+        prefix = self.prefix if self.is_given else None
         return Delivery(
-            options={"bootstrap.servers": self.broker.bootstrap_servers, "retry.backoff.ms": "10"},
-            prefix=self.prefix,
-            topic=self.log,
-            replication=-1,
-            timeout_ms=self.timeout_ms,
+            self.client,
+            self.prefix,
+            DeliveryOptions(prefix, topic=self.log, timeout_ms=self.timeout_ms),
             checkpoint=self.checkpoint,
-            is_given=self.is_given,
             writer=WriterKind.STREAM,
         )
 
@@ -100,7 +109,7 @@ class Query:
     def attempt(self, start: BatchStart, partition: int, attempt: int) -> KafkaProducer:
         """The producer of an attempt that has its transactional id and has begun nothing under it."""
         own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
-        producer = KafkaProducer({**self.delivery.options, "linger.ms": "0", **own})
+        producer = KafkaProducer({**self.options, "linger.ms": "0", **own})
         producer.init_transactions(start.task_id(partition, attempt))
         return producer
 
@@ -179,7 +188,7 @@ def held(broker: EmbeddedBroker) -> Iterator[QueryTransactions]:
 
 
 def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransactions:
-    return QueryTransactions({"bootstrap.servers": broker.bootstrap_servers}, prefix, LOG)
+    return QueryTransactions(client_config(options(broker)), prefix, LOG)
 
 
 def fence(held: QueryTransactions) -> Held:

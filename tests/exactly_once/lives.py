@@ -15,10 +15,12 @@ from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
-from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decoded
@@ -216,7 +218,7 @@ class World:
         attempt.transaction = report.transaction
 
     def producer(self, actor: Actor, once: ExactlyOnce, attempt: Attempt) -> KafkaProducer:
-        options = {**self.options, **once.producer_options(), "linger.ms": "0"}
+        options = {**once.producer_options(self.options), "linger.ms": "0"}
         return _ProducerOf(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
 
     def driver_name(self, name: str) -> str:
@@ -263,13 +265,10 @@ class World:
 
     def delivery_of(self, prefix: str) -> Delivery:
         return Delivery(
-            options=self.options,
-            prefix=prefix,
-            topic=LOG,
-            replication=-1,
-            timeout_ms=TIMEOUT_MS,
+            client_config(self.options),
+            prefix,
+            DeliveryOptions(prefix, topic=LOG, timeout_ms=TIMEOUT_MS),
             checkpoint=CHECKPOINT,
-            is_given=True,
         )
 
     def decisions(self) -> list[Entry]:

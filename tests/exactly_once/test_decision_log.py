@@ -267,7 +267,7 @@ def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_
     append_bomb(broker, ProducerIdAndEpoch(999_999, 0), monkeypatch)
     query.again().run(1)
     assert seen(broker) == rows(0, 1)
-    (found,) = operations.survey(query.delivery.options, LOG)
+    (found,) = operations.survey(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
     assert "it cannot be read (more than 1048576 bytes come out" in caplog.text

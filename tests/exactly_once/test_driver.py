@@ -16,6 +16,7 @@ from spark_kafka_sink.errors import (
     PreflightError,
     ProducerFencedError,
 )
+from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, KeyedJob, WriterKind, beginning_of
 from spark_kafka_sink.exactly_once.names import driver_id
@@ -46,6 +47,12 @@ def query(broker: EmbeddedBroker) -> Query:
 
 
 # --- all goes well
+
+
+def _job_delivery(query: Query) -> Delivery:
+    """Return the delivery of a job under the prefix of the query."""
+    options = dataclasses.replace(query.delivery.options, key="today")
+    return dataclasses.replace(query.delivery, options=options, checkpoint="", writer=WriterKind.JOB)
 
 
 def test_a_batch_is_seen_when_it_is_committed_and_not_before(query: Query) -> None:
@@ -262,7 +269,7 @@ def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
         query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
-    job = dataclasses.replace(query.delivery, checkpoint="", key="today", writer=WriterKind.JOB)
+    job = _job_delivery(query)
     owner = r"belongs to a stream with the checkpoint /checkpoint \(newest driver: driver-1"
     with (
         no_new_epoch(query.broker),
@@ -277,7 +284,7 @@ def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
 @pytest.mark.parametrize("has_decided", [False, True])
 def test_stream_is_rejected_under_a_prefix_of_jobs_that_go_on_undisturbed(query: Query, *, has_decided: bool) -> None:
     batch = Batch(key="today", scope="t")
-    delivery = dataclasses.replace(query.delivery, checkpoint="", key="today", writer=WriterKind.JOB)
+    delivery = _job_delivery(query)
     with Driver(delivery) as job:
         start = job.begin("job-1")
         written = query.write_both(start, 0)

@@ -12,6 +12,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import LOSERS_PATIENCE_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
@@ -51,12 +52,12 @@ def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Quer
 
 
 def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         query.write_both(start, 0)
         assert driver.abort(start, Batch())
-    assert operations.survey(delivery.options, LOG) == []
+    assert operations.survey(query.options, LOG) == []
 
 
 def test_where_no_driver_has_begun_nothing_is_aborted(query: Query) -> None:
@@ -210,7 +211,7 @@ def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(qu
 def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_says_that_no_reader_waits(
     query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_losers: bool
 ) -> None:
-    delivery = dataclasses.replace(query.delivery, is_forgotten=True, is_given=False)
+    delivery = dataclasses.replace(query.delivery, is_forgotten=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         written = query.write_both(start, 0)
@@ -318,7 +319,7 @@ def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query
         driver.commit(start, Batch(), written, BOTH_TASKS)
     assert "start again" not in str(error.value)
     query.broker.control.clear()
-    assert operations.finish(query.delivery.options, "p", LOG) is not None
+    assert operations.finish(query.options, "p", LOG) is not None
     assert seen(query.broker) == rows(0)
 
 

@@ -65,7 +65,7 @@ def take_over(query: Query, start: BatchStart) -> None:
 
 def abort_by_hand(query: Query, start: BatchStart) -> None:
     query.write_both(start, 0)
-    aborted = operations.abort(query.delivery.options, PREFIX, LOG)
+    aborted = operations.abort(query.options, PREFIX, LOG)
     assert len(aborted) == 2, "an id without a transaction is fenced, but is none that was aborted"
 
 
@@ -146,7 +146,7 @@ def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
 def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.attempt(query.begin(), 1, attempt=1).close()
-    (found,) = operations.survey(query.delivery.options, LOG, PREFIX)
+    (found,) = operations.survey(query.options, LOG, PREFIX)
     assert found.open == ()
 
 

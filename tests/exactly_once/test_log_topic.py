@@ -12,6 +12,7 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
+from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
@@ -110,7 +111,7 @@ def test_a_process_asks_once_for_each_log(broker: EmbeddedBroker) -> None:
 
 
 def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: EmbeddedBroker) -> None:
-    delivery = dataclasses.replace(Query(broker).delivery, replication=3)
+    delivery = dataclasses.replace(Query(broker).delivery, options=DeliveryOptions(topic=LOG, replication=3))
     with (
         Driver(delivery) as driver,
         pytest.raises(PreflightError, match="3 replicas cannot be on 2 nodes"),

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids
+from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, transactions
 from tests.exactly_once.cases import broker as broker
 
 GRANTED_MS = 60_000
@@ -27,8 +27,7 @@ GRANTED_MS = 60_000
 
 @pytest.fixture
 def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTransactions]]:
-    options = {"bootstrap.servers": broker.bootstrap_servers}
-    with QueryTransactions(options, PREFIX, LOG) as one, QueryTransactions(options, PREFIX, LOG) as other:
+    with transactions(broker) as one, transactions(broker) as other:
         one.log.create_if_missing()
         yield one, other
 
@@ -201,7 +200,7 @@ def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
 def test_what_was_listed_is_ended_only_if_no_newer_driver_has_come(broker: EmbeddedBroker) -> None:
     """The driver stands still between its list and its claim; another one takes over, and its tasks write."""
     newer = Query(broker, name="driver-2")
-    with QueryTransactions(newer.delivery.options, PREFIX, LOG) as held:
+    with QueryTransactions(newer.client, PREFIX, LOG) as held:
         held.log.create_if_missing()
         driver, _ = held.fence(None, (GRANTED_MS,))
         of_newer = newer.begin()
@@ -217,7 +216,7 @@ def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_i
     query = Query(broker)
     start = query.begin()
     query.write_both(start, 0)
-    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
+    with QueryTransactions(query.client, PREFIX, LOG) as held:
         listed = held.leftovers()
         for partition in range(2):
             query.write(start, partition, "of another")
@@ -230,7 +229,7 @@ def test_an_id_that_has_begun_nothing_is_fenced_and_not_listed_again(broker: Emb
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()
-    with QueryTransactions(query.delivery.options, PREFIX, LOG) as held:
+    with QueryTransactions(query.client, PREFIX, LOG) as held:
         (found,) = held.leftovers()
         held.end_listed([found])
         assert held.leftovers() == []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
+from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.option import Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
@@ -62,19 +61,6 @@ DELIVERY_OPTIONS = (
     ),
 )
 CHECKPOINT_LOCATION = Option("checkpointLocation", None, words, "of a stream; Spark's own")
-
-
-@dataclass(frozen=True)
-class DeliveryOptions:
-    """What exactly once needs to know. None, where a user said nothing."""
-
-    prefix: str | None
-    key: str | None
-    topic: str
-    replication: int
-    timeout_ms: int | None
-    checkpoint: str | None
-    tolerates_mismatch: bool = False
 
 
 def delivery_of(reading: Reading, producer: Reading) -> DeliveryOptions | None:

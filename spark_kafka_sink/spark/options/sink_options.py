@@ -11,9 +11,9 @@ from spark_kafka_sink.producer.config import ProducerConfig
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.new_topic import NewTopic
+    from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
     from spark_kafka_sink.formats.options import FormatOptions
     from spark_kafka_sink.formats.registry_options import RegistryOptions
-    from spark_kafka_sink.spark.options.delivery import DeliveryOptions
     from spark_kafka_sink.spark.options.distribution import DistributionOptions
 
 

@@ -23,9 +23,9 @@ import pytest
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.cli.client_options import properties
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.exactly_once.batch_start import Delivery
+from spark_kafka_sink.client.options import client_config
+from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.reports.store import keep
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -65,8 +65,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(broker: EmbeddedBroker, prefix: str) -> None:
-    options = {"bootstrap.servers": broker.bootstrap_servers}
-    with Driver(Delivery(options, prefix, DECISION_LOG_TOPIC, -1, None)) as driver:
+    config = client_config({"bootstrap.servers": broker.bootstrap_servers})
+    with Driver(Delivery(config, prefix)) as driver:
         driver.begin("a start")
 
 

@@ -58,7 +58,7 @@ def test_readers_without_read_committed_see_what_is_not_committed_and_what_never
 
 def test_what_a_query_left_open_holds_readers_back_until_its_next_start(query: Query) -> None:
     query.write_both(query.begin(), 0)
-    with KafkaProducer(query.delivery.options) as another:
+    with KafkaProducer(query.options) as another:
         another.send(ProducerRecord(TOPIC, "of another program", partition=0)).result(10)
     assert seen(query.broker) == []
     query.again().begin()

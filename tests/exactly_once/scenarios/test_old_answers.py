@@ -138,7 +138,7 @@ def test_compaction_of_a_first_claim_leaves_it_known(query: Query) -> None:
 
 
 def newest_entry(query: Query) -> Entry:
-    with QueryTransactions(query.delivery.options, PREFIX, LOG) as transactions:
+    with QueryTransactions(query.client, PREFIX, LOG) as transactions:
         transactions.look()
         return transactions.entry()
 
@@ -148,7 +148,7 @@ def test_a_person_who_aborts_and_reads_too_little_aborts_nothing_that_is_decided
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, times), pytest.raises(ExactlyOnceError):
-        operations.abort(query.delivery.options, PREFIX, LOG)
+        operations.abort(query.options, PREFIX, LOG)
     assert len(open_ids(query.broker)) == 1
     query.again().begin()
     assert seen(query.broker) == rows(0, 1)

@@ -35,7 +35,7 @@ def test_a_query_that_has_moved_goes_on_under_another_prefix_and_what_it_left_is
     moved = query.again(prefix="moved", checkpoint="/elsewhere")
     moved.run(1)
     assert len(open_ids(query.broker)) == 2, "it is not looked for"
-    assert len(operations.abort(query.delivery.options, PREFIX, LOG)) == 2
+    assert len(operations.abort(query.options, PREFIX, LOG)) == 2
     assert (seen(query.broker), open_ids(query.broker)) == (rows(0, 1), [])
 
 

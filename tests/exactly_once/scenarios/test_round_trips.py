@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.exactly_once import clients
-from spark_kafka_sink.exactly_once.batch_start import BatchStart, Delivery
+from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -37,7 +39,8 @@ class Kept:
     def __init__(self, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.system = FakeSystem(latency_ms=LATENCY_MS)
         self.cluster = SimulatedCluster(self.system, nodes=2, topics={"t": 1}, transaction_version=version)
-        self.delivery = Delivery({"bootstrap.servers": self.cluster.bootstrap_servers}, "p", "decisions", -1, 60_000)
+        options = DeliveryOptions(topic="decisions", timeout_ms=60_000)
+        self.delivery = Delivery(client_config({"bootstrap.servers": self.cluster.bootstrap_servers}), "p", options)
         made: list[BlockingClient] = []
 
         def kept(config: ClientConfig, system: object) -> BlockingClient:

@@ -149,7 +149,7 @@ def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_r
     assert seen(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.delivery.options, PREFIX, LOG)])
+@pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.options, PREFIX, LOG)])
 def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_are_lost(
     query: Query, finish: Callable[[Query], object]
 ) -> None:
@@ -186,7 +186,7 @@ def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it
         patch.object(QueryTransactions, "leftovers", leftovers),
         pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at this"),
     ):
-        operations.abort(query.delivery.options, PREFIX, LOG)
+        operations.abort(query.options, PREFIX, LOG)
     newer.commit(of_newer[0], 0, newer.write_both(of_newer[0], 0))
     assert seen(query.broker) == rows(0)
 
@@ -247,7 +247,7 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     ("goes_on", "words"),
     [
         (Query.begin, "driver-2, after this one, driver-1, had looked.*may have ended"),
-        (lambda query: operations.abort(query.delivery.options, PREFIX, LOG), "A newer driver has taken over"),
+        (lambda query: operations.abort(query.options, PREFIX, LOG), "A newer driver has taken over"),
     ],
     ids=["a driver", "a person who aborts"],
 )

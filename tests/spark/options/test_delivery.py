@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.spark.exactly_once import job_delivery, stream_delivery
-from spark_kafka_sink.spark.options.delivery import DeliveryOptions
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 

@@ -1,0 +1,51 @@
+"""Delivery: how the rows of one query or job are written exactly once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
+from spark_kafka_sink.exactly_once.entries import WriterKind
+from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
+
+
+@dataclass(frozen=True)
+class DeliveryOptions:
+    """The options of `deliveryGuarantee` = `exactly-once`. None where the user has not set one."""
+
+    prefix: str | None = None
+    """Begins all transactional ids of the query or job."""
+    key: str | None = None
+    """Names a job: a job whose key is committed already writes nothing."""
+    topic: str = DECISION_LOG_TOPIC
+    """The decision log."""
+    replication: int = BROKER_DEFAULT
+    timeout_ms: int | None = None
+    """Of the tasks' transactions; None: the longest that the brokers grant."""
+    checkpoint: str | None = None
+    tolerates_mismatch: bool = False
+    """A batch that was decided with other rows is skipped with a warning. Else that is an error."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The options, and the names that follow from them for one query or job."""
+
+    client: ClientConfig = field(repr=False)
+    prefix: str
+    """The user's, or made from the checkpoint, or from the key, or of this job alone."""
+    options: DeliveryOptions = DeliveryOptions()
+    checkpoint: str = ""
+    """The name of a stream's checkpoint, the same however its path is written."""
+    scope: str = ""
+    """Of the key: the topic that the job names for all rows."""
+    is_forgotten: bool = False
+    """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
+    writer: WriterKind | None = None
+    """A stream must not take over a job's prefix, nor a job a stream's; None takes over both."""
+
+    @property
+    def is_given(self) -> bool:
+        """Return whether the user chose the prefix."""
+        return self.options.prefix is not None
