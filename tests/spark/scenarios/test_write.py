@@ -298,9 +298,9 @@ def test_a_number_of_tasks_that_is_none_is_refused_in_words(
     spark: SparkSession, broker: EmbeddedBroker, topic: str
 ) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
-    with pytest.raises(ConfigurationError, match="maxTasks must be a whole number from 1 to 1000000"):
+    with pytest.raises(ConfigurationError, match="'maxTasks' must be a whole number from 1 to 1000000"):
         write(frame, broker, topic, maxTasks="all")
-    with pytest.raises(ConfigurationError, match="maxTasks must be a whole number from 1 to 1000000"):
+    with pytest.raises(ConfigurationError, match="'maxTasks' must be a whole number from 1 to 1000000"):
         write(frame, broker, topic, maxTasks="0", maxBytesPerSecond="5")
 
 
