@@ -136,7 +136,7 @@ def test_an_error_is_printed_in_one_line_without_secrets(
 
 def test_a_bad_address_is_named(output: Output) -> None:
     assert main(["cat", "--bootstrap-server", "nonsense", "t"]) == 1
-    assert "'nonsense' is not HOST:PORT" in output.readouterr().err.decode()
+    assert "'nonsense', which is not HOST:PORT" in output.readouterr().err.decode()
 
 
 def test_columns_are_chosen_by_name(output: Output, bootstrap: str) -> None:

@@ -195,7 +195,7 @@ def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
     ("arguments", "words"),
     [
         ([], "no broker is named: give --bootstrap-server HOST:PORT"),
-        (["--bootstrap-server", "nonsense"], "'nonsense' is not HOST:PORT"),
+        (["--bootstrap-server", "nonsense"], "'nonsense', which is not HOST:PORT"),
         (["--spark-conf", "/nowhere"], "--spark-conf: /nowhere cannot be read"),
         (["--command-config", "/nowhere"], "--command-config: /nowhere cannot be read"),
         (["--spark-conf", "/nowhere", "--command-config", "/nowhere"], "not both"),
