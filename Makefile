@@ -131,7 +131,7 @@ soak: setup kafka $(OLDEST)/.up-to-date ## schedules, hostile bytes, faults, kil
 	$(OLDEST_PYTEST) tests/spark --ignore tests/spark/scenarios/test_examples.py --ignore tests/spark/scenarios/test_documented_examples.py
 	$(BIN)/python -m tests.fuzz $(N)
 	SOAK=1 $(BIN)/python -m pytest --capture=no $(wildcard integration/test_faults_*.py) integration/test_partitioner_keys.py \
-		integration/test_exactly_once_killed.py integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_spark_cluster.py \
+		integration/test_exactly_once_killed.py integration/test_exactly_once_paused.py integration/test_coordinators_real_kafka.py integration/test_log_writer_real_kafka.py integration/test_spark_cluster.py \
 		integration/test_spark_memory.py integration/test_producer_memory.py integration/test_kafka_versions.py
 
 .PHONY: demo

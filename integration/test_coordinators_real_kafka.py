@@ -1,5 +1,5 @@
 """Three hundred transactions on three real brokers end together, also when one of the brokers is dead or stands still;
-and a log is written over the same connections. librdkafka reads what is committed."""
+and the decision log goes on at its next leader. librdkafka reads what is committed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
-from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
+from spark_kafka_sink.exactly_once.leftovers import abort_listed, expected_identity
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.names import driver_id
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, TURNS_MAX
+from spark_kafka_sink.exactly_once.query_transactions import TURNS_MAX
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
@@ -41,7 +39,7 @@ from spark_kafka_sink.requests.transaction_description import EMPTY, ONGOING, Tr
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transactions import AddPartitions
 from spark_kafka_sink.testing import EmbeddedBroker
-from tests.exactly_once.cases import BOTH_TASKS, LOG, Query, rows, transactions, write_with, writer_of
+from tests.exactly_once.cases import LOG, Query, transactions, write_with
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -268,91 +266,6 @@ def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_b
             init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(None))
 
 
-CLUSTERS = ("kafka_of_version_1", "kafka")
-
-
-@pytest.fixture(params=CLUSTERS)
-def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
-    """With transactions of version 1, and of version 2."""
-    found: KafkaCluster = request.getfixturevalue(request.param)
-    return found
-
-
-def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
-    return [record.value for record in read_topic(cluster.bootstrap(), topic)]
-
-
-def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
-    topic = create_topic(cluster.bootstrap(), partitions=1)
-    with client_of(cluster) as client:
-        written = Held(init_producer_id(client, topic, 60_000), 0)
-        for number in range(20):
-            written = write_with(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
-        assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
-        is_of_version_2 = not cluster.features
-        assert client.transaction_version == (2 if is_of_version_2 else 1)
-        assert (written.sequence == 0) == is_of_version_2
-
-
-def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
-    topic = create_topic(cluster.bootstrap(), partitions=1)
-    with client_of(cluster) as client, client_of(cluster) as newer:
-        written = Held(init_producer_id(client, topic, 60_000), 0)
-        written = write_with(client, topic, written, (topic, 0), [(b"k", b"older")])
-        of_newer = Held(init_producer_id(newer, topic, 60_000), 0)
-        with pytest.raises(ProducerFencedError) as refused:
-            write_with(client, topic, written, (topic, 0), [(b"k", b"late")])
-        assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
-        write_with(newer, topic, of_newer, (topic, 0), [(b"k", b"newer")])
-    assert values(cluster, topic) == [b"older", b"newer"]
-
-
-def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_its_id_is_left_alone(
-    cluster: KafkaCluster,
-) -> None:
-    """A real broker compares epochs at the end of a transaction, not where the next epoch is asked for."""
-    topic = create_topic(cluster.bootstrap(), partitions=1)
-    again, late = f"{topic}-again", f"{topic}-late"
-    with client_of(cluster) as client, client_of(cluster) as newer:
-        attempt = Held(init_producer_id(client, late, 60_000), 0)
-        init_producer_id(client, again, 60_000)
-        listed = [*describe_transactions(client, [again, late]).values()]
-        of_newer = Held(init_producer_id(newer, again, 60_000), 0)
-        writing = writer_of(newer).start(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
-        writing.wait()
-        abort_listed(client, listed)
-        writing.commit()
-        assert not any(can_write(each) for each in describe_transactions(client, [late]).values())
-        with pytest.raises(ProducerFencedError):
-            write_with(client, late, attempt, (topic, 0), [(b"k", b"late")])
-    assert values(cluster, topic) == [b"newer"]
-
-
-@pytest.mark.parametrize("cluster", CLUSTERS if SOAK else CLUSTERS[-1:], indirect=True)
-def test_a_driver_goes_on_under_its_next_id_when_the_epochs_of_one_are_used_up(cluster: KafkaCluster) -> None:
-    """Each of the 32,000 epochs is a request, so the short run uses them up in one version of transactions."""
-    topic = create_topic(cluster.bootstrap(), partitions=2)
-    query = Query(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix=topic, data=topic)
-    query.run(0)
-    name = driver_id(topic)
-    with client_of(cluster) as client:
-        first = describe_transactions(client, [name])[name]
-        driver = first.id_and_epoch
-        while driver.epoch < EPOCHS_END - 3:
-            driver = init_producer_id(client, name, first.timeout_ms, driver)
-        for number in range(1, 6):
-            query.run(number)
-        next_name = driver_id(topic, 2)
-        now = describe_transactions(client, [name, next_name])
-    assert now[name].id_and_epoch.producer_id == first.id_and_epoch.producer_id
-    assert now[name].id_and_epoch.epoch >= EPOCHS_END
-    assert now[next_name].id_and_epoch.epoch < 100
-    again = query.again().begin()
-    assert again.driver_id == next_name
-    again.check_passed_over(query.batch(5), BOTH_TASKS, tolerant=False)
-    assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]
-
-
 @pytest.mark.parametrize("fault", ["one is killed", "one stands still"])
 def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaCluster, fault: str) -> None:
     strike, heal = FAULTS[fault]
@@ -376,4 +289,4 @@ def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaClus
         finally:
             heal(kafka3, leader.id)
     kafka3.wait_until_ready()
-    assert values(kafka3, topic) == [b"before", b"after"]
+    assert [record.value for record in read_topic(kafka3.bootstrap(), topic)] == [b"before", b"after"]

@@ -1,13 +1,11 @@
-"""The harness itself: a real Kafka that tests may break."""
+"""The listeners of the real Kafka that the tests use."""
 
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
-from integration.support.librdkafka import create_topic, read_topic
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.needs("kafka")
@@ -43,20 +41,3 @@ def test_tls_and_mutual_tls_are_served(kafka: KafkaCluster) -> None:
     client = str(kafka.certificates / "client.pem")
     mutual = {"ssl.certificate.location": client, "ssl.key.location": client}
     _produce_one(config | mutual | {"bootstrap.servers": kafka.bootstrap("MTLS")}, "tls")
-
-
-def test_a_node_can_be_killed_paused_and_restarted_and_the_others_go_on(
-    kafka3: KafkaCluster,
-) -> None:
-    topic = create_topic(kafka3.bootstrap(), partitions=3, replicas=3)
-    config = {"bootstrap.servers": kafka3.bootstrap(), "acks": "all"}
-    kafka3.kill(1)
-    _produce_one(config, topic)
-    kafka3.start_node(1)
-    kafka3.pause(2)
-    with pytest.raises(KafkaException):
-        AdminClient({"bootstrap.servers": f"localhost:{kafka3.nodes[2].ports['PLAINTEXT']}"}).list_topics(timeout=1)
-    kafka3.resume(2)
-    kafka3.restart(3)
-    _produce_one(config, topic)
-    assert len(read_topic(kafka3.bootstrap(), topic)) == 2

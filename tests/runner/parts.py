@@ -44,33 +44,36 @@ class Ended:
 
 FILES = {
     "spark cluster": ("test_spark_cluster.py", "test_spark_memory.py", "test_spark_submit.py"),
-    "exactly once": ("test_exactly_once_killed.py",),
-    "killed drivers": ("test_exactly_once_spark.py",),
     "faults": (
         "test_faults_of_brokers.py",
+        "test_coordinators_real_kafka.py",
+        "test_exactly_once_paused.py",
         "test_faults_of_transactions.py",
         "test_faults_on_the_wire.py",
-        "test_kafka_cluster.py",
     ),
+    "killed drivers": ("test_exactly_once_spark.py",),
+    "exactly once": ("test_exactly_once_killed.py",),
     "memory and network": ("test_producer_memory.py", "test_network.py", "test_partitioner_keys.py"),
 }
-"""Of integration/, by the part that runs them: those of a part share its clusters, which cost more than most tests."""
+"""The files of integration/ by the part that runs them. Those of a part share its clusters, which cost more than most
+tests: a broker without work takes 3 % of a core, so the four nodes of `kafka3` run in one part only."""
 
 REST = "real kafka"
 
 
 def parts() -> list[Part]:
     """What others need comes first, then the long ones, so that none is left alone at the end."""
-    real = [_pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()]
+    *real, short = [_pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()]
     named = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
     return [
         Part("jars", ["make", "--no-print-directory", "test-prepare"]),
         Part("installation", ["make", "--no-print-directory", "test-prepare-oldest"]),
         Part("unit", ["make", "--no-print-directory", "test-unit"]),
-        _pytest(REST, ["integration", *named]),
         _pytest("spark", ["tests/spark"]),
+        _pytest(REST, ["integration", *named]),
         *real,
         Part("oldest pyspark", ["make", "--no-print-directory", "test-oldest-spark"], after=("jars", "installation")),
+        short,
     ]
 
 
