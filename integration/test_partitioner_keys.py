@@ -9,7 +9,7 @@ import pyarrow as pa
 from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.producer.murmur2 import murmur2
-from spark_kafka_sink.records.byte_column import byte_column
+from spark_kafka_sink.records.byte_column import read_byte_column
 
 KEYS = 1_000_000 if os.environ.get("SOAK") else 100_000
 """kafka-python hashes about 30,000 in a second."""
@@ -20,5 +20,5 @@ def test_murmur2_equals_kafka_pythons_for_random_keys_of_0_to_300_bytes() -> Non
     numbers = random.Random(20261121)
     for _ in range(KEYS // CHUNK):
         keys = [numbers.randbytes(numbers.randrange(301)) for _ in range(CHUNK)]
-        hashes = murmur2(byte_column(pa.array(keys, pa.binary())))
+        hashes = murmur2(read_byte_column(pa.array(keys, pa.binary())))
         assert hashes.tolist() == [reference(key) & 0xFFFF_FFFF for key in keys]

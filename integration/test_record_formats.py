@@ -14,7 +14,7 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.wire import fetch_all, produce
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.decoder import check_batches
+from spark_kafka_sink.records.decoder import parse_batches
 from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us
 from tests.records.slow_encoder import Row
 
@@ -43,7 +43,7 @@ def write_and_read_by_librdkafka(bootstrap: str, topic: str, codec: Codec) -> No
 
 
 def batches_of(buffer: bytes) -> list[bytes]:
-    return [bytes(batch) for _, batch in check_batches(buffer)]
+    return [bytes(batch) for _, batch in parse_batches(buffer)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -67,7 +67,7 @@ def test_a_real_broker_can_take_our_batches_apart(kafka: KafkaCluster, codec: st
     other = "gzip" if codec != "gzip" else "lz4"
     topic = create_topic(kafka.bootstrap(), compression_type=other, max_message_bytes=BATCH_BYTES_MAX)
     write_and_read_by_librdkafka(kafka.bootstrap(), topic, Codec[codec.upper()])
-    stored = check_batches(fetch_all(kafka.bootstrap(), topic, 100))
+    stored = parse_batches(fetch_all(kafka.bootstrap(), topic, 100))
     assert {header.codec for header, _ in stored} == {Codec[other.upper()]}
 
 
@@ -89,7 +89,7 @@ def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec:
         "--compression-codec", codec, stdin=lines,
     )  # fmt: skip
     stored = fetch_all(kafka.bootstrap(), topic, len(rows))
-    assert {header.codec for header, _ in check_batches(stored)} == {Codec[codec.upper()]}
+    assert {header.codec for header, _ in parse_batches(stored)} == {Codec[codec.upper()]}
     found = read_by_us(stored)
     assert [offset for offset, _ in found] == list(range(len(rows)))
     assert [Row(row.value, row.key, row.headers) for _, row in found] == rows
@@ -119,8 +119,8 @@ def test_a_topic_with_log_append_time_is_read_with_the_brokers_clock(kafka: Kafk
     topic = create_topic(kafka.bootstrap(), message_timestamp_type="LogAppendTime")
     (batch,) = batches_of(our_batches(plain_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4))
     produce(kafka.bootstrap(), topic, batch)
-    ((header, _),) = check_batches(fetch_all(kafka.bootstrap(), topic, 2))
-    assert header.log_append_time
+    ((header, _),) = parse_batches(fetch_all(kafka.bootstrap(), topic, 2))
+    assert header.has_log_append_time
     found = read_by_us(fetch_all(kafka.bootstrap(), topic, 2))
     assert [row.timestamp for _, row in found] == [header.max_timestamp] * 2
     assert header.max_timestamp > 1_700_000_000_000

@@ -27,13 +27,13 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsResponse
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_sink.protocol.primitives import Reader
 from spark_kafka_sink.reader.fetched import visible_rows
+from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress, decompress
-from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
-from spark_kafka_sink.records.decoder import check_batches, check_body, decode_batches, decode_body
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.decoder import decode_batches, decode_records, find_keyless_records, parse_batches
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from spark_kafka_sink.sasl.jaas import parse_jaas_config
 from spark_kafka_sink.sasl.oauthbearer import (
     OauthBearerClient,
@@ -78,7 +78,7 @@ def protocol_targets() -> Iterator[Target]:
 def record_targets() -> Iterator[Target]:
     batch = _batch()
     yield Target("batch header", parse_header, [batch], (DecodeError,))
-    yield Target("batches", check_batches, [batch, batch * 2], (DecodeError,))
+    yield Target("batches", parse_batches, [batch, batch * 2], (DecodeError,))
     yield Target("batches to columns", _decode_batches, [batch, batch * 2], (DecodeError,))
     # Past the checksum, which nearly every mutation breaks.
     body = partial(_decode_body, batch[:HEADER_BYTES])
@@ -172,8 +172,10 @@ def _batch() -> bytes:
         headers=headers,
     )
     now = 1_700_000_000_000
-    slices = cut_batches(record_size_bounds(columns), whole(rows), 1 << 20, times_of(columns, now))
-    (encoded,) = encode(columns, slices, now)
+    slices = split_into_batches(
+        record_size_bounds(columns), single_partition_slices(rows), 1 << 20, find_timestamp_range(columns, now)
+    )
+    (encoded,) = encode_records(columns, slices, now)
     header = stamped(
         segments=[encoded.data],
         record_count=rows,
@@ -184,22 +186,22 @@ def _batch() -> bytes:
 
 
 def _decode_batches(data: bytes) -> object:
-    return list(decode_batches(data, bytes_max=DECOMPRESSED_BYTES_MAX))
+    return list(decode_batches(data, max_bytes=DECOMPRESSED_BYTES_MAX))
 
 
 def _decode_body(header: bytes, data: bytes) -> object:
-    return decode_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+    return decode_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
 
 
 def _check_body(header: bytes, data: bytes) -> object:
     """The check and the decoder agree about every input."""
     decodes = True
     try:
-        decode_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+        decode_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
     except DecodeError:
         decodes = False
     try:
-        check_body(parse_header(header), data, bytes_max=DECOMPRESSED_BYTES_MAX)
+        find_keyless_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
     except DecodeError:
         assert not decodes
         raise

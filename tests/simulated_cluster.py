@@ -231,10 +231,10 @@ def stored_records(log: PartitionLog, *, committed: bool = False) -> pa.Table:
     tables = []
     for batch in read.batches:
         for header, columns in decode_batches(batch):
-            aborted = header.transactional and any(
+            aborted = header.is_transactional and any(
                 a.producer_id == header.producer_id and a.first_offset <= header.base_offset <= a.last_offset
                 for a in read.aborted
             )
-            if not header.control and not aborted:
+            if not header.is_control and not aborted:
                 tables.append(pa.Table.from_batches([columns]))
     return pa.concat_tables(tables) if tables else SCHEMA.empty_table()

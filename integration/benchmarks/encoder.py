@@ -18,20 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from integration.benchmarks.rows import SHAPES
-from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import (
+from spark_kafka_sink.records.batch_slicing import (
     BatchSlices,
     PartitionSlices,
     consecutive_slices,
-    cut_batches,
-    times_of,
-    whole,
+    find_timestamp_range,
+    single_partition_slices,
+    split_into_batches,
 )
+from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
-from spark_kafka_sink.records.header import HEADER_BYTES, stamp_header
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.header import HEADER_BYTES, encode_header
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 
 ROWS = 10_000
 ROUNDS = 41
@@ -68,7 +68,7 @@ def bare_join(rows: int = ROWS) -> Callable[[], object]:
 
 
 def plan_of(columns: RecordColumns, slices: PartitionSlices, batch_bytes: int) -> BatchSlices:
-    return cut_batches(record_size_bounds(columns), slices, batch_bytes, times_of(columns, NOW))
+    return split_into_batches(record_size_bounds(columns), slices, batch_bytes, find_timestamp_range(columns, NOW))
 
 
 def slices_up_to(stops: list[int]) -> PartitionSlices:
@@ -78,8 +78,8 @@ def slices_up_to(stops: list[int]) -> PartitionSlices:
 
 
 def encoding(columns: RecordColumns, batch_bytes: int = 16_384) -> Callable[[], object]:
-    plan = plan_of(columns, whole(columns.num_rows), batch_bytes)
-    return lambda: encode(columns, plan, NOW)
+    plan = plan_of(columns, single_partition_slices(columns.num_rows), batch_bytes)
+    return lambda: encode_records(columns, plan, NOW)
 
 
 def cutting(columns: RecordColumns, rows: int) -> Callable[[], object]:
@@ -93,12 +93,12 @@ def in_partitions(columns: RecordColumns, partitions: int) -> Callable[[], objec
     order = partition_of.argsort(kind="stable").astype(np.int32)
     stops = np.bincount(partition_of).cumsum().tolist()
     plan = plan_of(columns.take(order), slices_up_to(stops), 16_384)
-    return lambda: encode(columns, plan, NOW, order)
+    return lambda: encode_records(columns, plan, NOW, order)
 
 
 def decoding(columns: RecordColumns) -> Callable[[], object]:
-    (encoded,) = encode(columns, consecutive_slices([ROWS]), NOW)
-    header = stamp_header(
+    (encoded,) = encode_records(columns, consecutive_slices([ROWS]), NOW)
+    header = encode_header(
         [encoded.data], last_offset_delta=ROWS - 1, record_count=ROWS, base_timestamp=NOW, max_timestamp=NOW
     )
     batch = header + bytes(encoded.data)
@@ -151,7 +151,7 @@ def cost_by_total() -> dict[int, list[float]]:
                 repeats = max(1, 100_000 // total)
                 started = time.process_time()
                 for index in range(repeats * total // size):
-                    encode(parts[index % len(parts)], consecutive_slices([size]), NOW)
+                    encode_records(parts[index % len(parts)], consecutive_slices([size]), NOW)
                 times.append((time.process_time() - started) / repeats / total * 1e9)
     return {total: [statistics.median(times) for times in columns] for total, columns in found.items()}
 
@@ -164,12 +164,12 @@ rows_of = columns("real", rows)
 if sys.argv[1] == "headers":
     rows_of = RecordColumns(rows_of.value, rows_of.key, pa.concat_arrays([headers()] * (rows // ROWS)))
 reuse_freed_memory()
-encode(rows_of.slice(0, 10), consecutive_slices([10]), NOW)
+encode_records(rows_of.slice(0, 10), consecutive_slices([10]), NOW)
 pa.default_memory_pool().release_unused()
 open("/proc/self/clear_refs", "w").write("5")
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 size = int(sys.argv[2])
-kept = encode(rows_of, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
+kept = encode_records(rows_of, consecutive_slices([start + size for start in range(0, rows, size)]), NOW)
 (peak,) = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(rows_of.nbytes, peak - before)
 """

@@ -41,9 +41,9 @@ from integration.benchmarks.spark_sink import (
     start_spark,
 )
 from spark_kafka_sink.producer.partitioner import partitions_by_key
+from spark_kafka_sink.records.batch_slicing import BatchSlices
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlices
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
 
 FLOORS = {"records of each Arrow batch": 1, "records of five Arrow batches": 5}
@@ -87,7 +87,7 @@ def send(sink: socket.socket, waiting: Sequence[RecordColumns]) -> None:
     nothing = [0] * PARTITIONS
     slices = BatchSlices(range(PARTITIONS), [0, *stops[:-1]], stops, nothing, [None] * PARTITIONS)
     order = partitions.argsort(kind="stable").astype(np.int32)
-    for encoded in encode(RecordColumns.concat(waiting), slices, 0, order):
+    for encoded in encode_records(RecordColumns.concat(waiting), slices, 0, order):
         crc32c(encoded.data)
         sink.sendall(encoded.data)
 

@@ -17,7 +17,7 @@ import numpy as np
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
-from spark_kafka_sink.records.decoder import check_batches, check_body, decode_body
+from spark_kafka_sink.records.decoder import decode_records, find_keyless_records, parse_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
 DECODED_BYTES_MAX = 64 << 20
@@ -39,7 +39,7 @@ class RecordChecks:
         """Refusal, if the records are not what the header says, or one lacks a key that it must have."""
         try:
             with self._turn:
-                without_key = check_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
+                without_key = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=DECODED_BYTES_MAX)
         except MissingDependencyError as error:
             raise Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
@@ -55,7 +55,7 @@ class RecordChecks:
         header = parse_header(batch)
         try:
             with self._turn:
-                columns = decode_body(header, batch[HEADER_BYTES:], bytes_max=DECODED_BYTES_MAX)
+                columns = decode_records(header, batch[HEADER_BYTES:], max_bytes=DECODED_BYTES_MAX)
         except (DecodeError, MissingDependencyError):
             return None
         times, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
@@ -88,7 +88,7 @@ def parse_header_or_refuse(data: Buffer) -> BatchHeader:
 
 def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     try:
-        return check_batches(data)
+        return parse_batches(data)
     except UnsupportedFormatError as error:
         raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     except DecodeError as error:
@@ -102,11 +102,11 @@ def _check_fields(header: BatchHeader) -> None:
             header.last_offset_delta + 1 != header.record_count,
             f"{header.record_count} records cannot have the last offset delta {header.last_offset_delta}",
         ),
-        (header.control, "control records are the broker's to write"),
+        (header.is_control, "control records are the broker's to write"),
         (header.producer_id < NO_PRODUCER_ID, f"there is no producer id {header.producer_id}"),
         (header.producer_id >= 0 and header.base_sequence < 0, "a producer id without a sequence"),
         (header.producer_id >= 0 and header.producer_epoch < 0, "a producer id without an epoch"),
-        (header.transactional and header.producer_id < 0, "a transactional batch without a producer id"),
+        (header.is_transactional and header.producer_id < 0, "a transactional batch without a producer id"),
         (header.codec > 4, f"codec {header.codec} is not known"),
     ]
     for wrong, reason in faults:

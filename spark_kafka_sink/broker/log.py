@@ -30,9 +30,9 @@ from spark_kafka_sink.records.header import (
     TRANSACTIONAL,
     BatchHeader,
     Buffer,
+    encode_header,
     parse_header,
     patch_header,
-    stamp_header,
 )
 
 # key: version int16 = 0, type int16 (0 abort, 1 commit); value: version int16 = 0, coordinator epoch int32.
@@ -141,7 +141,7 @@ class PartitionLog:
         if self.config.discard:
             return self.next_offset  # nothing was kept that it could end
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
-        header = stamp_header(
+        header = encode_header(
             [record],
             attributes=TRANSACTIONAL | CONTROL,
             last_offset_delta=0,
@@ -191,12 +191,12 @@ class PartitionLog:
         self.next_offset = header.last_offset + 1
         self.batches_appended += 1
         self.bytes_appended += batch.nbytes
-        if header.control:
+        if header.is_control:
             self._end(header, batch)
             return
         self.records_appended += header.record_count
         if header.producer_id >= 0:
-            append_time = header.max_timestamp if header.log_append_time else -1
+            append_time = header.max_timestamp if header.has_log_append_time else -1
             self._producers.setdefault(header.producer_id, ProducerState()).note(header, base_offset, append_time)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:

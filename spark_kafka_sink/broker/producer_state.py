@@ -63,7 +63,7 @@ class ProducerState:
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id}: sequence {expected} comes next, the batch has {header.base_sequence}",
             )
-        if self.transaction_start is not None and not header.transactional:
+        if self.transaction_start is not None and not header.is_transactional:
             raise Refusal(
                 error_codes.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction, the batch is not part of it",
@@ -74,7 +74,7 @@ class ProducerState:
         self.begin_epoch(header.producer_epoch)
         first, last = header.base_sequence, last_sequence(header)
         self.batches.append(RememberedBatch(first, last, base_offset, append_time))
-        if header.transactional and self.transaction_start is None:
+        if header.is_transactional and self.transaction_start is None:
             self.transaction_start = base_offset
 
     def begin_epoch(self, epoch: int) -> None:
@@ -89,8 +89,8 @@ class ProducerState:
         if epoch != self.epoch:
             return 0
         # After a transaction's end with no batch of this epoch, the next one is the first.
-        return sequences.add(self.batches[-1].last_sequence, 1) if self.batches else 0
+        return sequences.increment(self.batches[-1].last_sequence, 1) if self.batches else 0
 
 
 def last_sequence(header: BatchHeader) -> int:
-    return sequences.add(header.base_sequence, header.last_offset_delta)
+    return sequences.increment(header.base_sequence, header.last_offset_delta)

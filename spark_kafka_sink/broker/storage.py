@@ -29,7 +29,7 @@ from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.broker.transactions import Transaction, TransactionState
 from spark_kafka_sink.errors import ConfigurationError, DecodeError
 from spark_kafka_sink.network.system import Buffer
-from spark_kafka_sink.records.decoder import check_batches
+from spark_kafka_sink.records.decoder import parse_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header
 
 _log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def read_batches(path: Path) -> Iterator[memoryview]:
     while len(data) - at >= HEADER_BYTES:
         try:
             size = parse_header(data[at:]).size_bytes
-            check_batches(data[at : at + size])
+            parse_batches(data[at : at + size])
         except DecodeError:
             break
         yield data[at : at + size]

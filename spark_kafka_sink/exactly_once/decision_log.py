@@ -107,10 +107,10 @@ class _Progress:
             batch = stored.decode()
         except DecodeError as error:  # brokers take what is a thousand times as large when it is unpacked
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-            by = header.producer_id if header.transactional else NO_PRODUCER_ID.producer_id
+            by = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
             self.unreadable[by] = Record(header.base_offset, written_by, None), error
             return
-        if header.control:
+        if header.is_control:
             if batch.columns.num_rows:
                 self._end(header.producer_id, aborted=is_abort_marker(batch))
             return
@@ -119,7 +119,7 @@ class _Progress:
             if is_claim and record.value is None:
                 continue
             record = replace(record, is_claim=is_claim)
-            if header.transactional:
+            if header.is_transactional:
                 self.open.setdefault(header.producer_id, []).append((prefix, record))
             else:
                 self.plain[prefix] = record

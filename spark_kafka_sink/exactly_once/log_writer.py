@@ -41,11 +41,11 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.records import sequences
+from spark_kafka_sink.records.batch_slicing import consecutive_slices
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import consecutive_slices
-from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.header import TRANSACTIONAL, stamp_header
+from spark_kafka_sink.records.encoder import encode_records
+from spark_kafka_sink.records.header import TRANSACTIONAL, encode_header
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId, producer_id_and_epoch
 from spark_kafka_sink.requests.produce_versions import produce_versions
@@ -153,7 +153,7 @@ class OpenWrite:
         self._writer = writer
         self._client = writer._client
         self._transaction = transaction
-        self._next_sequence = sequences.add(sequence, len(records))
+        self._next_sequence = sequences.increment(sequence, len(records))
         self._place = place
         batch = _batch(Held(transaction.id_and_epoch, sequence), records, self._client.wall_ms())
         self._request = AppendBatch(self._client.metadata, transaction, place, batch)
@@ -240,9 +240,9 @@ class AppendBatch(Request[ProduceResponse]):
 def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
-    (encoded,) = encode(columns, consecutive_slices([len(records)]), wall_ms)
+    (encoded,) = encode_records(columns, consecutive_slices([len(records)]), wall_ms)
     body = compress(Codec.GZIP, [encoded.data])
-    header = stamp_header(
+    header = encode_header(
         [body],
         attributes=Codec.GZIP | TRANSACTIONAL,
         last_offset_delta=len(records) - 1,

@@ -36,7 +36,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     valid_mask,
 )
 from spark_kafka_sink.formats.pieces import is_text
-from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, zigzag_fields
+from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
 """The pieces of a column. The mask says which rows matter: where a struct is null, the nulls of its fields do not."""
@@ -204,14 +204,14 @@ def _map(column: pa.Array, mask: Mask, values: Writer) -> list[Piece]:
     starts, first, count = list_ranges(column)
     lengths, keys = bytes_of(column.keys.slice(first, count))
     entries = values(column.items.slice(first, count), element_mask(starts, mask))
-    return _block(starts, joined([*zigzag_fields(lengths), keys, *entries], count), mask)
+    return _block(starts, joined([*signed_varint_fields(lengths), keys, *entries], count), mask)
 
 
 def _block(starts: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
     """Count, elements and a 0; of an empty one the 0 alone."""
     counts = np.diff(starts)
     is_filled = counts > 0
-    lead = zigzag_fields(counts)
+    lead = signed_varint_fields(counts)
     return [
         *(lead if is_filled.all() else masked(lead, is_filled)),
         rows_of_elements(elements, starts),

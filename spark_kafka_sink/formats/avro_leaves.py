@@ -16,8 +16,8 @@ from spark_kafka_sink.formats.avro_schema import BYTES_FOR_DIGITS
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_for_error
-from spark_kafka_sink.records.arrays import bytes_array, numbers_of
-from spark_kafka_sink.records.fields import Field, fixed_field, zigzag_fields
+from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
+from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
 
@@ -56,7 +56,7 @@ def _integer(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -
     if wanted is None or unit not in _MICROS or not wanted(kind):
         return None
     per_unit = _MICROS[unit] * (1_000 if types.is_time64(kind) else 1)
-    return lambda column, mask: zigzag_fields(numbers_of(column.view(pa.int64())) // per_unit)
+    return lambda column, mask: signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // per_unit)
 
 
 def _is_instant(kind: pa.DataType) -> bool:
@@ -68,7 +68,7 @@ def _is_local(kind: pa.DataType) -> bool:
 
 
 def _numbers(column: pa.Array, _mask: Mask) -> list[Piece]:
-    return list(zigzag_fields(numbers_of(column)))
+    return list(signed_varint_fields(integers_to_numpy(column)))
 
 
 def _float(schema: Any, _logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
@@ -91,7 +91,7 @@ def _bytes(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -> 
 
 def _prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
     lengths, data = bytes_of(column)
-    return [*zigzag_fields(lengths), data]
+    return [*signed_varint_fields(lengths), data]
 
 
 def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
@@ -113,15 +113,15 @@ def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> W
 def _enum(schema: Any, _logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
     if not is_text(kind):
         return None
-    symbols = bytes_array([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(kind)
+    symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(kind)
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
-        places = numbers_of(pc.index_in(column, symbols), null=-1).astype(np.int64)
+        places = integers_to_numpy(pc.index_in(column, symbols), null=-1).astype(np.int64)
         is_unknown = places < 0 if mask is None else (places < 0) & mask
         if is_unknown.any():
             example = text_for_error(column, int(np.argmax(is_unknown)))
             raise InvalidRecordError(f"column {where}: {example!r} is no symbol of the schema's enum {schema['name']}")
-        return list(zigzag_fields(np.maximum(places, 0)))
+        return list(signed_varint_fields(np.maximum(places, 0)))
 
     return write
 
@@ -151,7 +151,7 @@ def _decimal(schema: Any, kind: pa.DataType) -> Writer | None:
         if size is not None:
             return _big_endian(low, high, np.full(len(column), size))
         widths = _fewest_bytes(low, high)
-        return [*zigzag_fields(widths), *_big_endian(low, high, widths)]
+        return [*signed_varint_fields(widths), *_big_endian(low, high, widths)]
 
     return write
 
@@ -160,7 +160,7 @@ def _halves(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """The lower and the upper 8 bytes of each number; 0 for null."""
     words = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
     if column.null_count:
-        words = words * (numbers_of(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
+        words = words * (integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
     return words[:, 0], np.ascontiguousarray(words[:, 1]).view(np.int64)
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.pieces import as_binary, constant, constant_rows, either
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
-from spark_kafka_sink.records.byte_column import byte_column
-from spark_kafka_sink.records.fields import Field, masked_field
-from spark_kafka_sink.records.joined_rows import JoinedRows
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import read_byte_column
+from spark_kafka_sink.records.fields import Field, mask_field
+from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
@@ -28,13 +28,13 @@ def joined(pieces: Sequence[Piece], rows: int, header: bytes = b"") -> pa.Array:
     """One binary array: `header` and then the pieces of each row."""
     if not rows or not (pieces or header):
         return constant_rows(b"", rows)
-    result = JoinedRows(rows)
+    result = JoinedRowsBuilder(rows)
     result.add_constant(header)
     for piece in pieces:
         if isinstance(piece, Field):
             result.add_fields([piece])
         else:
-            result.add_payloads([byte_column(piece)])
+            result.add_payloads([read_byte_column(piece)])
     return result.array()
 
 
@@ -42,7 +42,7 @@ def masked(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
     """The pieces with nothing in the other rows."""
     if mask is None:
         return list(pieces)
-    return [masked_field(piece, mask) if isinstance(piece, Field) else _masked_array(piece, mask) for piece in pieces]
+    return [mask_field(piece, mask) if isinstance(piece, Field) else _masked_array(piece, mask) for piece in pieces]
 
 
 def _masked_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
@@ -60,7 +60,7 @@ def bytes_of(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     if array.null_count:
         nulls = null_mask(array)
         if lengths[nulls].any():
-            return bytes_of(array.take(number_array(np.arange(len(array)))))
+            return bytes_of(array.take(numbers_to_arrow(np.arange(len(array)))))
         lengths[nulls] = 0
         array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
     return lengths, array
@@ -76,7 +76,7 @@ def lengths_of(array: pa.Array) -> NDArray[np.int64]:
 
 def list_ranges(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
     """Where the elements of each row of a list or map begin, counted from the first one, that one, and their number."""
-    offsets = numbers_of(column.offsets).astype(np.int64)
+    offsets = integers_to_numpy(column.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     return offsets - first, first, last - first
 
@@ -109,5 +109,5 @@ def valid_mask(column: pa.Array) -> Mask:
 
 def bool_values(column: pa.Array) -> NDArray[np.uint8]:
     """1 for true; 0 for false and null."""
-    values: NDArray[np.uint8] = numbers_of(column.cast(pa.uint8()))
+    values: NDArray[np.uint8] = integers_to_numpy(column.cast(pa.uint8()))
     return values

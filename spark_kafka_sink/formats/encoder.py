@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.records.arrays import null_mask, number_array
+from spark_kafka_sink.records.arrays import null_mask, numbers_to_arrow
 from spark_kafka_sink.words import cleaned
 
 _BYTES_MAX = 32 << 20
@@ -84,4 +84,4 @@ class ColumnsEncoder:
         rows = self.format.rows(
             self.names, [field.filter(there) for field in fields], batch.num_rows - parent.null_count, self.header
         )
-        return rows.take(number_array(np.cumsum(~nulls) - 1, nulls))
+        return rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))

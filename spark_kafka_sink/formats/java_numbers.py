@@ -28,7 +28,7 @@ from spark_kafka_sink.formats.pieces import (
     text_of,
     with_nulls_of,
 )
-from spark_kafka_sink.records.arrays import null_mask, numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 
 _TINY = {8: 1e-321, 4: 3e-43}
 """Below, by bytes of the number: where two digits are more than the number has."""
@@ -150,8 +150,8 @@ def _from_plain(text: pa.Array) -> pa.Array:
 
 def _position_of(text: bytes, array: pa.Array) -> NDArray[Any]:
     """Where the text begins in each row, -1 where it is not in it."""
-    return numbers_of(pc.find_substring(array, text))
+    return integers_to_numpy(pc.find_substring(array, text))
 
 
 def _lengths(array: pa.Array) -> NDArray[Any]:
-    return numbers_of(pc.binary_length(array))
+    return integers_to_numpy(pc.binary_length(array))

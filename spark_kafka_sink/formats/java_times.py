@@ -21,20 +21,20 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.formats.pieces import chosen, constant, fixed_rows, join, with_nulls_of
 from spark_kafka_sink.formats.time_zones import utc_offsets
-from spark_kafka_sink.records.arrays import numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY = 86_400
 
 
 def date_text(array: pa.Array) -> pa.Array:
-    days = numbers_of(array.view(pa.int32())).astype(np.int64)
+    days = integers_to_numpy(array.view(pa.int32())).astype(np.int64)
     table = np.empty((len(array), 10), np.uint8)
     return with_nulls_of(_with_year(table, _date_digits(table, days)), array)
 
 
 def timestamp_text(array: pa.Array) -> pa.Array:
-    ticks = numbers_of(array.view(pa.int64()))
+    ticks = integers_to_numpy(array.view(pa.int64()))
     per_second = _PER_SECOND[array.type.unit]
     seconds, fraction = np.divmod(ticks, per_second)
     offset = 0 if array.type.tz is None else utc_offsets(seconds, array.type.tz)
@@ -51,7 +51,7 @@ def timestamp_text(array: pa.Array) -> pa.Array:
 
 
 def time_text(array: pa.Array) -> pa.Array:
-    ticks = numbers_of(array.view(pa.int64()))
+    ticks = integers_to_numpy(array.view(pa.int64()))
     per_second = _PER_SECOND[array.type.unit]
     table = np.empty((len(array), 18), np.uint8)
     _time_digits(table, ticks // per_second)

@@ -39,7 +39,7 @@ from spark_kafka_sink.formats.pieces import (
     text_of,
     with_nulls_of,
 )
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 
 _ESCAPES = {ord('"'): b'\\"', ord("\\"): b"\\\\", 8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESCAPES}
@@ -178,7 +178,7 @@ class _ObjectPieces:
 
 
 def _list(column: pa.Array) -> pa.Array:
-    offsets = numbers_of(column.offsets)
+    offsets = integers_to_numpy(column.offsets)
     values, is_quoted = _text(column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
     if is_quoted:
         values = join(constant(b'"'), values, constant(b'"'))
@@ -186,7 +186,7 @@ def _list(column: pa.Array) -> pa.Array:
 
 
 def _map(column: pa.Array) -> pa.Array:
-    offsets = numbers_of(column.offsets)
+    offsets = integers_to_numpy(column.offsets)
     start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys = _key_text(column.keys.slice(start, count))
     values, is_quoted = _text(column.items.slice(start, count))
@@ -197,7 +197,7 @@ def _map(column: pa.Array) -> pa.Array:
 
 
 def _joined_elements(values: pa.Array, offsets: NDArray[Any], column: pa.Array, begin: bytes, end: bytes) -> pa.Array:
-    lists = pa.ListArray.from_arrays(number_array((offsets - offsets[0]).astype(np.int32)), values)
+    lists = pa.ListArray.from_arrays(numbers_to_arrow((offsets - offsets[0]).astype(np.int32)), values)
     joined = pc.binary_join(lists, constant(b","))
     return with_nulls_of(join(constant(begin), joined, constant(end)), column)
 
@@ -237,7 +237,7 @@ def _escaped_name(name: str) -> bytes:
 def _base64(column: pa.Array) -> pa.Array:
     """Each row is filled up to a multiple of three bytes; then one call encodes all, and the ends are marked."""
     filled = in_place_of_nulls(column, b"")
-    missing = -numbers_of(pc.binary_length(filled)) % 3
+    missing = -integers_to_numpy(pc.binary_length(filled)) % 3
     padded = join(filled, chosen(missing, [b"", b"\0", b"\0\0"])) if missing.any() else filled
     _, offset_buffer, data = padded.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(padded) + 1, 4 * padded.offset)

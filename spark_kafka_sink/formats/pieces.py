@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY, bytes_array, null_mask, number_array
+from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, null_mask, numbers_to_arrow
 
 _BINARY = pa.binary()
 
@@ -26,7 +26,7 @@ _BINARY = pa.binary()
 @lru_cache(maxsize=4096)
 def constant(data: bytes) -> pa.Scalar:
     """A piece that is the same in every row."""
-    return bytes_array([data])[0]
+    return bytes_to_arrow([data])[0]
 
 
 def as_binary(array: pa.Array) -> pa.Array:
@@ -60,12 +60,12 @@ def text_of(array: pa.Array) -> pa.Array:
 
 def join(*pieces: Any) -> pa.Array:
     """The pieces of each row one after the other. A row is null where one of its pieces is."""
-    return pc.binary_join_element_wise(*pieces, EMPTY)
+    return pc.binary_join_element_wise(*pieces, EMPTY_BYTES)
 
 
 def join_present(*pieces: Any) -> pa.Array:
     """The pieces of each row one after the other, without those that are null."""
-    return pc.binary_join_element_wise(*pieces, EMPTY, null_handling="replace", null_replacement="")
+    return pc.binary_join_element_wise(*pieces, EMPTY_BYTES, null_handling="replace", null_replacement="")
 
 
 def constant_rows(data: bytes, rows: int) -> pa.Array:
@@ -75,7 +75,7 @@ def constant_rows(data: bytes, rows: int) -> pa.Array:
 
 def chosen(which: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
     """For each row the text with this number."""
-    return bytes_array(texts).take(number_array(which.astype(np.int64, copy=False)))
+    return bytes_to_arrow(texts).take(numbers_to_arrow(which.astype(np.int64, copy=False)))
 
 
 def either(mask: NDArray[np.bool_], yes: Any, no: Any) -> pa.Array:
@@ -117,12 +117,12 @@ def merged(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], rows: int) -> p
     for places, _ in groups:
         source[places] = np.arange(end, end + len(places))
         end += len(places)
-    return pa.concat_arrays([array for _, array in groups]).take(number_array(source))
+    return pa.concat_arrays([array for _, array in groups]).take(numbers_to_arrow(source))
 
 
 def take(array: pa.Array, places: NDArray[np.int64]) -> pa.Array:
     """The rows at these places."""
-    return array.take(number_array(places))
+    return array.take(numbers_to_arrow(places))
 
 
 def _validity(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:

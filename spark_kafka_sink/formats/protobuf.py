@@ -36,8 +36,8 @@ from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
 from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_for_error, text_of
 from spark_kafka_sink.formats.protobuf_plan import FieldPlan
-from spark_kafka_sink.records.arrays import bytes_array, number_array, numbers_of
-from spark_kafka_sink.records.fields import constant_field, fixed_field, varint_fields, zigzag_fields
+from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy, numbers_to_arrow
+from spark_kafka_sink.records.fields import constant_field, fixed_field, signed_varint_fields, unsigned_varint_fields
 
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _WIRE_TYPES = {
@@ -75,7 +75,7 @@ def _message(
 def _check_oneofs(fields: Sequence[FieldPlan], columns: dict[str, pa.Array], mask: Mask, where: str) -> None:
     for oneof in {field.oneof for field in fields if field.oneof}:
         members = [columns[field.name] for field in fields if field.oneof == oneof]
-        count: Any = sum(numbers_of(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members)
+        count: Any = sum(integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members)
         if (count > 1 if mask is None else (count > 1) & mask).any():
             raise InvalidRecordError(f"columns of the oneof {where}{oneof}: more than one of them is set in a row")
 
@@ -117,7 +117,7 @@ def _differs_from_default(column: pa.Array) -> NDArray[np.bool_]:
     elif types.is_boolean(kind):
         found = bool_values(column) != 0
     elif types.is_integer(kind):
-        found = numbers_of(column) != 0
+        found = integers_to_numpy(column) != 0
     elif is_text(kind) or is_bytes(kind):
         found = bytes_of(column)[0] > 0
     else:
@@ -134,28 +134,28 @@ def _value(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[P
     if field.kind == "timestamp":
         return _with_length(joined(_timestamp(column), len(column)))
     if field.kind == "enum" and not pa.types.is_integer(column.type):
-        return list(varint_fields(_enum_numbers(field, column, mask, where).view(np.uint64)))
+        return list(unsigned_varint_fields(_enum_numbers(field, column, mask, where).view(np.uint64)))
     if field.kind in _UNSIGNED_BITS:
-        _check_unsigned(_UNSIGNED_BITS[field.kind], numbers_of(column), mask, where)
+        _check_unsigned(_UNSIGNED_BITS[field.kind], integers_to_numpy(column), mask, where)
     return _SCALARS[field.kind](column)
 
 
 def _with_length(messages: pa.Array) -> list[Piece]:
-    return [*varint_fields(lengths_of(messages).view(np.uint64)), messages]
+    return [*unsigned_varint_fields(lengths_of(messages).view(np.uint64)), messages]
 
 
 def _timestamp(column: pa.Array) -> list[Piece]:
     """google.protobuf.Timestamp: seconds since 1970 in field 1, nanoseconds from there on in field 2."""
     per_second = _PER_SECOND[column.type.unit]
-    seconds, fraction = np.divmod(numbers_of(column.view(pa.int64())), per_second)
+    seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), per_second)
     parts = (FieldPlan("seconds", 1, "int64", has_presence=False), FieldPlan("nanos", 2, "int32", has_presence=False))
-    numbers = [number_array(seconds), number_array(fraction * (1_000_000_000 // per_second))]
+    numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // per_second))]
     return _message(parts, ("seconds", "nanos"), numbers, None, "")
 
 
 def _enum_numbers(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> NDArray[np.int64]:
-    names = bytes_array([name.encode() for name, _ in field.symbols]).view(pa.string())
-    places = numbers_of(pc.index_in(column.cast(pa.string()), names), null=-1)
+    names = bytes_to_arrow([name.encode() for name, _ in field.symbols]).view(pa.string())
+    places = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
     is_unknown = places < 0 if mask is None else (places < 0) & mask
     if is_unknown.any():
         example = text_for_error(column, int(np.argmax(is_unknown)))
@@ -205,15 +205,15 @@ def _refuse_null_elements(values: pa.Array, mask: Mask, where: str) -> None:
 
 def _signed_codes(column: pa.Array) -> list[Piece]:
     """A negative number is a varint of 64 bits, also where the type has 32."""
-    return list(varint_fields(numbers_of(column).astype(np.int64).view(np.uint64)))
+    return list(unsigned_varint_fields(integers_to_numpy(column).astype(np.int64).view(np.uint64)))
 
 
 def _zigzag(column: pa.Array) -> list[Piece]:
-    return list(zigzag_fields(numbers_of(column)))
+    return list(signed_varint_fields(integers_to_numpy(column)))
 
 
 def _fixed(kind: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(numbers_of(column).astype(kind))]
+    return lambda column: [fixed_field(integers_to_numpy(column).astype(kind))]
 
 
 def _floating(kind: Any) -> Callable[[pa.Array], list[Piece]]:
@@ -232,7 +232,7 @@ def _bytes(column: pa.Array) -> list[Piece]:
     elif types.is_time64(kind):
         column = time_text(column)
     lengths, data = bytes_of(column)
-    return [*varint_fields(lengths.view(np.uint64)), data]
+    return [*unsigned_varint_fields(lengths.view(np.uint64)), data]
 
 
 _SCALARS: dict[str, Callable[[pa.Array], list[Piece]]] = {

@@ -19,7 +19,7 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from spark_kafka_sink.records.compression import Codec, require
+from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
 _IN_FLIGHT_MAX_WITH_IDEMPOTENCE = 5
@@ -153,7 +153,7 @@ def _check_codec(reading: Reading) -> None:
     if "compression_type" in reading.wrong:
         return
     try:
-        require(Codec[reading.values["compression_type"].upper()])
+        require_codec(Codec[reading.values["compression_type"].upper()])
     except MissingDependencyError as error:
         reading.faults += error.option_faults
 

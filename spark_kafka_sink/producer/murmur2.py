@@ -64,7 +64,7 @@ def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
     """The hash of each key; null is taken for empty."""
     if not keys.rows:
         return np.empty(0, np.uint32)
-    length = keys.fixed_length()
+    length = keys.uniform_length()
     if length is not None and (keys.rows > _FEW_KEYS // 4 or length < 4 * _LONG_WORDS):
         hashes = _of_one_length(keys, max(0, length))
     elif keys.rows == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _GATHERED_BYTES_MAX:
@@ -101,7 +101,7 @@ def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
         hashes ^= word
     else:
         for index in range(tail):
-            word[:] = keys.matrix(rows, length)[:, index]
+            word[:] = keys.to_matrix(rows, length)[:, index]
             word <<= _number(8 * index)
             hashes ^= word
     hashes *= _M

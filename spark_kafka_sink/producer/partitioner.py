@@ -29,9 +29,9 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partitions_of_keys
-from spark_kafka_sink.records.arrays import null_mask, numbers_of
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
+from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.words import placed
 
@@ -171,8 +171,8 @@ def named_partitions(explicit: int | ArrowColumn | None, row_count: int) -> NDAr
         return None
     if not pa.types.is_integer(explicit.type):
         raise SchemaError(f"column partition must be of integers, not {explicit.type}")
-    column = one_array(explicit)
-    named = numbers_of(column)
+    column = combine_chunks(explicit)
+    named = integers_to_numpy(column)
     partitions = named.astype(np.int32)
     if np.minimum.reduce(named, initial=0) < 0 or np.maximum.reduce(named, initial=0) > PARTITION_MAX:
         partitions[(named < 0) | (named > PARTITION_MAX)] = INVALID_PARTITION
@@ -198,7 +198,7 @@ def partitions_by_key(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], 
     partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):
-        keys = byte_column(one_array(key.slice(start, _CHUNK_ROWS)))
+        keys = read_byte_column(combine_chunks(key.slice(start, _CHUNK_ROWS)))
         part = partitions[start : start + keys.rows]
         if keys.nulls is None:
             part[:] = partitions_of_keys(keys, count)

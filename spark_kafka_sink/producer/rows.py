@@ -17,10 +17,10 @@ from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, Reco
 from spark_kafka_sink.producer.calls import Call, FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
-from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
+from spark_kafka_sink.records.arrays import integers_to_numpy
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
+from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
 from spark_kafka_sink.words import placed
 
 _NAMED_MAX = 5
@@ -37,7 +37,7 @@ class Rows:
     columns: RecordColumns
     """Deleted when the rows are grouped, so that encoded records can take their place in memory."""
     sizes: NDArray[np.int64]
-    """Of each row what it is encoded to at most (records/sizes.py)."""
+    """Of each row what it is encoded to at most (records/record_sizes.py)."""
     named: NDArray[np.int32] | None
     """The partition that each row names (partitioner.named_partitions), until all rows are assigned to theirs."""
     partitions: NDArray[np.int32] = field(init=False, repr=False)
@@ -103,7 +103,7 @@ def rows_of_columns(call: Call, columns: RecordColumns, partition: int | ArrowCo
 def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
     """Every bad row once, with the first of its faults."""
     limit = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
-    invalid = invalid_rows(rows.columns)
+    invalid = find_invalid_rows(rows.columns)
     if not invalid and np.maximum.reduce(rows.sizes) <= limit:
         return []
     found: list[FailedRows] = []
@@ -132,7 +132,9 @@ def without_their_partition(
     missing = rows.row_indices[~np.isin(rows.named, known)]
     if not len(missing):
         return []
-    numbers = [asked] if isinstance(asked, int) else np.unique(numbers_of(one_array(asked))[missing]).tolist()
+    numbers = (
+        [asked] if isinstance(asked, int) else np.unique(integers_to_numpy(combine_chunks(asked))[missing]).tolist()
+    )
     words = _either([str(number) for number in numbers])
     return [FailedRows(missing, no_such_partition(topic, words, len(info.partitions)), topic)]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import byte_sizes
 from spark_kafka_sink.words import cleaned
 
@@ -112,7 +112,7 @@ def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
         entries = _map_entries(column)
         keys, items = entries.flatten().flatten()
         # A null offset marks a null map.
-        offsets = number_array(numbers_of(_offsets(entries)), np.append(null_mask(column), False))
+        offsets = numbers_to_arrow(integers_to_numpy(_offsets(entries)), np.append(null_mask(column), False))
         return pa.MapArray.from_arrays(offsets, _convert(keys, kind.key_type), _convert(items, kind.item_type), kind)
     if types.is_list(kind) and (
         types.is_list(source) or types.is_large_list(source) or types.is_fixed_size_list(source)
@@ -121,8 +121,8 @@ def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
         elements = _convert(column.flatten(), kind.value_type)
         return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=_nulls(column))
     if types.is_timestamp(source) and source.unit == "ns" and types.is_timestamp(kind):
-        ns = numbers_of(column.view(pa.int64()))
-        return number_array(ns // 1_000, null_mask(column)).view(kind)
+        ns = integers_to_numpy(column.view(pa.int64()))
+        return numbers_to_arrow(ns // 1_000, null_mask(column)).view(kind)
     if types.is_date64(source) and types.is_date32(kind):
         return _to_days(column)
     return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
@@ -130,11 +130,11 @@ def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _to_days(column: pa.Array) -> pa.Array:
     """Convert milliseconds to days. Arrow's own cast wraps around silently."""
-    days, nulls = numbers_of(column.view(pa.int64())) // _DAY_MS, null_mask(column)
+    days, nulls = integers_to_numpy(column.view(pa.int64())) // _DAY_MS, null_mask(column)
     is_outside = (days < -_MAX_DAY - 1) | (days > _MAX_DAY)
     if is_outside.any():
         raise pa.ArrowInvalid(f"{column.view(pa.int64())[int(is_outside.argmax())]} ms is no date")
-    return number_array(days.astype(np.int32), nulls).view(pa.date32())
+    return numbers_to_arrow(days.astype(np.int32), nulls).view(pa.date32())
 
 
 def _nulls(column: pa.Array) -> pa.Array | None:
@@ -148,8 +148,8 @@ def _map_entries(column: pa.Array) -> pa.Array:
 
 def _offsets(lists: pa.Array) -> pa.Array:
     """Offsets into the flattened elements of lists, in which null lists have none."""
-    lengths = numbers_of(pc.list_value_length(lists))
-    return number_array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
+    lengths = integers_to_numpy(pc.list_value_length(lists))
+    return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
 
 
 def decoded_nbytes(column: pa.Array) -> int:
@@ -171,7 +171,7 @@ def _decoded_sizes(column: pa.Array) -> NDArray[np.int64]:
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
         word_sizes = np.append(_decoded_sizes(column.dictionary), 0)  # the last one is of null
-        indices = numbers_of(column.indices)
+        indices = integers_to_numpy(column.indices)
         # An index outside of the dictionary is an error of convert_column().
         is_word = (indices >= 0) & (indices < len(column.dictionary)) & ~null_mask(column)
         return word_sizes[np.where(is_word, indices.astype(np.int64), -1)]  # unsigned indices have no -1
@@ -181,7 +181,7 @@ def _decoded_sizes(column: pa.Array) -> NDArray[np.int64]:
         return _decoded_sizes(_map_entries(column))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         ends = np.append(0, np.cumsum(_decoded_sizes(column.flatten())))
-        sizes: NDArray[np.int64] = np.diff(ends[numbers_of(_offsets(column))])
+        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_offsets(column))])
         return sizes
     if len(column) and (types.is_string_view(kind) or types.is_binary_view(kind)):
         # A view is 16 bytes, of which the first four are the length (Arrow's columnar format).

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol.messages.fetch import AbortedTransaction
-from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, batches_in, decode_body
+from spark_kafka_sink.records.decoder import HEADERS_TYPE, DecodedBatch, decode_records, iterate_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader
 
 ROWS_SCHEMA = pa.schema(
@@ -60,7 +60,9 @@ class StoredBatch(NamedTuple):
     data: memoryview
 
     def decode(self) -> DecodedBatch:
-        return DecodedBatch(self.header, decode_body(self.header, self.data[HEADER_BYTES:], bytes_max=MAX_BATCH_BYTES))
+        return DecodedBatch(
+            self.header, decode_records(self.header, self.data[HEADER_BYTES:], max_bytes=MAX_BATCH_BYTES)
+        )
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,10 @@ def visible_rows(
         next_offset = max(next_offset, header.last_offset + 1)
         while aborted_from and aborted_from[0][0] <= header.last_offset:
             hidden.add(heapq.heappop(aborted_from)[1])
-        if header.control:
+        if header.is_control:
             if is_abort_marker(batch):
                 hidden.discard(header.producer_id)
-        elif not (header.transactional and header.producer_id in hidden):
+        elif not (header.is_transactional and header.producer_id in hidden):
             tables.append(_rows(batch, topic, partition, start, stop))
             size += tables[-1].nbytes
         del batch  # Free its memory before the next batch is decoded.
@@ -112,7 +114,7 @@ def visible_rows(
 
 def stored_batches(records: memoryview | bytes | None) -> Iterator[StoredBatch]:
     """Yield all batches, including control batches and batches of open or aborted transactions."""
-    return starmap(StoredBatch, batches_in(records if records is not None else b""))
+    return starmap(StoredBatch, iterate_batches(records if records is not None else b""))
 
 
 def is_abort_marker(batch: DecodedBatch) -> bool:
@@ -150,7 +152,7 @@ def _rows(batch: DecodedBatch, topic: str, partition: int, start: int, stop: int
             pa.repeat(pa.scalar(partition, pa.int32()), count),
             columns.column("offset"),
             _times(columns.column("timestamp")),
-            pa.repeat(pa.scalar(int(header.log_append_time), pa.int32()), count),
+            pa.repeat(pa.scalar(int(header.has_log_append_time), pa.int32()), count),
             pc.if_else(has_no_headers, pa.scalar(None, HEADERS_TYPE), headers),
         ],
         schema=ROWS_SCHEMA,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-OFFSETS_MAX = (1 << 31) - 1
+MAX_OFFSET = (1 << 31) - 1
 _INTEGERS = {
     kind: np.dtype(str(kind))
     for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -23,7 +23,7 @@ _INTEGERS = {
 """What `to_pandas_dtype` says, which imported pandas in pyarrow 18."""
 
 
-def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:
+def integers_to_numpy(array: pa.Array, null: int = 0) -> NDArray[Any]:
     """The integers of a column, with `null` in the place of nulls. Without nulls nothing is copied."""
     kind = _INTEGERS[array.type]
     data = array.buffers()[1]
@@ -33,7 +33,7 @@ def numbers_of(array: pa.Array, null: int = 0) -> NDArray[Any]:
     return np.where(null_mask(array), kind.type(null), numbers) if array.null_count else numbers
 
 
-def number_array(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
+def numbers_to_arrow(numbers: NDArray[Any], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
     """An Arrow array of these numbers, null where `nulls` says so."""
     validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
     data = pa.py_buffer(np.ascontiguousarray(numbers))
@@ -51,7 +51,7 @@ def null_mask(array: pa.Array) -> NDArray[np.bool_]:
     return nulls
 
 
-def bytes_array(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
+def bytes_to_arrow(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> pa.Array:
     """A binary array (or of another type with 32-bit offsets) of Python's bytes."""
     nulls = None
     if None in values:
@@ -59,7 +59,7 @@ def bytes_array(values: Sequence[bytes | None], kind: pa.DataType | None = None)
         values = [value or b"" for value in values]
     offsets = np.fromiter(accumulate(map(len, values), initial=0), np.int64, len(values) + 1)  # type: ignore[arg-type]
     data = pa.py_buffer(b"".join(values))  # type: ignore[arg-type]
-    wide = offsets[-1] > OFFSETS_MAX
+    wide = offsets[-1] > MAX_OFFSET
     if wide and kind is not None:
         raise OverflowError(f"{offsets[-1]} bytes in {len(values)} values of type {kind}")
     validity = None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
@@ -68,5 +68,5 @@ def bytes_array(values: Sequence[bytes | None], kind: pa.DataType | None = None)
     return pa.Array.from_buffers(kind, len(values), [validity, at, data])
 
 
-EMPTY = bytes_array([b""])[0]
+EMPTY_BYTES = bytes_to_arrow([b""])[0]
 """No bytes: the separator of a join, and what stands in the place of a null."""

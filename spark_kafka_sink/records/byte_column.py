@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import EMPTY, OFFSETS_MAX, null_mask
+from spark_kafka_sink.records.arrays import EMPTY_BYTES, MAX_OFFSET, null_mask
 
 _BINARY = pa.binary()
 _NULL = pa.null().id
@@ -45,7 +45,7 @@ class ByteColumn:
             lengths[self.nulls] = -1
         return lengths
 
-    def fixed_length(self) -> int | None:
+    def uniform_length(self) -> int | None:
         """The length that all rows have (-1: all are null), or None."""
         if self.nulls is not None:
             return -1 if self.nulls.all() else None
@@ -63,14 +63,14 @@ class ByteColumn:
             _BINARY, self.rows, [None, pa.py_buffer(self.offsets), self.data], null_count=0
         )
 
-    def matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
+    def to_matrix(self, rows: int, width: int) -> NDArray[np.uint8]:
         """All bytes as a table, for a column that has `width` bytes for each of `rows` rows."""
         if width == 0:
             return np.empty((rows, 0), np.uint8)
         return np.frombuffer(self.data, np.uint8, rows * width, int(self.offsets[0])).reshape(rows, width)
 
 
-def byte_column(array: pa.Array) -> ByteColumn:
+def read_byte_column(array: pa.Array) -> ByteColumn:
     """Read a binary or string column (32- or 64-bit offsets). The rows must have less than 2 GiB together."""
     if array.type.id == _NULL:
         array = array.cast(_BINARY)
@@ -79,7 +79,7 @@ def byte_column(array: pa.Array) -> ByteColumn:
     if nulls is not None and np.logical_or.reduce(np.logical_and(offsets[1:] - offsets[:-1], nulls)):
         # Arrow allows bytes under a null; they are none of the record's.
         kind = pa.large_binary() if offsets.itemsize == 8 else _BINARY
-        offsets, data = _stored(array.cast(kind).fill_null(EMPTY.cast(kind)))
+        offsets, data = _stored(array.cast(kind).fill_null(EMPTY_BYTES.cast(kind)))
     if data is None:
         data = pa.py_buffer(b"")
     if offsets.itemsize == 8:
@@ -118,6 +118,6 @@ def _stored(array: pa.Array) -> tuple[NDArray[Any], pa.Buffer | None]:
 def _narrow(offsets: NDArray[np.int64], data: pa.Buffer) -> tuple[NDArray[np.int32], pa.Buffer]:
     """Offsets of 64 bits as ones of 32 bits that begin at 0, and the bytes that they show."""
     base, end = int(offsets[0]), int(offsets[-1])
-    if end - base > OFFSETS_MAX:
+    if end - base > MAX_OFFSET:
         raise OverflowError(f"{end - base} bytes in {len(offsets) - 1} rows: cut the chunk first")
     return (offsets - base).astype(np.int32), data.slice(base, end - base)

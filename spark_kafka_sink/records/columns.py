@@ -17,20 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import byte_sizes, data_nbytes
 
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 NO_TIMESTAMP = -1
 """The protocol's own way to say that a record has no timestamp."""
-BEFORE_EPOCH = -2
+BEFORE_EPOCH_TIMESTAMP = -2
 """What the last millisecond before 1970 is read as: it must not be taken for no timestamp. The check of rows names all
 times before 1970, and no broker takes them."""
-BEYOND_LONG = 1 - (1 << 63)
+OVERFLOW_TIMESTAMP = 1 - (1 << 63)
 """What a time is read as that is too far in the future for a count of milliseconds in 64 bits."""
 
-ROWS_AT_A_TIME = 10_000
+MAX_CHUNK_ROWS = 10_000
 """Larger chunks fall out of the processor's cache and cost more per record."""
 _TAKE_BYTES_MAX = 1 << 30
 """What 32-bit offsets might not hold once rows are joined, or taken more than once."""
@@ -117,9 +117,9 @@ class RecordColumns:
     @property
     def payload_nbytes(self) -> int:
         """The bytes of keys, values and headers alone: `nbytes` without Arrow's offsets and the timestamps."""
-        headers = [] if self.headers is None else pieces_of(self.headers)
+        headers = [] if self.headers is None else list_chunks(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
-        arrays = [piece for column in columns for piece in pieces_of(column)]
+        arrays = [piece for column in columns for piece in list_chunks(column)]
         arrays += [field for piece in headers for field in _header_fields(piece)]
         return sum(data_nbytes(array) for array in arrays)
 
@@ -133,8 +133,8 @@ class RecordColumns:
 
     def take(self, indices: Any) -> RecordColumns:
         """The rows at these positions, in this order (copied)."""
-        positions = numbers_of(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
-        return self._checked(*[None if c is None else _take(one_array(c), positions) for _, c in self._named()])
+        positions = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
+        return self._checked(*[None if c is None else _take(combine_chunks(c), positions) for _, c in self._named()])
 
     def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
         """Runs of at most `rows_max` rows, whose columns are plain arrays. Only small chunks of the input are joined.
@@ -160,7 +160,7 @@ class RecordColumns:
 
     def contiguous(self) -> RecordColumns:
         """The rows with each column as one plain array. Only columns in several pieces are copied."""
-        return self._checked(*[None if c is None else one_array(c) for _, c in self._named()])
+        return self._checked(*[None if c is None else combine_chunks(c) for _, c in self._named()])
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
@@ -188,12 +188,12 @@ def _header_fields(headers: pa.Array) -> Sequence[pa.Array]:
     return fields
 
 
-def pieces_of(column: ArrowColumn) -> Sequence[pa.Array]:
+def list_chunks(column: ArrowColumn) -> Sequence[pa.Array]:
     """The plain arrays that a column is made of."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 
-def one_array(column: ArrowColumn) -> pa.Array:
+def combine_chunks(column: ArrowColumn) -> pa.Array:
     """One plain array; the pieces of a chunked one are joined, in 64-bit offsets if 32 bits would not do."""
     if isinstance(column, pa.Array):
         return column
@@ -205,7 +205,7 @@ def one_array(column: ArrowColumn) -> pa.Array:
 
 
 def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
-    return pc.take(_roomy(array), number_array(positions), boundscheck=False)
+    return pc.take(_roomy(array), numbers_to_arrow(positions), boundscheck=False)
 
 
 def _roomy(column: ArrowColumn) -> ArrowColumn:
@@ -249,7 +249,7 @@ def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
 
 def _decoded(column: ArrowColumn) -> ArrowColumn:
     """The rows of a dictionary, with 64-bit offsets if 32 bits might not be enough: each may be the longest word."""
-    kind, pieces = column.type.value_type, pieces_of(column)
+    kind, pieces = column.type.value_type, list_chunks(column)
     if not _is_narrow(kind) or any(_longest(piece.dictionary) * len(piece) >= _TAKE_BYTES_MAX for piece in pieces):
         kind = pa.large_binary()
     taken = [pc.take(piece.dictionary.cast(kind), piece.indices) for piece in pieces]
@@ -291,9 +291,9 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
             raise SchemaError(f"column timestamp has numbers that no bigint can hold: {error}") from error
     if not pa.types.is_timestamp(kind):
         raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
-    array = one_array(column)
-    ticks = numbers_of(array.view(pa.int64()))
-    return number_array(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None)
+    array = combine_chunks(column)
+    ticks = integers_to_numpy(array.view(pa.int64()))
+    return numbers_to_arrow(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None)
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
@@ -303,8 +303,8 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
     """
     if not pa.types.is_integer(timestamp.type):
         return None
-    for piece in pieces_of(timestamp):
-        numbers = numbers_of(piece)
+    for piece in list_chunks(timestamp):
+        numbers = integers_to_numpy(piece)
         if piece.null_count:
             numbers = numbers[~null_mask(piece)]
         if not len(numbers):
@@ -319,10 +319,10 @@ def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) ->
     if per_second < 1_000:
         seconds_max = np.iinfo(np.int64).max // 1_000
         ms = np.clip(ticks, -seconds_max, seconds_max) * 1_000
-        ms = np.where(ticks > seconds_max, BEYOND_LONG, ms)
+        ms = np.where(ticks > seconds_max, OVERFLOW_TIMESTAMP, ms)
     else:
-        ms = np.maximum(ticks // (per_second // 1_000), BEYOND_LONG + 1)
-    return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH, ms)
+        ms = np.maximum(ticks // (per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
+    return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, ms)
 
 
 def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:

@@ -5,7 +5,7 @@
     lz4     LZ4 frames with independent blocks and no dictionary; other readers take nothing else
     zstd    one frame
 
-Compression is of a whole batch, at the moment it is closed. What is decompressed comes from a peer: `bytes_max` holds
+Compression is of a whole batch, at the moment it is closed. What is decompressed comes from a peer: `max_bytes` holds
 whatever a header promises, so that a few bytes cannot become gigabytes.
 
 gzip is in Python, snappy and zstd are in pyarrow. The package lz4 is loaded when it is used, so that the others work
@@ -39,7 +39,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-LEVELS: dict[Codec, tuple[int, int, int]] = {
+COMPRESSION_LEVELS: dict[Codec, tuple[int, int, int]] = {
     Codec.GZIP: (1, 9, -1),
     Codec.LZ4: (1, 17, 9),
     Codec.ZSTD: (-131072, 22, 3),
@@ -58,7 +58,7 @@ _STEP_BYTES = 1 << 20
 _LZ4_FAST = 0
 
 
-def require(codec: Codec) -> None:
+def require_codec(codec: Codec) -> None:
     """Raise MissingDependencyError if this Python cannot compress with the codec."""
     if codec is Codec.LZ4:
         _lz4_frame()
@@ -78,7 +78,7 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
     """The segments one after the other, compressed. `level` None is the codec's default."""
     if codec is Codec.NONE:
         return _joined(segments)
-    chosen = LEVELS[codec][2] if level is None and codec in LEVELS else level
+    chosen = COMPRESSION_LEVELS[codec][2] if level is None and codec in COMPRESSION_LEVELS else level
     if codec is Codec.GZIP:
         stream = zlib.compressobj(-1 if chosen is None else chosen, zlib.DEFLATED, 31)
         return b"".join([*(stream.compress(segment) for segment in segments), stream.flush()])
@@ -90,8 +90,8 @@ def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None)
     return _zstd(3 if chosen is None else chosen).compress(_joined(segments), asbytes=True)  # type: ignore[no-any-return]
 
 
-def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
-    """The bytes before compression: at most `bytes_max`, else DecodeError, as for anything that is not well-formed.
+def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
+    """The bytes before compression: at most `max_bytes`, else DecodeError, as for anything that is not well-formed.
 
     What a codec gives is a bytearray of the caller's own; bytes that were not compressed come back as they are.
     """
@@ -102,7 +102,7 @@ def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
     except KeyError:
         raise UnsupportedFormatError(f"compression codec {codec} is not known") from None
     try:
-        return known(data, bytes_max)  # type: ignore[no-any-return]
+        return known(data, max_bytes)  # type: ignore[no-any-return]
     except MissingDependencyError:
         raise
     except (zlib.error, OSError, ValueError, RuntimeError, EOFError) as error:
@@ -187,13 +187,13 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_gzip(data: Buffer, bytes_max: int) -> bytearray:
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
     out = bytearray()
     rest: Buffer = data
     for _ in range(_GZIP_MEMBERS_MAX):
         stream = zlib.decompressobj(31)
         while part := stream.decompress(rest, _STEP_BYTES):
-            _add(out, part, bytes_max)
+            _add(out, part, max_bytes)
             rest = stream.unconsumed_tail
         if not stream.eof:
             raise DecodeError("gzip: the stream ends in the middle")
@@ -203,11 +203,11 @@ def _decompress_gzip(data: Buffer, bytes_max: int) -> bytearray:
     raise DecodeError(f"gzip: more than {_GZIP_MEMBERS_MAX} members in one batch")
 
 
-def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
+def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     view = memoryview(data)
     out = bytearray()
     if view[:8] != _XERIAL_MAGIC:
-        _add(out, _snappy_block(view, bytes_max, bytes_max), bytes_max)
+        _add(out, _snappy_block(view, max_bytes, max_bytes), max_bytes)
         return out
     if len(view) < len(_XERIAL_HEADER):
         raise DecodeError("snappy: the header of the framing is cut off")
@@ -216,12 +216,12 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytearray:
         end = at + 4 + int.from_bytes(view[at : at + 4], "big")
         if end > len(view) or at + 4 >= end:
             raise DecodeError("snappy: a block ends outside the batch")
-        _add(out, _snappy_block(view[at + 4 : end], bytes_max - len(out), bytes_max), bytes_max)
+        _add(out, _snappy_block(view[at + 4 : end], max_bytes - len(out), max_bytes), max_bytes)
         at = end
     return out
 
 
-def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
+def _snappy_block(block: memoryview, room: int, max_bytes: int) -> Buffer:
     """A raw block begins with its size before compression, a varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
@@ -231,13 +231,13 @@ def _snappy_block(block: memoryview, room: int, bytes_max: int) -> Buffer:
     else:
         raise DecodeError("snappy: the size of a block has no end")
     if size > room:
-        raise _too_large(bytes_max)
+        raise _too_large(max_bytes)
     if size > _SNAPPY_RATIO_MAX * len(block):
         raise DecodeError("snappy: a block promises more than its bytes can hold")
     return memoryview(_snappy().decompress(block, decompressed_size=size))
 
 
-def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
+def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
     stream = _lz4_frame().LZ4FrameDecompressor()
     out = bytearray()
     fed: Buffer = data
@@ -246,13 +246,13 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytearray:
         fed = b""
         if not part and stream.needs_input and not stream.eof:
             raise DecodeError("lz4: the frame ends in the middle")
-        _add(out, part, bytes_max)
+        _add(out, part, max_bytes)
     if stream.unused_data:
         raise DecodeError("lz4: bytes follow the frame")
     return out
 
 
-def _decompress_zstd(data: Buffer, bytes_max: int) -> bytearray:
+def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
     """Decompress into a buffer of ours: `stream.read` leaks its buffer when the frame is corrupt (pyarrow 26).
 
     `pa.Codec.decompress` needs the exact size of the result, and frames written as a stream, as Java writes them, do
@@ -262,19 +262,19 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytearray:
     step = memoryview(bytearray(_STEP_BYTES))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
         while size := stream.readinto(step):
-            _add(out, step[:size], bytes_max)
+            _add(out, step[:size], max_bytes)
     return out
 
 
-def _add(out: bytearray, part: Buffer, bytes_max: int) -> None:
+def _add(out: bytearray, part: Buffer, max_bytes: int) -> None:
     """The parts grow together in place: joined at the end they would be in memory twice."""
-    if len(out) + len(part) > bytes_max:
-        raise _too_large(bytes_max)
+    if len(out) + len(part) > max_bytes:
+        raise _too_large(max_bytes)
     out += part
 
 
-def _too_large(bytes_max: int) -> DecodeError:
-    return DecodeError(f"more than {bytes_max} bytes come out of the decompressed batch")
+def _too_large(max_bytes: int) -> DecodeError:
+    return DecodeError(f"more than {max_bytes} bytes come out of the decompressed batch")
 
 
 _DECOMPRESSORS: dict[int, Any] = {

@@ -6,7 +6,7 @@ at once, by gathering bytes at the positions reached so far. Keys and values are
 offsets are `start, end` of each value in turn has a value at every even place, and `take` copies those.
 
 The bytes come from a peer. Every length is held against the bytes that are there before it is used, and what is not
-exactly a batch ends in DecodeError. What decoding takes is bounded by `bytes_max`: the bytes after decompression, and
+exactly a batch ends in DecodeError. What decoding takes is bounded by `max_bytes`: the bytes after decompression, and
 what is noted of each record and header meanwhile.
 """
 
@@ -21,19 +21,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.records.arrays import bytes_array, number_array
+from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow
 from spark_kafka_sink.records.compression import Codec, decompress
-from spark_kafka_sink.records.header import CRC_END, HEADER_BYTES, BatchHeader, crc32c, parse_header
+from spark_kafka_sink.records.header import ATTRIBUTES_OFFSET, HEADER_BYTES, BatchHeader, crc32c, parse_header
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Positions: TypeAlias = "NDArray[np.int64]"
 
-BYTES_MAX = 256 << 20
+DEFAULT_MAX_BYTES = 256 << 20
 """What decoding one batch may take, unless the caller says otherwise."""
-RECORD_BYTES_MIN = 7
+MIN_RECORD_BYTES = 7
 """length, attributes, two deltas, two lengths and the count of headers."""
-NOTES_BYTES_PER_RECORD = 110
-NOTES_BYTES_PER_HEADER = 64
+DECODING_BYTES_PER_RECORD = 110
+DECODING_BYTES_PER_HEADER = 64
 """Positions and lengths, measured: next to nothing on the wire can be much of these."""
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
@@ -61,52 +61,53 @@ class DecodedBatch(NamedTuple):
     columns: pa.RecordBatch
 
 
-def check_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+def parse_batches(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     """The batches in `buffer`, each with its bytes (header included). Structure and CRC are checked, not records."""
-    return list(batches_in(buffer, allow_partial_last=False))
+    return list(iterate_batches(buffer, allow_partial_last=False))
 
 
 def decode_batches(
-    buffer: Buffer, *, bytes_max: int = BYTES_MAX, allow_partial_last: bool = True
+    buffer: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES, allow_partial_last: bool = True
 ) -> Iterator[DecodedBatch]:
     """The batches in `buffer`, decoded one by one. A broker may cut the last batch of a fetch short: it is left out."""
-    for header, batch in batches_in(buffer, allow_partial_last=allow_partial_last):
-        yield DecodedBatch(header, decode_body(header, batch[HEADER_BYTES:], bytes_max=bytes_max))
+    for header, batch in iterate_batches(buffer, allow_partial_last=allow_partial_last):
+        yield DecodedBatch(header, decode_records(header, batch[HEADER_BYTES:], max_bytes=max_bytes))
 
 
-def decode_body(
-    header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX, keys_as_written: bool = False
+def decode_records(
+    header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES, preserve_header_keys: bool = False
 ) -> pa.RecordBatch:
     """The records of one batch; `body` is what follows the header, compressed as the header says.
 
-    Brokers take any bytes as the key of a header. Those that are not UTF-8 are read as Java reads them, with U+FFFD in
-    their place, or, with `keys_as_written`, left as they are: to be written again, for Arrow's text may not have them.
+    Brokers accept any bytes as the key of a header. Bytes that are not UTF-8 are replaced by U+FFFD, as in Java. With
+    `preserve_header_keys` they are kept, so that the records can be encoded again; the column then has text that is not
+    valid UTF-8.
     """
-    return _reader(header, body, bytes_max).read(header, keys_as_written=keys_as_written)
+    return _reader(header, body, max_bytes).read(header, preserve_header_keys=preserve_header_keys)
 
 
-def check_body(header: BatchHeader, body: Buffer, *, bytes_max: int = BYTES_MAX) -> Positions:
-    """DecodeError where decode_body would end in one, else which records have no key. Nothing is taken out."""
-    return _reader(header, body, bytes_max).check(header)
+def find_keyless_records(header: BatchHeader, body: Buffer, *, max_bytes: int = DEFAULT_MAX_BYTES) -> Positions:
+    """DecodeError where decode_records would end in one, else which records have no key. Nothing is taken out."""
+    return _reader(header, body, max_bytes).check(header)
 
 
-def _reader(header: BatchHeader, body: Buffer, bytes_max: int) -> _Reader:
+def _reader(header: BatchHeader, body: Buffer, max_bytes: int) -> _Reader:
     count = header.record_count
-    if not 0 <= count <= bytes_max // NOTES_BYTES_PER_RECORD:
-        raise DecodeError(f"a batch of {count} records, at most {bytes_max // NOTES_BYTES_PER_RECORD} are read")
-    data = decompress(header.codec, body, bytes_max)
-    if count * RECORD_BYTES_MIN > len(data):
+    if not 0 <= count <= max_bytes // DECODING_BYTES_PER_RECORD:
+        raise DecodeError(f"a batch of {count} records, at most {max_bytes // DECODING_BYTES_PER_RECORD} are read")
+    data = decompress(header.codec, body, max_bytes)
+    if count * MIN_RECORD_BYTES > len(data):
         raise DecodeError(f"{count} records cannot stand in {len(data)} bytes")
     if not isinstance(data, bytearray) or header.codec == Codec.NONE:
         data = bytearray(data)
     size = len(data)
     data += bytes(_SPARE_BYTES)
     starts, ends = _boundaries(data, size, count)
-    return _Reader(data, starts, ends, bytes_max // NOTES_BYTES_PER_HEADER)
+    return _Reader(data, starts, ends, max_bytes // DECODING_BYTES_PER_HEADER)
 
 
-def batches_in(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """As `check_batches`, one by one, and without the last one if a broker has cut it short."""
+def iterate_batches(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """As `parse_batches`, one by one, and without the last one if a broker has cut it short."""
     view, at = memoryview(buffer), 0
     while at < len(view):
         rest = view[at:]
@@ -118,7 +119,7 @@ def batches_in(buffer: Buffer, *, allow_partial_last: bool = True) -> Iterator[t
                 return
             raise DecodeError(f"a batch of {header.size_bytes} bytes, of which {len(rest)} are here")
         batch = rest[: header.size_bytes]
-        checksum = crc32c(batch[CRC_END:])
+        checksum = crc32c(batch[ATTRIBUTES_OFFSET:])
         if checksum != header.crc:
             raise DecodeError(f"the CRC of the batch at offset {header.base_offset} is wrong: its bytes have changed")
         yield header, batch
@@ -136,7 +137,7 @@ def _boundaries(data: bytearray, total: int, count: int) -> tuple[Positions, Pos
         length, at = _length(data, at)
         starts.append(at)
         at += length
-        if length < RECORD_BYTES_MIN - 1 or at > total:
+        if length < MIN_RECORD_BYTES - 1 or at > total:
             raise DecodeError(f"record {len(ends)} of a batch has a length of {length}, {total - starts[-1]} are left")
         ends.append(at)
         same = same + 1 if at - begin == size else 0
@@ -212,17 +213,17 @@ class _Reader:
     def check(self, header: BatchHeader) -> Positions:
         return np.flatnonzero(self._fields(header).key[1] < 0)
 
-    def read(self, header: BatchHeader, *, keys_as_written: bool) -> pa.RecordBatch:
+    def read(self, header: BatchHeader, *, preserve_header_keys: bool) -> pa.RecordBatch:
         timestamp, offset, key_places, value_places, header_offsets, header_places = self._fields(header)
-        key, value = take_bytes(self.data, *key_places), take_bytes(self.data, *value_places)
-        header_keys = take_bytes(self.data, header_places[0], header_places[1])
-        header_keys = header_keys.view(pa.string()) if keys_as_written else _as_text(header_keys)
+        key, value = extract_bytes(self.data, *key_places), extract_bytes(self.data, *value_places)
+        header_keys = extract_bytes(self.data, header_places[0], header_places[1])
+        header_keys = header_keys.view(pa.string()) if preserve_header_keys else _as_text(header_keys)
         headers = self._header_array(header_offsets, header_keys, header_places)
-        if header.log_append_time:
+        if header.has_log_append_time:
             timestamp = np.full(len(timestamp), header.max_timestamp, np.int64)
         else:
             timestamp = timestamp + header.base_timestamp
-        columns = [number_array(offset + header.base_offset), number_array(timestamp), key, value, headers]
+        columns = [numbers_to_arrow(offset + header.base_offset), numbers_to_arrow(timestamp), key, value, headers]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def _fields(self, header: BatchHeader) -> _Fields:
@@ -242,8 +243,8 @@ class _Reader:
         ):
             raise DecodeError("the offsets of a batch do not ascend, or leave its range")
 
-    def _numbers(self, bytes_max: int) -> Positions:
-        values, self.at = read_varints(self.data, self.at, bytes_max)
+    def _numbers(self, max_bytes: int) -> Positions:
+        values, self.at = read_varints(self.data, self.at, max_bytes)
         return values
 
     def _places(self, name: str) -> tuple[Positions, Positions]:
@@ -306,10 +307,10 @@ class _Reader:
         self.at[row] = at
 
     def _header_array(self, offsets: Positions, keys: pa.Array, places: NDArray[np.int64]) -> pa.Array:
-        values = take_bytes(self.data, places[2], places[3])
+        values = extract_bytes(self.data, places[2], places[3])
         fields = [HEADERS_TYPE.value_type.field(i) for i in range(2)]
         structs = pa.StructArray.from_arrays([keys, values], fields=fields)
-        return pa.ListArray.from_arrays(number_array(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
+        return pa.ListArray.from_arrays(numbers_to_arrow(offsets.astype(np.int32)), structs, type=HEADERS_TYPE)
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
@@ -318,16 +319,16 @@ def _as_text(keys: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         coded = keys.dictionary_encode()
         names = [name.decode(errors="replace").encode() for name in coded.dictionary.to_pylist()]
-        return bytes_array(names, pa.string()).take(coded.indices)
+        return bytes_to_arrow(names, pa.string()).take(coded.indices)
 
 
-def read_varints(data: NDArray[np.uint8], at: Positions, bytes_max: int) -> tuple[Positions, Positions]:
-    """A zigzag varint at each position, and the positions after them. Positions must leave room for `bytes_max`."""
+def read_varints(data: NDArray[np.uint8], at: Positions, max_bytes: int) -> tuple[Positions, Positions]:
+    """A zigzag varint at each position, and the positions after them. Positions must leave room for `max_bytes`."""
     byte = data.take(at, mode="clip")
     coded = (byte & 0x7F).astype(np.uint64)
     after = at + 1
     more = np.nonzero(byte > 0x7F)[0]
-    for group in range(1, bytes_max):
+    for group in range(1, max_bytes):
         if not len(more):
             break
         byte = data.take(after[more], mode="clip")
@@ -339,7 +340,7 @@ def read_varints(data: NDArray[np.uint8], at: Positions, bytes_max: int) -> tupl
     return (coded >> np.uint64(1)).view(np.int64) ^ -(coded & np.uint64(1)).view(np.int64), after
 
 
-def take_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
+def extract_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -> pa.Array:
     """The bytes at each position, as a binary array; a length of -1 is a null."""
     rows = len(starts)
     if not rows:
@@ -349,5 +350,5 @@ def take_bytes(data: NDArray[np.uint8], starts: Positions, lengths: Positions) -
     edges[1::2] = starts + np.maximum(lengths, 0)
     spread = pa.BinaryArray.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
     nulls: Any = lengths < 0
-    wanted = number_array(np.arange(0, 2 * rows, 2), nulls if nulls.any() else None)
+    wanted = numbers_to_arrow(np.arange(0, 2 * rows, 2), nulls if nulls.any() else None)
     return spread.take(wanted)

@@ -27,15 +27,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
-from spark_kafka_sink.records.columns import ROWS_AT_A_TIME, ArrowColumn, RecordColumns, one_array, pieces_of
-from spark_kafka_sink.records.cutting import BatchSlices
+from spark_kafka_sink.records.arrays import integers_to_numpy
+from spark_kafka_sink.records.batch_slicing import BatchSlices
+from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
+from spark_kafka_sink.records.columns import MAX_CHUNK_ROWS, ArrowColumn, RecordColumns, combine_chunks, list_chunks
 from spark_kafka_sink.records.fields import encode_varint
-from spark_kafka_sink.records.header_column import header_column
-from spark_kafka_sink.records.joined_rows import JoinedRows
+from spark_kafka_sink.records.header_column import read_header_column
+from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
-BYTES_AT_A_TIME = 4 << 20
+TARGET_BUFFER_BYTES = 4 << 20
 """A buffer of large records has fewer of them: it returns to the pool only when all of its batches have gone. With
 three times as many small ones in a buffer, records cost 3 % less, and memory grew over its bound."""
 _ATTRIBUTES = b"\0"
@@ -58,12 +58,12 @@ class EncodedSlices(NamedTuple):
         return self.data[self.begins[number] : self.begins[number] + self.sizes[number]]
 
 
-def encode(
+def encode_records(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlices]:
     """Encode all rows, in `order` (None: as they stand). The slices count rows in that order and leave none out.
 
-    Rows must have passed `invalid_rows`; those without a timestamp get `now_ms`.
+    Rows must have passed `find_invalid_rows`; those without a timestamp get `now_ms`.
     """
     _, starts, stops, first_deltas, bases = slices
     if not starts:
@@ -95,7 +95,7 @@ def encode(
 def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
     """Which neighbouring slices have about as many rows as go into one buffer: for each buffer the slice behind its
     last. A slice is never cut."""
-    rows_max = min(ROWS_AT_A_TIME, BYTES_AT_A_TIME * columns.num_rows // max(1, columns.nbytes))
+    rows_max = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
     ends = [0]
     while ends[-1] < len(stops):
         begin = ends[-1]
@@ -105,7 +105,7 @@ def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
 
 
 def _times(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
-    times = numbers_of(one_array(column), null=now_ms)
+    times = integers_to_numpy(combine_chunks(column), null=now_ms)
     return times if order is None else times.take(order)
 
 
@@ -114,14 +114,14 @@ def _joined_rows(
     timestamp_deltas: NDArray[np.int64],
     offset_deltas: NDArray[np.int32],
     order: NDArray[np.int32] | None,
-) -> JoinedRows:
-    records = JoinedRows(columns.num_rows, order)
+) -> JoinedRowsBuilder:
+    records = JoinedRowsBuilder(columns.num_rows, order)
     records.add_constant(_ATTRIBUTES)
     records.add_numbers(timestamp_deltas)
     records.add_numbers(offset_deltas)
     records.add_bytes(None if columns.key is None else _byte_columns(columns.key))
     records.add_bytes(_byte_columns(columns.value))
-    headers = None if columns.headers is None else header_column(one_array(columns.headers))
+    headers = None if columns.headers is None else read_header_column(combine_chunks(columns.headers))
     if headers is None or not len(headers.keys):
         records.add_constant(_NO_HEADERS)
     else:
@@ -132,4 +132,4 @@ def _joined_rows(
 
 
 def _byte_columns(column: ArrowColumn) -> list[ByteColumn]:
-    return [byte_column(piece) for piece in pieces_of(column)]
+    return [read_byte_column(piece) for piece in list_chunks(column)]

@@ -54,7 +54,7 @@ def fixed_field(numbers: NDArray[Any]) -> Field:
     return Field(np.ascontiguousarray(numbers).view(f"u{width}").astype(np.uint64), width, width)
 
 
-def masked_field(field: Field, mask: NDArray[np.bool_]) -> Field:
+def mask_field(field: Field, mask: NDArray[np.bool_]) -> Field:
     """Keep the field where the mask is True; the other rows get width 0."""
     word = np.where(mask, np.asarray(field.word, np.uint64), _U64(0))
     return Field(word, np.where(mask, field.width, 0).astype(np.uint8), field.width_max)
@@ -79,7 +79,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def zigzag_fields(values: NDArray[Any]) -> list[Field]:
+def signed_varint_fields(values: NDArray[Any]) -> list[Field]:
     """Signed numbers as zigzag varints."""
     if not len(values):
         return []
@@ -93,7 +93,7 @@ def zigzag_fields(values: NDArray[Any]) -> list[Field]:
     return _varint_fields(codes.view(f"u{numbers.itemsize}"), max(zigzag(lowest), zigzag(highest)))
 
 
-def varint_fields(codes: NDArray[Any]) -> list[Field]:
+def unsigned_varint_fields(codes: NDArray[Any]) -> list[Field]:
     """Unsigned numbers of 4 or 8 bytes as varints."""
     return _varint_fields(codes, int(np.maximum.reduce(codes, initial=0)))
 
@@ -107,7 +107,7 @@ def _varint_fields(codes: NDArray[Any], top: int) -> list[Field]:
     first, second = _varint_field(low, _WORD_BYTES), _varint_field(high, 2)
     word = np.where(goes_on, first.word | _U64(0x8080808080808080), first.word)
     width = np.where(goes_on, _WORD_BYTES, first.width).astype(np.uint8)
-    return [Field(word, width, _WORD_BYTES), masked_field(second, goes_on)]
+    return [Field(word, width, _WORD_BYTES), mask_field(second, goes_on)]
 
 
 def _varint_field(codes: NDArray[Any], groups: int) -> Field:
@@ -129,7 +129,7 @@ def _varint_field(codes: NDArray[Any], groups: int) -> Field:
 # --- fields side by side
 
 
-def merged_fields(columns: Sequence[Any]) -> list[Any]:
+def merge_fields(columns: Sequence[Any]) -> list[Any]:
     """Neighbouring fields as one while they fit into 8 bytes; what is no field stays as it is."""
     merged: list[Any] = []
     for column in columns:

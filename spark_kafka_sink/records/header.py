@@ -41,10 +41,10 @@ _LENGTH_OF_NOTHING = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _KEEP_INTERPRETER_LOCK = 0
 """Above 32 kB the package crc32c releases it. The checksum of 300 kB takes 20 us, and after it the sender's thread
 waited until a caller's thread returned the lock: 3 to 9 % of the CPU of records in large batches."""
-CRC_END = 21
+ATTRIBUTES_OFFSET = 21
 _MAGIC = 2
 
-CODEC_MASK = 0x07
+COMPRESSION_CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -74,18 +74,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        return self.attributes & CODEC_MASK
+        return self.attributes & COMPRESSION_CODEC_MASK
 
     @property
-    def log_append_time(self) -> bool:
+    def has_log_append_time(self) -> bool:
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
-    def transactional(self) -> bool:
+    def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
-    def control(self) -> bool:
+    def is_control(self) -> bool:
         return bool(self.attributes & CONTROL)
 
     @property
@@ -97,7 +97,7 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
-def stamp_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of them costs as much as the checksum
+def encode_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of them costs as much as the checksum
     segments: Sequence[Buffer],
     *,
     last_offset_delta: int,
@@ -141,7 +141,9 @@ def parse_header(buffer: Buffer) -> BatchHeader:
         raise UnsupportedFormatError(f"record format v{magic} is not known; v2 is")
     if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
         raise DecodeError(f"a record batch says that it is {batch_length} bytes long: less than its own header")
-    return BatchHeader(base_offset, batch_length, leader_epoch, magic, crc, *_TAIL.unpack_from(buffer, CRC_END))
+    return BatchHeader(
+        base_offset, batch_length, leader_epoch, magic, crc, *_TAIL.unpack_from(buffer, ATTRIBUTES_OFFSET)
+    )
 
 
 def patch_header(
@@ -161,10 +163,10 @@ def patch_header(
         _LEADER_EPOCH.pack_into(buffer, 12, leader_epoch)
     if append_time is not None:
         header = parse_header(buffer)
-        struct.pack_into(">h", buffer, CRC_END, header.attributes | LOG_APPEND_TIME)
+        struct.pack_into(">h", buffer, ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME)
         _OFFSET.pack_into(buffer, 35, append_time)
         end = header.size_bytes
-        struct.pack_into(">I", buffer, 17, crc32c(memoryview(buffer)[CRC_END:end]))
+        struct.pack_into(">I", buffer, 17, crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:end]))
 
 
 def _too_old(magic: int) -> UnsupportedFormatError:

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import null_mask, number_array, numbers_of
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
-from spark_kafka_sink.records.joined_rows import JoinedRows
+from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
+from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
+from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class HeaderColumn:
 
     def encoded(self) -> ByteColumn:
         """The headers of each row, without their count."""
-        headers = JoinedRows(len(self.keys))
-        headers.add_bytes([byte_column(self.keys)])
-        headers.add_bytes([byte_column(self.values)])
+        headers = JoinedRowsBuilder(len(self.keys))
+        headers.add_bytes([read_byte_column(self.keys)])
+        headers.add_bytes([read_byte_column(self.values)])
         ((data, edges),) = headers.join([len(self.keys)])
         return ByteColumn(edges[self.starts], data)
 
 
-def header_column(array: pa.Array) -> HeaderColumn:
+def read_header_column(array: pa.Array) -> HeaderColumn:
     """Read a list<struct<key, value>>, large_list or map column; null lists are empty ones."""
     if array.null_count:
         array = _without_bytes_under_nulls(array)
-    starts = numbers_of(array.offsets).astype(np.int64)
+    starts = integers_to_numpy(array.offsets).astype(np.int64)
     first, last = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
     present = None
     if pa.types.is_map(array.type):
@@ -56,9 +56,9 @@ def header_column(array: pa.Array) -> HeaderColumn:
     return HeaderColumn(starts - first, keys, values, present)
 
 
-def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
+def find_rows_with_invalid_headers(array: pa.Array) -> NDArray[np.int64]:
     """Rows with a header whose key is null, or which is null itself."""
-    headers = header_column(array)
+    headers = read_header_column(array)
     bad = np.zeros(len(headers.keys), np.bool_)
     if headers.keys.null_count:
         bad |= null_mask(headers.keys)
@@ -72,7 +72,7 @@ def rows_with_bad_headers(array: pa.Array) -> NDArray[np.int64]:
 
 def _without_bytes_under_nulls(array: pa.Array) -> pa.Array:
     """Arrow allows elements under a null list. They are none of the record's."""
-    offsets = numbers_of(array.offsets)
+    offsets = integers_to_numpy(array.offsets)
     if not (offsets[1:] - offsets[:-1])[null_mask(array)].any():
         return array
-    return array.take(number_array(np.arange(len(array))))
+    return array.take(numbers_to_arrow(np.arange(len(array))))

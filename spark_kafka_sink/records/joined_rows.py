@@ -29,20 +29,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.arrays import OFFSETS_MAX
+from spark_kafka_sink.records.arrays import MAX_OFFSET
 from spark_kafka_sink.records.byte_column import ByteColumn
 from spark_kafka_sink.records.fields import (
     Field,
     constant_field,
     constant_fields,
     encode_varint,
-    merged_fields,
-    zigzag_fields,
+    merge_fields,
+    signed_varint_fields,
 )
 
 Numbers: TypeAlias = "NDArray[np.int64] | NDArray[np.int32]"
 
-JOINED_BYTES_MAX = OFFSETS_MAX - 8
+MAX_JOINED_BYTES = MAX_OFFSET - 8
 """What rows may have together: they become one array with 32-bit offsets. In front of them is the end of a row. Some
 versions of Arrow do not notice that rows have more."""
 _BINARY, _VIEW = pa.binary(), pa.binary_view()
@@ -54,7 +54,7 @@ allocator, keeps memory apart for each thread: it held 20 to 30 MB more. The sys
 moment only, and held 15 MB more."""
 
 
-class JoinedRows:
+class JoinedRowsBuilder:
     """One row or more. What is added stands behind what was added before, in every row.
 
     `order` has for each row the place of its payloads in the columns that are added; None: they stand in order. Numbers
@@ -77,7 +77,7 @@ class JoinedRows:
 
     def add_numbers(self, values: Numbers) -> None:
         """Add a varint to each row."""
-        self.add_fields(zigzag_fields(values))
+        self.add_fields(signed_varint_fields(values))
 
     def add_fields(self, fields: Sequence[Field]) -> None:
         """Add numbers that are bytes already."""
@@ -104,7 +104,7 @@ class JoinedRows:
         if isinstance(last, Field) and isinstance(last.word, int) and isinstance(last.width, int):
             self._end = last
             del self._columns[-1]
-        lengths = zigzag_fields(self._sizes)
+        lengths = signed_varint_fields(self._sizes)
         self._columns[:0] = [self._end, *lengths]
         for length in lengths:
             self._sizes += length.width
@@ -112,7 +112,7 @@ class JoinedRows:
     def join(self, stops: Sequence[int]) -> Iterator[tuple[pa.Buffer, NDArray[np.int32]]]:
         """Bytes that have the rows up to each stop, and where in them each row begins and the last one ends."""
         self._check_size()
-        columns = merged_fields(self._columns)
+        columns = merge_fields(self._columns)
         payloads, buffers = self._views_of_payloads()
         order = self._order
         for first, stop in pairwise([0, *stops]):
@@ -139,11 +139,11 @@ class JoinedRows:
 
     def _check_size(self) -> None:
         fields = [column for column in self._columns if isinstance(column, Field)]
-        if self._payload_bytes + self._rows * sum([field.width_max for field in fields]) <= JOINED_BYTES_MAX:
+        if self._payload_bytes + self._rows * sum([field.width_max for field in fields]) <= MAX_JOINED_BYTES:
             return
         widths = [np.broadcast_to(field.width, self._rows) for field in fields]
         total = self._payload_bytes + sum([int(np.add.reduce(width, dtype=np.int64)) for width in widths])
-        if total > JOINED_BYTES_MAX:
+        if total > MAX_JOINED_BYTES:
             raise _too_large(self._rows, total)
 
     def _views_of_payloads(self) -> tuple[NDArray[Any], list[pa.Buffer]]:
@@ -158,7 +158,7 @@ class JoinedRows:
     def _add_payloads(self, pieces: Sequence[ByteColumn], lengths: NDArray[np.int32]) -> None:
         """`lengths` are in the order of the rows."""
         self._payload_bytes += sum([piece.nbytes for piece in pieces])
-        if self._payload_bytes > JOINED_BYTES_MAX:
+        if self._payload_bytes > MAX_JOINED_BYTES:
             raise _too_large(self._rows, self._payload_bytes)
         self._payloads += [piece.array() for piece in pieces]
         self._columns.append(self._payload_count)

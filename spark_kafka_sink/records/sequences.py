@@ -8,20 +8,20 @@ the circle leads forwards. This is right as long as the two are less than 2^30 r
 
 from __future__ import annotations
 
-SEQUENCE_MAX = 2**31 - 1
+MAX_SEQUENCE = 2**31 - 1
 _HALF = 2**30
 
 
-def add(sequence: int, records: int) -> int:
+def increment(sequence: int, records: int) -> int:
     """The sequence that is `records` further on."""
-    return (sequence + records) & SEQUENCE_MAX
+    return (sequence + records) & MAX_SEQUENCE
 
 
-def last(first: int, records: int) -> int:
+def last_sequence(first: int, records: int) -> int:
     """The sequence of the last record of a batch that begins at `first`."""
-    return (first + records - 1) & SEQUENCE_MAX
+    return (first + records - 1) & MAX_SEQUENCE
 
 
-def follows(later: int, earlier: int) -> bool:
+def is_after(later: int, earlier: int) -> bool:
     """Whether `later` comes after `earlier`; False if they are equal."""
-    return 0 < ((later - earlier) & SEQUENCE_MAX) < _HALF
+    return 0 < ((later - earlier) & MAX_SEQUENCE) < _HALF

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
-from spark_kafka_sink.records.columns import RecordColumns, one_array
-from spark_kafka_sink.records.header_column import header_column
+from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
+from spark_kafka_sink.records.header_column import read_header_column
 
 CUT_BYTES = 64 * 1024
 _MESSAGE_CHARACTERS_MAX = 1_000
@@ -43,15 +43,15 @@ def dead_letters(
         BATCH: _same(batch, rows),
     }
     if columns.timestamp is not None:
-        reasons[TIMESTAMP] = _numbers(one_array(columns.timestamp))
+        reasons[TIMESTAMP] = _numbers(combine_chunks(columns.timestamp))
     return RecordColumns(value=columns.value, key=columns.key, headers=_with_headers(columns.headers, reasons, rows))
 
 
 def cut(letters: RecordColumns) -> RecordColumns:
     """Cut each dead letter's key and value to at most CUT_BYTES."""
-    value = one_array(letters.value).cast(pa.large_binary())
+    value = combine_chunks(letters.value).cast(pa.large_binary())
     size = _numbers(pc.binary_length(value))
-    key = None if letters.key is None else _first_bytes(one_array(letters.key).cast(pa.large_binary()))
+    key = None if letters.key is None else _first_bytes(combine_chunks(letters.key).cast(pa.large_binary()))
     headers = _with_headers(letters.headers, {VALUE_BYTES: size}, letters.num_rows)
     return RecordColumns(value=_first_bytes(value), key=key, headers=headers)
 
@@ -73,7 +73,7 @@ def _with_headers(headers: pa.Array | pa.ChunkedArray | None, added: Mapping[str
     starts = np.zeros(rows + 1, np.int64)
     keys, values = pa.array([], pa.string()), pa.array([], pa.binary())
     if headers is not None:
-        own = header_column(one_array(headers))
+        own = read_header_column(combine_chunks(headers))
         # A header without a key may be the fault for which the record comes here.
         starts, keys, values = own.starts, own.keys.cast(pa.string()).fill_null(""), own.values.cast(pa.binary())
     own_count, added_count = len(keys), len(added)

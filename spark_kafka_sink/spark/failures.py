@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     RecordTooLargeError,
 )
-from spark_kafka_sink.records.columns import RecordColumns, one_array
+from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report import TaskIdentity
@@ -99,7 +99,7 @@ def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
 def _sample_key(rows: RecordColumns) -> str:
     if rows.key is None:
         return "no key"
-    first = one_array(rows.key.slice(0, 1))
+    first = combine_chunks(rows.key.slice(0, 1))
     key = first.cast(pa.large_binary())[0].as_py()
     if key is None:
         return "no key"

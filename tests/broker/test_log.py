@@ -137,7 +137,7 @@ def test_the_marker_is_the_control_record_that_kafka_knows() -> None:
     log.end_transaction(7, 2, commit=True, wall_ms=9)
     (decoded,) = decode_batches(log.read(1, 10_000).batches[0])
     header = decoded.header
-    assert (header.control, header.transactional, header.producer_id, header.producer_epoch) == (True, True, 7, 2)
+    assert (header.is_control, header.is_transactional, header.producer_id, header.producer_epoch) == (True, True, 7, 2)
     assert decoded.columns.column("key").to_pylist() == [struct.pack(">hh", 0, 1)]
     assert decoded.columns.column("value").to_pylist() == [struct.pack(">hi", 0, 0)]
 

@@ -90,7 +90,7 @@ def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
     write(client, begun, b"a", b"b")
     log = cluster.log(LOG)
     headers = [header for batch in log.read(0, 2**62).batches for header, _ in decode_batches(batch)]
-    assert [(header.record_count, header.transactional, header.control) for header in headers] == [
+    assert [(header.record_count, header.is_transactional, header.is_control) for header in headers] == [
         (2, True, False),
         (1, True, True),
     ]

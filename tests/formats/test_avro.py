@@ -283,8 +283,8 @@ def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkey
     batch = pa.record_batch({"a": [f"value {number}" for number in range(7)]})
     schema = derived_schema(list(batch.schema), None, null_first=False)
     wanted = encoded(schema, batch)
-    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", 3 * len(wanted[0] or b""))
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", 3 * len(wanted[0] or b""))
     assert encoded(schema, batch) == wanted
-    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(wanted[0] or b"") - 1)
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", len(wanted[0] or b"") - 1)
     with pytest.raises(RecordTooLargeError):
         encoded(schema, batch)

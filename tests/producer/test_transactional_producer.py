@@ -36,8 +36,8 @@ def batches(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, in
     """(epoch, first sequence) of the stored batches of records."""
     log = cluster.log("t", partition)
     headers = [parse_header(batch) for batch in log.read(log.log_start_offset, 2**62).batches]
-    assert all(header.transactional for header in headers)
-    return [(header.producer_epoch, header.base_sequence) for header in headers if not header.control]
+    assert all(header.is_transactional for header in headers)
+    return [(header.producer_epoch, header.base_sequence) for header in headers if not header.is_control]
 
 
 # --- what readers see

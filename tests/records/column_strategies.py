@@ -70,15 +70,15 @@ def arrow_columns(draw: st.DrawFn, rows: Sequence[Row]) -> RecordColumns:
     held = draw(st.sampled_from(["plain", "sliced", "chunked"]))
     lay_out: Callable[[list[Any], pa.DataType], Any] = {"plain": pa.array, "sliced": sliced, "chunked": chunked}[held]
 
-    def byte_column(data: list[bytes | None]) -> Any:
+    def read_byte_column(data: list[bytes | None]) -> Any:
         kinds = BYTE_TYPES + (TEXT_TYPES if as_text(data) else [])
         return lay_out(list(data), draw(st.sampled_from(kinds)))
 
     keys, headers = [row.key for row in rows], [row.headers for row in rows]
     times = [row.timestamp for row in rows]
     return RecordColumns(
-        byte_column([row.value for row in rows]),
-        None if not any(key is not None for key in keys) and draw(st.booleans()) else byte_column(keys),
+        read_byte_column([row.value for row in rows]),
+        None if not any(key is not None for key in keys) and draw(st.booleans()) else read_byte_column(keys),
         header_array(headers, draw(st.sampled_from(LIST_TYPES)), lay_out) if any(headers) else None,
         None if not any(time is not None for time in times) and draw(st.booleans()) else lay_out(times, pa.int64()),
     )

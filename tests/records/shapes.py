@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.records.column_strategies import NOW
 from tests.records.slices import encoded, to_rows
 from tests.records.slow_encoder import Row
@@ -33,7 +33,12 @@ SHAPES: dict[str, list[Row]] = {
 
 
 def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
-    cuts = cut_batches(record_size_bounds(columns), whole(columns.num_rows), batch_bytes, times_of(columns, NOW))
+    cuts = split_into_batches(
+        record_size_bounds(columns),
+        single_partition_slices(columns.num_rows),
+        batch_bytes,
+        find_timestamp_range(columns, NOW),
+    )
     plan = to_rows(cuts)
     out = []
     for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):

@@ -1,4 +1,4 @@
-"""Slices as rows, one object for each, for tests; the product has them as columns (records/cutting.py)."""
+"""Slices as rows, one object for each, for tests; the product has them as columns (records/batch_slicing.py)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from spark_kafka_sink.records.batch_slicing import BatchSlices, PartitionSlices
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import BatchSlices, PartitionSlices
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 
@@ -59,7 +59,7 @@ def encoded(
     slices = BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
     return [
         EncodedSlice(buffer.segment(number), *facts)
-        for buffer in encode(columns, slices, now_ms, order)
+        for buffer in encode_records(columns, slices, now_ms, order)
         for number, facts in enumerate(
             zip(buffer.record_counts, buffer.base_timestamps, buffer.max_timestamps, strict=True)
         )

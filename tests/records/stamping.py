@@ -9,8 +9,8 @@ from spark_kafka_sink.records.header import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
     Buffer,
+    encode_header,
     patch_header,
-    stamp_header,
 )
 
 _FLAGS = {"transactional": TRANSACTIONAL, "control": CONTROL, "log_append_time": LOG_APPEND_TIME}
@@ -21,6 +21,6 @@ def stamped(segments: Sequence[Buffer], record_count: int, codec: int = 0, **fie
     attributes = codec | sum(flag for name, flag in _FLAGS.items() if fields.pop(name, False))
     base_offset = fields.pop("base_offset", 0)
     fields = {"last_offset_delta": record_count - 1, "base_timestamp": -1, "max_timestamp": -1, **fields}
-    header = bytearray(stamp_header(segments, attributes=attributes, record_count=record_count, **fields))
+    header = bytearray(encode_header(segments, attributes=attributes, record_count=record_count, **fields))
     patch_header(header, base_offset=base_offset)
     return bytes(header)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records import arrays
-from spark_kafka_sink.records.arrays import EMPTY, bytes_array, null_mask, number_array, numbers_of
+from spark_kafka_sink.records.arrays import EMPTY_BYTES, bytes_to_arrow, integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import byte_sizes
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -20,46 +20,46 @@ def test_numbers_and_nulls_are_read_as_they_are(values: list[int | None], start:
     array = pa.array(values, pa.int64()).slice(start, max(0, len(values) - start - end))
     expected = array.to_pylist()
     assert null_mask(array).tolist() == [value is None for value in expected]
-    assert numbers_of(array, null=-7).tolist() == [-7 if value is None else value for value in expected]
+    assert integers_to_numpy(array, null=-7).tolist() == [-7 if value is None else value for value in expected]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64()])
 def test_numbers_of_every_width_go_both_ways(kind: pa.DataType) -> None:
     numbers = np.array([3, 0, 100], kind.to_pandas_dtype())
-    assert number_array(numbers).equals(pa.array([3, 0, 100], kind))
-    assert number_array(numbers[::-1], np.array([False, True, False])).equals(pa.array([100, None, 3], kind))
-    assert numbers_of(number_array(numbers)).dtype == numbers.dtype
+    assert numbers_to_arrow(numbers).equals(pa.array([3, 0, 100], kind))
+    assert numbers_to_arrow(numbers[::-1], np.array([False, True, False])).equals(pa.array([100, None, 3], kind))
+    assert integers_to_numpy(numbers_to_arrow(numbers)).dtype == numbers.dtype
 
 
 @given(st.lists(st.none() | st.binary(max_size=9)))
 def test_bytes_become_the_array_that_pyarrow_makes_of_them(values: list[bytes | None]) -> None:
-    made = bytes_array(values)
+    made = bytes_to_arrow(values)
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.binary()))
 
 
 def test_more_bytes_than_32_bits_can_count_get_wide_offsets_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "OFFSETS_MAX", 5)
-    assert bytes_array([b"123", b"45"]).type == pa.binary()
-    assert bytes_array([b"123", None, b"456"]).equals(pa.array([b"123", None, b"456"], pa.large_binary()))
+    monkeypatch.setattr(arrays, "MAX_OFFSET", 5)
+    assert bytes_to_arrow([b"123", b"45"]).type == pa.binary()
+    assert bytes_to_arrow([b"123", None, b"456"]).equals(pa.array([b"123", None, b"456"], pa.large_binary()))
     with pytest.raises(OverflowError, match="6 bytes in 2 values of type string"):
-        bytes_array([b"123", b"456"], pa.string())
+        bytes_to_arrow([b"123", b"456"], pa.string())
 
 
 def test_columns_without_any_memory_are_read_too() -> None:
     for length in (0, 9):
         nothing = pa.nulls(length, pa.int64())
-        assert numbers_of(nothing, null=4).tolist() == [4] * length
+        assert integers_to_numpy(nothing, null=4).tolist() == [4] * length
         assert null_mask(nothing).tolist() == [True] * length
         assert null_mask(pa.nulls(length)).tolist() == [True] * length
     without_offsets = pa.Array.from_buffers(pa.list_(pa.int8()), 0, [None, None], children=[pa.nulls(0, pa.int8())])
-    assert numbers_of(without_offsets.offsets).tolist() == [0]
-    assert EMPTY.as_py() == b""
+    assert integers_to_numpy(without_offsets.offsets).tolist() == [0]
+    assert EMPTY_BYTES.as_py() == b""
 
 
 def test_bytes_under_a_null_are_none_of_its_row() -> None:
     """Arrow allows them."""
-    offsets, data = number_array(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
+    offsets, data = numbers_to_arrow(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
     validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
     array = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets.buffers()[1], data])
     assert byte_sizes(array).tolist() == [2, 0, 1]

@@ -65,8 +65,8 @@ def test_lz4_that_is_not_installed_is_refused_before_the_first_record_in_a_sente
 def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_installed() -> None:
     done = run_without_packages(
         "from spark_kafka_sink.errors import MissingDependencyError\n"
-        "from spark_kafka_sink.records.compression import Codec, decompress, require\n"
-        "for use in (lambda: require(Codec.LZ4), lambda: decompress(Codec.LZ4, b'', 9)):\n"
+        "from spark_kafka_sink.records.compression import Codec, decompress, require_codec\n"
+        "for use in (lambda: require_codec(Codec.LZ4), lambda: decompress(Codec.LZ4, b'', 9)):\n"
         "    try:\n"
         "        use()\n"
         "    except MissingDependencyError as error:\n"

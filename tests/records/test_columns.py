@@ -12,7 +12,12 @@ import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.records import columns as columns_module
-from spark_kafka_sink.records.columns import BEFORE_EPOCH, BEYOND_LONG, RecordColumns, find_likely_seconds
+from spark_kafka_sink.records.columns import (
+    BEFORE_EPOCH_TIMESTAMP,
+    OVERFLOW_TIMESTAMP,
+    RecordColumns,
+    find_likely_seconds,
+)
 
 HEADERS = pa.array([[("a", b"1")], None, []], pa.map_(pa.string(), pa.binary()))
 
@@ -85,9 +90,13 @@ SECONDS_MAX = ((1 << 63) - 1) // 1_000
 @pytest.mark.parametrize(
     ("unit", "ticks", "expected"),
     [
-        ("s", [1, 0, -1, 1 << 62, -1 << 62, None], [1000, 0, -1000, BEYOND_LONG, -SECONDS_MAX * 1000, None]),
-        ("ms", [1, -1, -5, BEYOND_LONG], [1, BEFORE_EPOCH, -5, BEYOND_LONG + 1]),
-        ("us", [1999, -1, -1000, -1001, -86_400_000_001, 0], [1, BEFORE_EPOCH, BEFORE_EPOCH, -2, -86_400_001, 0]),
+        ("s", [1, 0, -1, 1 << 62, -1 << 62, None], [1000, 0, -1000, OVERFLOW_TIMESTAMP, -SECONDS_MAX * 1000, None]),
+        ("ms", [1, -1, -5, OVERFLOW_TIMESTAMP], [1, BEFORE_EPOCH_TIMESTAMP, -5, OVERFLOW_TIMESTAMP + 1]),
+        (
+            "us",
+            [1999, -1, -1000, -1001, -86_400_000_001, 0],
+            [1, BEFORE_EPOCH_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, -2, -86_400_001, 0],
+        ),
         ("ns", [1_999_999, None, 5_000_000], [1, None, 5]),
     ],
 )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records.compression import (
-    LEVELS,
+    COMPRESSION_LEVELS,
     Buffer,
     Codec,
     CompressionRatios,
@@ -133,9 +133,9 @@ def test_gzip_members_are_joined_but_not_thousands_of_them() -> None:
         decompress(Codec.GZIP, gzip.compress(b"") * 5000, 100)
 
 
-@pytest.mark.parametrize("codec", list(LEVELS))
+@pytest.mark.parametrize("codec", list(COMPRESSION_LEVELS))
 def test_every_level_of_the_java_client_works(codec: Codec) -> None:
-    low, high, default = LEVELS[codec]
+    low, high, default = COMPRESSION_LEVELS[codec]
     data = b"level" * 500
     for level in {low, low + 1, high - 1, high, default}:
         assert bytes(decompress(codec, compress(codec, [data], level), len(data))) == data

@@ -18,12 +18,19 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records import decoder
+from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
-from spark_kafka_sink.records.decoder import _RUN_AFTER, SCHEMA, check_batches, check_body, decode_batches, decode_body
+from spark_kafka_sink.records.decoder import (
+    _RUN_AFTER,
+    SCHEMA,
+    decode_batches,
+    decode_records,
+    find_keyless_records,
+    parse_batches,
+)
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slices import BatchSlice, encoded, to_rows
 from tests.records.slow_encoder import Row, slow_record, slow_varint
@@ -48,7 +55,14 @@ def decoded(buffer: bytes) -> pa.Table:
 @settings(max_examples=150, deadline=None)
 def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
-    plan = to_rows(cut_batches(record_size_bounds(columns), whole(len(rows)), batch_bytes, times_of(columns, NOW)))
+    plan = to_rows(
+        split_into_batches(
+            record_size_bounds(columns),
+            single_partition_slices(len(rows)),
+            batch_bytes,
+            find_timestamp_range(columns, NOW),
+        )
+    )
     buffer = b""
     for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):
         buffer += batch_of(
@@ -109,8 +123,8 @@ def test_offsets_may_have_gaps_after_compaction() -> None:
 def test_a_control_batch_is_read_like_any_other_and_says_what_it_is() -> None:
     commit = Row(struct.pack(">hi", 0, 3), struct.pack(">hh", 0, 1))
     ((header, columns),) = decode_batches(slow_batch([commit], control=True, transactional=True, producer_id=5))
-    assert header.control
-    assert header.transactional
+    assert header.is_control
+    assert header.is_transactional
     assert columns["key"].to_pylist() == [b"\x00\x00\x00\x01"]
 
 
@@ -121,7 +135,7 @@ def test_the_cut_off_batch_at_the_end_of_a_fetch_is_left_out() -> None:
         with pytest.raises(DecodeError):
             list(decode_batches(first + second[:cut], allow_partial_last=False))
         with pytest.raises(DecodeError):
-            check_batches(first + second[:cut])
+            parse_batches(first + second[:cut])
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -130,7 +144,7 @@ def test_old_message_sets_are_refused_by_name(magic: int) -> None:
     with pytest.raises(UnsupportedFormatError, match=f"v{magic}"):
         list(decode_batches(message))
     with pytest.raises(UnsupportedFormatError, match=f"v{magic}"):
-        check_batches(message)
+        parse_batches(message)
 
 
 def test_one_changed_bit_is_found_by_the_crc() -> None:
@@ -139,7 +153,7 @@ def test_one_changed_bit_is_found_by_the_crc() -> None:
         changed = bytearray(batch)
         changed[position] ^= 0x10
         with pytest.raises(DecodeError, match="CRC"):
-            check_batches(changed)
+            parse_batches(changed)
 
 
 BAD_BODIES = {
@@ -182,11 +196,11 @@ def test_a_negative_count_is_refused_also_where_no_record_is() -> None:
 def test_records_that_take_no_bytes_when_compressed_are_bounded() -> None:
     """What is noted of a record takes more memory than the shortest one itself."""
     batch = slow_batch([Row(b"")] * 1_000, codec=Codec.ZSTD)
-    enough = 1_000 * decoder.NOTES_BYTES_PER_RECORD
-    (found,) = decode_batches(batch, bytes_max=enough)
+    enough = 1_000 * decoder.DECODING_BYTES_PER_RECORD
+    (found,) = decode_batches(batch, max_bytes=enough)
     assert found.columns.num_rows == 1_000
     with pytest.raises(DecodeError, match="a batch of 1000 records, at most 999 are read"):
-        list(decode_batches(batch, bytes_max=enough - 1))
+        list(decode_batches(batch, max_bytes=enough - 1))
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_they_are_looked_at() -> None:
@@ -218,8 +232,8 @@ def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_read
     columns = RecordColumns(pa.array([b"v"] * 3), headers=headers)
     (piece,) = encoded(columns, [BatchSlice(0, 0, 3)], NOW)
     header = parse_header(batch_of(bytes(piece.segment), 3))
-    check_body(header, piece.segment)
-    table = pa.Table.from_batches([decode_body(header, piece.segment)])
+    find_keyless_records(header, piece.segment)
+    table = pa.Table.from_batches([decode_records(header, piece.segment)])
     table.validate(full=True)
     shown = [[header["key"] for header in row] for row in table["headers"].to_pylist()]
     assert shown == [["plain", "\ufffd\ufffd", "caf\ufffd", "größe"], [], ["\ufffd"]]
@@ -228,7 +242,7 @@ def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_read
 def test_a_compressed_bomb_is_refused_at_the_limit() -> None:
     bomb = batch_of(bytes(20 << 20), 1, Codec.ZSTD)
     with pytest.raises(DecodeError, match="more than 1000000 bytes"):
-        list(decode_batches(bomb, bytes_max=1_000_000))
+        list(decode_batches(bomb, max_bytes=1_000_000))
 
 
 def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
@@ -244,9 +258,9 @@ def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
 def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"", None, (("", None),) * (2_000 // records)) for _ in range(records)]
     batch = slow_batch(rows, codec=Codec.ZSTD)
-    monkeypatch.setattr(decoder, "NOTES_BYTES_PER_HEADER", decoder.BYTES_MAX // 2_000)
+    monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 2_000)
     assert len(decoded(batch)) == records
-    monkeypatch.setattr(decoder, "NOTES_BYTES_PER_HEADER", decoder.BYTES_MAX // 1_999)
+    monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 1_999)
     with pytest.raises(DecodeError, match="2000 headers in one batch, at most 1999"):
         decoded(batch)
 
@@ -270,7 +284,7 @@ def test_many_short_runs_of_equal_sizes_do_not_hold_the_reader_up(monkeypatch: p
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_end_in_batches_or_in_decode_error(data: bytes) -> None:
-    for read in (lambda: list(decode_batches(data)), lambda: check_batches(data), lambda: parse_header(data)):
+    for read in (lambda: list(decode_batches(data)), lambda: parse_batches(data), lambda: parse_header(data)):
         with contextlib.suppress(DecodeError):
             read()
 
@@ -302,7 +316,7 @@ def test_changed_records_under_a_good_crc_never_end_otherwise() -> None:
 def test_a_decoded_batch_can_be_split_and_encoded_again() -> None:
     rows = [Row(b"v%d" % i, None, (("h", None),)) for i in range(10)]
     batch = slow_batch(rows, codec=Codec.LZ4)
-    columns = decode_body(parse_header(batch), batch[HEADER_BYTES:])
+    columns = decode_records(parse_header(batch), batch[HEADER_BYTES:])
     again = RecordColumns(columns["value"], columns["key"], columns["headers"], columns["timestamp"])
     halves = encoded(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
     assert bytes(halves[1].segment) == b"".join(slow_record(row, i, 0) for i, row in enumerate(rows[5:]))

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.records import encoder, joined_rows
+from spark_kafka_sink.records.batch_slicing import TimestampRange, find_timestamp_range, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import Times, cut_batches, times_of
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.slices import BatchSlice, EncodedSlice, PartitionSlice, encoded, partition_slices, to_rows
 from tests.records.slow_encoder import Row, slow_encode
 
 
-def whole(rows: int, first_offset_delta: int = 0, base: int | None = None) -> list[BatchSlice]:
+def single_partition_slices(rows: int, first_offset_delta: int = 0, base: int | None = None) -> list[BatchSlice]:
     return [BatchSlice(0, 0, rows, first_offset_delta, base)]
 
 
@@ -72,7 +72,7 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "ROWS_AT_A_TIME", 3)
+        patch.setattr(encoder, "MAX_CHUNK_ROWS", 3)
         assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
@@ -81,13 +81,13 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
 def test_batches_of_every_varint_border(count: int, value_sizes: tuple[int, int]) -> None:
     rows = [Row(b"v" * value_sizes[i % 2], b"%07d" % i) for i in range(count)]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    assert_equal(encoded(columns, whole(count), NOW), rows, whole(count))
+    assert_equal(encoded(columns, single_partition_slices(count), NOW), rows, single_partition_slices(count))
 
 
 @pytest.mark.parametrize("border", [63, 8191, (1 << 20) - 1, (1 << 27) - 1])
 def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) -> None:
     rows = [Row(b"v" * (i % 3)) for i in range(8)]
-    plan = whole(8, border - 3, NOW)
+    plan = single_partition_slices(8, border - 3, NOW)
     assert_equal(encoded(RecordColumns(pa.array([r.value for r in rows])), plan, NOW), rows, plan)
 
 
@@ -96,7 +96,7 @@ def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) ->
 def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
     rows = [Row(b"x" * size, b"k"), Row(b"y" * size, b"q"), Row(b"z" * (size + uneven), b"k")]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
 
 
 @pytest.mark.parametrize("step", [-1, -1000, 1 << 40, -(1 << 30)])
@@ -104,7 +104,7 @@ def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
 def test_timestamps_may_go_backwards_and_far(step: int, value: str | None) -> None:
     rows = [Row((value or "x" * i).encode(), None, None, (1 << 45) + i * step) for i in range(100)]
     columns = RecordColumns(pa.array([r.value for r in rows]), timestamp=pa.array([r.timestamp for r in rows]))
-    assert_equal(encoded(columns, whole(100), NOW), rows, whole(100))
+    assert_equal(encoded(columns, single_partition_slices(100), NOW), rows, single_partition_slices(100))
 
 
 def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
@@ -114,7 +114,7 @@ def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
         pa.array([r.value for r in rows]), pa.array([r.key for r in rows]), timestamp=pa.array(times)
     )
     for base in (None, 0, NOW):
-        plan = whole(len(rows), 3 if base is not None else 0, base)
+        plan = single_partition_slices(len(rows), 3 if base is not None else 0, base)
         assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
@@ -127,7 +127,7 @@ def test_one_record_may_have_many_headers() -> None:
         pa.array([r.key for r in rows], pa.binary()),
         pa.array([r.headers for r in rows], kind),
     )
-    assert_equal(encoded(columns, whole(4), NOW), rows, whole(4))
+    assert_equal(encoded(columns, single_partition_slices(4), NOW), rows, single_partition_slices(4))
 
 
 @pytest.mark.parametrize("longest", [0, 1, 62, 63, 64, 128, 8192])
@@ -149,7 +149,7 @@ def test_every_row_with_as_many_headers(longest: int, spread: int, count: int) -
     for values in ([r.value for r in rows], [b"even"] * 90):
         written = [Row(v, r.key, r.headers) for v, r in zip(values, rows, strict=True)]
         columns = RecordColumns(pa.array(values), pa.array([b"k"] * 90), headers)
-        assert_equal(encoded(columns, whole(90), NOW), written, whole(90))
+        assert_equal(encoded(columns, single_partition_slices(90), NOW), written, single_partition_slices(90))
 
 
 def test_bytes_under_a_null_are_not_written() -> None:
@@ -157,7 +157,7 @@ def test_bytes_under_a_null_are_not_written() -> None:
     masked = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x02"), *held.buffers()[1:]])
     rows = [Row(None, b"k"), Row(b"seen", b"k"), Row(None, b"k")]
     columns = RecordColumns(masked, pa.array([b"k"] * 3))
-    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
 
 
 def test_headers_under_a_null_list_are_not_written() -> None:
@@ -165,13 +165,17 @@ def test_headers_under_a_null_list_are_not_written() -> None:
     held = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], kind)
     masked = pa.ListArray.from_arrays(held.offsets, held.values, type=kind, mask=pa.array([True, False]))
     rows = [Row(b"v"), Row(b"v", None, (("b", b"2"),))]
-    assert_equal(encoded(RecordColumns(pa.array([b"v", b"v"]), None, masked), whole(2), NOW), rows, whole(2))
+    assert_equal(
+        encoded(RecordColumns(pa.array([b"v", b"v"]), None, masked), single_partition_slices(2), NOW),
+        rows,
+        single_partition_slices(2),
+    )
 
 
 def test_a_column_of_nulls_is_a_column_of_tombstones() -> None:
     rows = [Row(None, b"k")] * 3
     columns = RecordColumns(pa.nulls(3), pa.array([b"k"] * 3), pa.nulls(3), pa.nulls(3))
-    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
+    assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
 
 
 def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
@@ -182,7 +186,9 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
         timestamp=pa.array([r.timestamp for r in rows]),
     )
     slices = [PartitionSlice(i, i + 10) for i in range(0, 10_000, 10)]
-    cuts = cut_batches(record_size_bounds(columns), partition_slices(slices), 16_384, times_of(columns, NOW))
+    cuts = split_into_batches(
+        record_size_bounds(columns), partition_slices(slices), 16_384, find_timestamp_range(columns, NOW)
+    )
     plan = to_rows(cuts)
     pieces = encoded(columns, plan, NOW)
     assert len(pieces) == 1_000
@@ -197,16 +203,16 @@ def test_large_records_are_encoded_a_few_megabytes_at_a_time() -> None:
     pieces = encoded(columns, plan, NOW)
     buffers = {id(piece.segment.obj): memoryview(piece.segment.obj).nbytes for piece in pieces}
     assert len(buffers) > 2
-    assert max(buffers.values()) <= encoder.BYTES_AT_A_TIME
+    assert max(buffers.values()) <= encoder.TARGET_BUFFER_BYTES
     assert_equal(pieces, rows, plan)
 
 
 @pytest.mark.parametrize("value", [b"same", None])
 def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | None) -> None:
     rows = [Row(value or b"x" * (i % 9), b"key") for i in range(500)]
-    expected = slow_encode(rows, whole(500), NOW)[0].segment
+    expected = slow_encode(rows, single_partition_slices(500), NOW)[0].segment
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
-    segments = [piece.segment for piece in encoded(columns, whole(500), NOW)]
+    segments = [piece.segment for piece in encoded(columns, single_partition_slices(500), NOW)]
     del columns
     gc.collect()
     np.full(len(expected) * 2, 0xAA, np.uint8)
@@ -215,15 +221,15 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
 
 def test_no_rows_and_no_plan_give_nothing() -> None:
     assert encoded(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
-    assert not cut_batches(np.zeros(0, np.int64), partition_slices([]), 100, Times(NOW, NOW)).starts
+    assert not split_into_batches(np.zeros(0, np.int64), partition_slices([]), 100, TimestampRange(NOW, NOW)).starts
 
 
 def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"x" * 400), Row(b"y" * 400), Row(b"z" * 100)]
     columns = RecordColumns(pa.array([row.value for row in rows]))
-    (expected,) = slow_encode(rows, whole(3), NOW)
-    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment))
-    assert_equal(encoded(columns, whole(3), NOW), rows, whole(3))
-    monkeypatch.setattr(joined_rows, "JOINED_BYTES_MAX", len(expected.segment) - 1)
+    (expected,) = slow_encode(rows, single_partition_slices(3), NOW)
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", len(expected.segment))
+    assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", len(expected.segment) - 1)
     with pytest.raises(RecordTooLargeError, match="2 GiB"):
-        encoded(columns, whole(3), NOW)
+        encoded(columns, single_partition_slices(3), NOW)

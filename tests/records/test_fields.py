@@ -18,10 +18,10 @@ from spark_kafka_sink.records.fields import (
     constant_fields,
     encode_varint,
     fixed_field,
-    masked_field,
-    merged_fields,
-    varint_fields,
-    zigzag_fields,
+    mask_field,
+    merge_fields,
+    signed_varint_fields,
+    unsigned_varint_fields,
 )
 from tests.records.slow_encoder import slow_varint
 
@@ -47,7 +47,7 @@ def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
 @settings(max_examples=200, deadline=None)
 def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]) -> None:
     expected = [slow_varint(value) for value in column]
-    assert bytes_of(zigzag_fields(np.array(column, np.int64)), len(column)) == expected
+    assert bytes_of(signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
     assert [encode_varint(value) for value in column] == expected
 
 
@@ -55,20 +55,20 @@ def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]
 @settings(max_examples=100, deadline=None)
 def test_numbers_of_32_bits_are_the_same_numbers(column: list[int]) -> None:
     expected = [slow_varint(value) for value in column]
-    assert bytes_of(zigzag_fields(np.array(column, np.int32)), len(column)) == expected
+    assert bytes_of(signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
 def test_other_numbers_are_the_same_numbers(kind: type[np.integer]) -> None:
     column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
-    assert bytes_of(zigzag_fields(np.array(column, kind)), 5) == [slow_varint(value) for value in column]
+    assert bytes_of(signed_varint_fields(np.array(column, kind)), 5) == [slow_varint(value) for value in column]
 
 
 @given(st.lists(numbers.map(lambda value: value + (1 << 63)), max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_unsigned_numbers_have_no_zigzag(column: list[int]) -> None:
     expected = [slow_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
-    assert bytes_of(varint_fields(np.array(column, np.uint64)), len(column)) == expected
+    assert bytes_of(unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -85,17 +85,17 @@ def test_merged_fields_have_the_bytes_of_all(seed: int) -> None:
         else:
             bits = chance.choice([6, 13, 30, 62])
             values = np.array([chance.randrange(1 << bits) for _ in range(rows)], chance.choice([np.int64, np.uint64]))
-            found = zigzag_fields(values.view(np.int64))
+            found = signed_varint_fields(values.view(np.int64))
             mask = np.array([chance.random() < 0.5 for _ in range(rows)])
-            fields += [masked_field(field, mask) for field in found] if kind == "masked" else found
-    merged = merged_fields(fields)
+            fields += [mask_field(field, mask) for field in found] if kind == "masked" else found
+    merged = merge_fields(fields)
     assert bytes_of(merged, rows) == bytes_of(fields, rows)
     assert all(first.width_max + second.width_max > 8 for first, second in pairwise(merged))
 
 
 def test_what_is_no_field_keeps_its_place() -> None:
     one, two = constant_fields(b"a"), constant_fields(b"b")
-    merged = merged_fields([*one, *two, "places", *two])
+    merged = merge_fields([*one, *two, "places", *two])
     assert [column if isinstance(column, str) else bytes_of([column], 1) for column in merged] == [
         [b"ab"],
         "places",

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
-from spark_kafka_sink.records.decoder import check_batches
+from spark_kafka_sink.records.decoder import parse_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from tests.records.stamping import stamped
 
@@ -52,7 +52,7 @@ def test_what_is_stamped_is_read_back(
         base_offset=9,
     )
     header = parse_header(coded)
-    assert (header.codec, header.transactional, header.control) == (codec, transactional, control)
+    assert (header.codec, header.is_transactional, header.is_control) == (codec, transactional, control)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer_id, epoch, sequence)
     assert (header.base_offset, header.last_offset, header.record_count) == (9, 11, 3)
     assert header.size_bytes == HEADER_BYTES + 1
@@ -62,7 +62,7 @@ def test_a_batch_can_be_stamped_again_without_encoding_it_again() -> None:
     segments: list[bytes | memoryview] = [b"first", b"second"]
     before, after = stamp(segments, producer_id=1), stamp(segments, producer_id=2, base_sequence=44)
     for header in (before, after):
-        assert check_batches(header + b"firstsecond")
+        assert parse_batches(header + b"firstsecond")
     assert before != after
 
 
@@ -70,7 +70,7 @@ def test_a_broker_assigns_offset_and_epoch_without_a_new_crc() -> None:
     batch = bytearray(stamp([b"records"]) + b"records")
     crc = parse_header(batch).crc
     patch_header(batch, base_offset=1234, leader_epoch=9)
-    ((header, view),) = check_batches(batch)
+    ((header, view),) = parse_batches(batch)
     assert (header.base_offset, header.partition_leader_epoch, header.crc) == (1234, 9, crc)
     assert view.nbytes == len(batch)
 
@@ -78,8 +78,8 @@ def test_a_broker_assigns_offset_and_epoch_without_a_new_crc() -> None:
 def test_log_append_time_is_written_with_a_new_crc() -> None:
     batch = bytearray(stamp([b"records"]) + b"records")
     patch_header(batch, append_time=5555)
-    ((header, _),) = check_batches(batch)
-    assert header.log_append_time
+    ((header, _),) = parse_batches(batch)
+    assert header.has_log_append_time
     assert (header.base_timestamp, header.max_timestamp) == (1000, 5555)
 
 

@@ -1,4 +1,4 @@
-"""JoinedRows: columns of numbers, bytes and constants, in any order, against rows that Python puts together."""
+"""JoinedRowsBuilder: columns of numbers, bytes and constants, in any order, against rows that Python puts together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.records.arrays import OFFSETS_MAX
-from spark_kafka_sink.records.byte_column import ByteColumn, byte_column
+from spark_kafka_sink.records.arrays import MAX_OFFSET
+from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.fields import encode_varint
-from spark_kafka_sink.records.joined_rows import JoinedRows
+from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 from tests.records.slices import BatchSlice, encoded
 
 ROWS = 40
@@ -50,7 +50,7 @@ def test_rows_are_what_their_columns_are_one_after_the_other(seed: int) -> None:
     order = chance.choice([None, np.array(chance.sample(range(ROWS), ROWS), np.int32)])
     with_length, stops = chance.random() < 0.7, chance.choice([[ROWS], [1, 17, ROWS]])
 
-    rows = JoinedRows(ROWS, order)
+    rows = JoinedRowsBuilder(ROWS, order)
     expected = [b""] * ROWS
     for kind, values in columns:
         at = range(ROWS) if order is None or kind == "numbers" else order.tolist()
@@ -60,7 +60,7 @@ def test_rows_are_what_their_columns_are_one_after_the_other(seed: int) -> None:
         elif kind == "numbers":
             rows.add_numbers(np.array(values, np.int64))
         else:
-            rows.add_bytes([byte_column(pa.array(part, pa.binary())) for part in (values[:7], values[7:])])
+            rows.add_bytes([read_byte_column(pa.array(part, pa.binary())) for part in (values[:7], values[7:])])
     if with_length:
         rows.add_length_in_front()
         expected = [encode_varint(len(row)) + row for row in expected]
@@ -90,10 +90,10 @@ def test_neighbouring_numbers_are_written_together(monkeypatch: pytest.MonkeyPat
 
 def test_a_row_that_is_above_two_gibibytes_with_its_numbers_is_refused() -> None:
     """Arrow's newest versions do not look, and 32-bit sizes would be negative."""
-    data = pa.py_buffer(np.zeros(OFFSETS_MAX - 9, np.uint8))  # pages that are never touched
-    rows = JoinedRows(1)
+    data = pa.py_buffer(np.zeros(MAX_OFFSET - 9, np.uint8))  # pages that are never touched
+    rows = JoinedRowsBuilder(1)
     rows.add_constant(b"\0" * 7)
-    rows.add_bytes([ByteColumn(np.array([0, OFFSETS_MAX - 9], np.int32), data)])
+    rows.add_bytes([ByteColumn(np.array([0, MAX_OFFSET - 9], np.int32), data)])
     rows.add_length_in_front()
     with pytest.raises(RecordTooLargeError, match="2 GiB"):
         next(rows.join([1]))

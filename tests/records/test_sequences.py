@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.records.sequences import SEQUENCE_MAX, add, follows, last
+from spark_kafka_sink.records.sequences import MAX_SEQUENCE, increment, is_after, last_sequence
 
-SEQUENCES = st.integers(0, SEQUENCE_MAX)
+SEQUENCES = st.integers(0, MAX_SEQUENCE)
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later"), [(0, 1), (SEQUENCE_MAX, 0), (SEQUENCE_MAX - 4, 7), (5, 5 + 2**30 - 1), (2**30 + 1, 0)]
+    ("earlier", "later"), [(0, 1), (MAX_SEQUENCE, 0), (MAX_SEQUENCE - 4, 7), (5, 5 + 2**30 - 1), (2**30 + 1, 0)]
 )
 def test_one_of_two_sequences_follows_the_other(earlier: int, later: int) -> None:
-    assert (follows(later, earlier), follows(earlier, later)) == (True, False)
+    assert (is_after(later, earlier), is_after(earlier, later)) == (True, False)
 
 
-@pytest.mark.parametrize("sequence", [0, 5, SEQUENCE_MAX])
+@pytest.mark.parametrize("sequence", [0, 5, MAX_SEQUENCE])
 def test_a_sequence_does_not_follow_itself(sequence: int) -> None:
-    assert not follows(sequence, sequence)
+    assert not is_after(sequence, sequence)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ def test_a_sequence_does_not_follow_itself(sequence: int) -> None:
     [
         (0, 1, 0, 1),
         (5, 3, 7, 8),
-        (SEQUENCE_MAX, 1, SEQUENCE_MAX, 0),
-        (SEQUENCE_MAX, 2, 0, 1),
-        (SEQUENCE_MAX - 1, 4, 1, 2),
+        (MAX_SEQUENCE, 1, MAX_SEQUENCE, 0),
+        (MAX_SEQUENCE, 2, 0, 1),
+        (MAX_SEQUENCE - 1, 4, 1, 2),
     ],
 )
 def test_a_batch_ends_and_the_next_begins_across_the_wrap(
     first: int, records: int, last_one: int, next_one: int
 ) -> None:
-    assert (last(first, records), add(first, records)) == (last_one, next_one)
+    assert (last_sequence(first, records), increment(first, records)) == (last_one, next_one)
 
 
-@given(first=SEQUENCES, records=st.integers(0, SEQUENCE_MAX))
+@given(first=SEQUENCES, records=st.integers(0, MAX_SEQUENCE))
 def test_the_distance_is_what_was_added(first: int, records: int) -> None:
-    assert (add(first, records) - first) % (SEQUENCE_MAX + 1) == records
-    assert 0 <= add(first, records) <= SEQUENCE_MAX
+    assert (increment(first, records) - first) % (MAX_SEQUENCE + 1) == records
+    assert 0 <= increment(first, records) <= MAX_SEQUENCE

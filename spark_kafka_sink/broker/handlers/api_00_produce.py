@@ -114,7 +114,7 @@ def _append(
     if not isinstance(records, Buffer):
         raise Refusal(error_codes.INVALID_RECORD, "no records")
     header = parse_header_or_refuse(records)
-    if header.transactional:
+    if header.is_transactional:
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         # Under one lock, so that the transaction cannot end between the permission and the append.
         with context.cluster.lock:

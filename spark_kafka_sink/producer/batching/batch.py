@@ -39,7 +39,7 @@ from spark_kafka_sink.producer.calls import Share, new_share
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlices
-from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, stamp_header
+from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_header
 
 Segment = bytes | bytearray | memoryview
 _JOINED_BYTES_MAX = 16 << 10
@@ -261,7 +261,7 @@ class ProducerBatch:
         for lease in self.leases:
             lease.hold(child, child.body_bytes + sum([some.nbytes for some in rows]))
         if self.has_sequence:
-            sequence = sequences.add(self.base_sequence, first_record)
+            sequence = sequences.increment(self.base_sequence, first_record)
             child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
         return child
 
@@ -284,7 +284,7 @@ class ProducerBatch:
     @property
     def last_sequence(self) -> int:
         """Sequence of the last record, or -1."""
-        return sequences.last(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
+        return sequences.last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
         self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False
@@ -304,7 +304,7 @@ class ProducerBatch:
         if self.body_bytes <= _JOINED_BYTES_MAX:
             segments = [b"".join(segments)]
         if not self._header:
-            self._header = stamp_header(
+            self._header = encode_header(
                 segments,
                 attributes=self.codec | TRANSACTIONAL if self.transactional else self.codec,
                 last_offset_delta=self.record_count - 1,

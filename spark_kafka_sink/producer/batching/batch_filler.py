@@ -41,9 +41,9 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import Additions, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import Rows
-from spark_kafka_sink.records.compression import Codec, CompressionRatios, require
-from spark_kafka_sink.records.cutting import BatchSlices, cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlices, encode
+from spark_kafka_sink.records.batch_slicing import BatchSlices, find_timestamp_range, split_into_batches
+from spark_kafka_sink.records.compression import Codec, CompressionRatios, require_codec
+from spark_kafka_sink.records.encoder import EncodedSlices, encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,9 @@ class BatchFiller:
         partitions_of: PartitionsOfTopic,
     ) -> None:
         self._config = config
-        require(config.codec)  # a pickled configuration was checked where it was made, perhaps with another Python
+        require_codec(
+            config.codec
+        )  # a pickled configuration was checked where it was made, perhaps with another Python
         self._codec = config.codec
         self._compresses = config.codec is not Codec.NONE
         self._pool = pool
@@ -270,9 +272,11 @@ class BatchFiller:
             queues = self._queues.of_topic(stage.topic, grouped.partitions)
             pinned = [queue.pin_open_batch() for queue in queues]
         now_ms = self._wall_clock_ms()
-        times = times_of(grouped.columns, now_ms)
-        cuts = cut_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
-        buffers = self._pieces_of(stage, cuts, encode(grouped.columns, cuts, now_ms, grouped.order), grouped.origins)
+        times = find_timestamp_range(grouped.columns, now_ms)
+        cuts = split_into_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
+        buffers = self._pieces_of(
+            stage, cuts, encode_records(grouped.columns, cuts, now_ms, grouped.order), grouped.origins
+        )
         deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
         last = list(pinned)
         batches: list[ProducerBatch] = []

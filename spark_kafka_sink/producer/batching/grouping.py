@@ -20,12 +20,12 @@ from spark_kafka_sink.producer.batching.staging import GROUPED_BYTES_MAX, Staged
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
-from spark_kafka_sink.records.arrays import bytes_array, number_array
-from spark_kafka_sink.records.byte_column import byte_column
-from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, one_array
-from spark_kafka_sink.records.cutting import PartitionSlices
+from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow
+from spark_kafka_sink.records.batch_slicing import PartitionSlices
+from spark_kafka_sink.records.byte_column import read_byte_column
+from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -120,10 +120,10 @@ def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> Rows:
     count = len(values)
     times = np.fromiter(timestamps, np.int64, count)
     columns = RecordColumns(
-        value=bytes_array(values),
-        key=None if keys.count(None) == count else bytes_array(keys),
+        value=bytes_to_arrow(values),
+        key=None if keys.count(None) == count else bytes_to_arrow(keys),
         headers=_header_column(headers) if any(headers) else None,
-        timestamp=number_array(times),
+        timestamp=numbers_to_arrow(times),
     )
     none_named = named.count(None) == count
     given = None if none_named else np.fromiter((NOT_NAMED if to is None else to for to in named), np.int32, count)
@@ -134,16 +134,16 @@ def rows_of_records(staged: StagedRecords, partitions_of: PartitionsOf) -> Rows:
 
 
 def _lengths(column: ArrowColumn | None, count: int) -> NDArray[np.int32]:
-    return np.full(count, -1, np.int32) if column is None else byte_column(one_array(column)).lengths
+    return np.full(count, -1, np.int32) if column is None else read_byte_column(combine_chunks(column)).lengths
 
 
 def _header_column(headers: Sequence[Headers | None]) -> pa.Array:
     pairs = [pair for some in headers for pair in some or ()]
-    keys = bytes_array([key.encode() for key, _ in pairs], pa.string())
-    values = bytes_array([value for _, value in pairs], pa.binary())
+    keys = bytes_to_arrow([key.encode() for key, _ in pairs], pa.string())
+    values = bytes_to_arrow([value for _, value in pairs], pa.binary())
     structs = pa.StructArray.from_arrays([keys, values], fields=[*HEADERS_TYPE.value_type])
     ends = np.cumsum([0, *(len(some or ()) for some in headers)], dtype=np.int32)
-    return pa.ListArray.from_arrays(number_array(ends), structs, type=HEADERS_TYPE)
+    return pa.ListArray.from_arrays(numbers_to_arrow(ends), structs, type=HEADERS_TYPE)
 
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:

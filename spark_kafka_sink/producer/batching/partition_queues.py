@@ -89,7 +89,7 @@ def sent_before(first: ProducerBatch, second: ProducerBatch) -> bool:
     """By epoch, then by sequence on a circle: sequences wrap, so that 2^31 - 1 comes just before 0."""
     if (first.producer_id, first.producer_epoch) != (second.producer_id, second.producer_epoch):
         return (first.producer_id, first.producer_epoch) < (second.producer_id, second.producer_epoch)
-    return sequences.follows(second.base_sequence, first.base_sequence)
+    return sequences.is_after(second.base_sequence, first.base_sequence)
 
 
 class PartitionQueues:

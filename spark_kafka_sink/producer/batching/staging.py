@@ -42,11 +42,11 @@ from spark_kafka_sink.producer.batching.row_origins import rows_between, rows_of
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
-from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
+from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
 _ROW_BYTES_OVER = 8
-"""By how much the size of a row of columns may exceed what it is encoded to (records/cutting.py)."""
-GROUPED_BYTES_MAX = JOINED_BYTES_MAX // 2
+"""By how much the size of a row of columns may exceed what it is encoded to (records/batch_slicing.py)."""
+GROUPED_BYTES_MAX = MAX_JOINED_BYTES // 2
 """Rows that are grouped at once become one array, with 32-bit offsets. The rest is for rows that come meanwhile."""
 _FULL_BYTES = 4 << 20
 _BYTES_PER_PARTITION = 64 << 10

@@ -49,7 +49,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
     PartitionState,
     violations,
 )
-from spark_kafka_sink.records.sequences import follows
+from spark_kafka_sink.records.sequences import is_after
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
@@ -74,7 +74,7 @@ def may_begin_again(state: PartitionState) -> bool:
     """Rule 3: may pending batches get new sequences? Only from a gap on, and when nothing before it is left."""
     if state.on_wire or state.gap is None:
         return False
-    return all(not follows(state.gap, batch.base_sequence) for batch in state.pending)
+    return all(not is_after(state.gap, batch.base_sequence) for batch in state.pending)
 
 
 def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
@@ -155,7 +155,7 @@ class Idempotence:
             state.move(PROBING)
         if batch.base_sequence < 0:
             return self._take_sequence(state, batch)
-        return state.is_head(batch) and (state.gap is None or follows(state.gap, batch.base_sequence))
+        return state.is_head(batch) and (state.gap is None or is_after(state.gap, batch.base_sequence))
 
     def _take_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
         """A new batch gets the next sequence, if there is one to be given now."""

@@ -36,7 +36,7 @@ from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records import sequences
-from spark_kafka_sink.records.sequences import follows
+from spark_kafka_sink.records.sequences import is_after
 
 
 class Phase(Enum):
@@ -149,18 +149,18 @@ class PartitionState:
 
     def acknowledged(self, last_sequence: int) -> None:
         """Note that the broker has stored everything up to this sequence."""
-        if self.last_acked_sequence < 0 or follows(last_sequence, self.last_acked_sequence):
+        if self.last_acked_sequence < 0 or is_after(last_sequence, self.last_acked_sequence):
             self.last_acked_sequence = last_sequence
 
     def note_gap(self, sequence: int) -> None:
         """Note that a batch that begins with this sequence will never be stored under it."""
-        if self.gap is None or follows(self.gap, sequence):
+        if self.gap is None or is_after(self.gap, sequence):
             self.gap = sequence
 
     def resolve(self) -> None:
         """Find the gap, when nothing is pending or in flight: a sequence without an acknowledgement is missing then."""
         self.unresolved = False
-        acknowledged = sequences.add(self.last_acked_sequence, 1)
+        acknowledged = sequences.increment(self.last_acked_sequence, 1)
         if acknowledged != self.next_sequence:
             self.note_gap(acknowledged)
 
@@ -170,7 +170,7 @@ class PartitionState:
     def _number(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
         batch.set_producer_state(*self.id_and_epoch, sequence, transactional=self.transactional)
-        self.next_sequence = sequences.add(sequence, batch.record_count)
+        self.next_sequence = sequences.increment(sequence, batch.record_count)
 
 
 def violations(state: PartitionState, in_flight_max: int, *, idempotent: bool) -> list[str]:
@@ -191,8 +191,8 @@ def _always(state: PartitionState) -> dict[str, bool]:
         "pending batches are of one epoch": all(
             (batch.producer_id, batch.producer_epoch) == state.id_and_epoch for batch in pending
         ),
-        "sequences ascend": all(follows(two.base_sequence, one.last_sequence) for one, two in pairwise(pending)),
-        "the next sequence is free": not pending or follows(state.next_sequence, pending[-1].last_sequence),
+        "sequences ascend": all(is_after(two.base_sequence, one.last_sequence) for one, two in pairwise(pending)),
+        "the next sequence is free": not pending or is_after(state.next_sequence, pending[-1].last_sequence),
         "only pending batches are in doubt": state.in_doubt <= set(pending),
     }
 
@@ -206,7 +206,7 @@ def _only_the_head_is_on_wire(state: PartitionState) -> bool:
 
 
 def _before_gap(state: PartitionState) -> list[ProducerBatch]:
-    return [batch for batch in state.pending if state.gap is None or follows(state.gap, batch.base_sequence)]
+    return [batch for batch in state.pending if state.gap is None or is_after(state.gap, batch.base_sequence)]
 
 
 def _while_probing(state: PartitionState) -> dict[str, bool]:

@@ -14,7 +14,7 @@ from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.compression import Codec, compress
-from spark_kafka_sink.records.decoder import check_body, decode_body
+from spark_kafka_sink.records.decoder import decode_records, find_keyless_records
 from spark_kafka_sink.records.header import parse_header
 from tests.broker.asked import Broker
 from tests.broker.wire import batch, produce, result
@@ -101,12 +101,12 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(batch_checks, looks.__name__, watched)
 
-    watch(check_body)
-    watch(decode_body)
+    watch(find_keyless_records)
+    watch(decode_records)
     for partition in range(2):
         cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
     cluster.log("t", 0).max_timestamp()
-    assert turns == [("check_body", True), ("check_body", True), ("decode_body", True)]
+    assert turns == [("find_keyless_records", True), ("find_keyless_records", True), ("decode_records", True)]
     assert not cluster._checks._turn.locked()
 
 

@@ -56,7 +56,7 @@ class Gate:
         if not batch.has_sequence:
             sequence = self.next_sequence.get(batch.topic_partition, 0)
             batch.set_producer_state(7, 0, sequence)
-            self.next_sequence[batch.topic_partition] = sequences.add(sequence, batch.record_count)
+            self.next_sequence[batch.topic_partition] = sequences.increment(sequence, batch.record_count)
         return True
 
 
@@ -81,7 +81,7 @@ ERROR = DeliveryTimeoutError("too late")
 
 
 def values_of(batch: ProducerBatch) -> list[bytes | None]:
-    decoded = list(decode_batches(b"".join(batch.wire_segments()), bytes_max=1 << 24))
+    decoded = list(decode_batches(b"".join(batch.wire_segments()), max_bytes=1 << 24))
     values: list[bytes | None] = decoded[0].columns["value"].to_pylist()
     return values
 

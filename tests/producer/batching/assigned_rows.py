@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.producer.batching.named_call import NamedCall
 
 

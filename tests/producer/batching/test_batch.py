@@ -14,13 +14,13 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLea
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_of_call
 from spark_kafka_sink.producer.batching.split import split_batch
 from spark_kafka_sink.records import sequences
+from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.cutting import cut_batches, times_of, whole
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import parse_header
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.producer.batching.accumulator_harness import Clock, tp
 from tests.producer.batching.named_call import NamedCall
 from tests.producer.batching.one_piece import append_rows
@@ -36,8 +36,13 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     lease.hold(filling, 0)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now = 1_700_000_000_000
-    plan = cut_batches(record_size_bounds(columns), whole(columns.num_rows), 1 << 20, times_of(columns, now))
-    (encoded,) = encode(columns, plan, now)
+    plan = split_into_batches(
+        record_size_bounds(columns),
+        single_partition_slices(columns.num_rows),
+        1 << 20,
+        find_timestamp_range(columns, now),
+    )
+    (encoded,) = encode_records(columns, plan, now)
     append_rows(batch, rows_of_call(NamedCall("call"), np.arange(columns.num_rows)), encoded, lease)
     lease.let_go(filling)
     return batch
@@ -197,7 +202,7 @@ def test_a_new_identity_changes_the_header_and_nothing_else() -> None:
     header = parse_header(after)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 3, 0)
     assert after[61:] == before[61:]
-    assert [row.columns.num_rows for row in decode_batches(after, bytes_max=1 << 20)] == [5]
+    assert [row.columns.num_rows for row in decode_batches(after, max_bytes=1 << 20)] == [5]
 
 
 def test_the_last_sequence_wraps() -> None:
@@ -237,18 +242,18 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
     batch.close(codec)
     batch.set_producer_state(9, 1, 2**31 - 10)
     batch.depart(1)
-    whole = next(decode_batches(b"".join(batch.wire_segments()), bytes_max=1 << 20)).columns
+    whole = next(decode_batches(b"".join(batch.wire_segments()), max_bytes=1 << 20)).columns
     batch.off_wire()
     children = split_batch(batch, 200)
     batch.split_up()
     for child in children:
         child.close(codec)
     assert len(children) > 2
-    rows = [next(decode_batches(b"".join(c.wire_segments()), bytes_max=1 << 20)).columns for c in children]
+    rows = [next(decode_batches(b"".join(c.wire_segments()), max_bytes=1 << 20)).columns for c in children]
     for name in ("key", "value", "headers", "timestamp"):
         assert [x for part in rows for x in part[name].to_pylist()] == whole[name].to_pylist()
     assert {c.codec for c in children} == {codec}
-    assert [c.base_sequence for c in children[1:]] == [sequences.add(c.last_sequence, 1) for c in children[:-1]]
+    assert [c.base_sequence for c in children[1:]] == [sequences.increment(c.last_sequence, 1) for c in children[:-1]]
     assert [i for c in children for _, rows, _ in c.rows_by_call() for i in rows.tolist()] == list(range(count))
     for child in children:
         child.fail(ERROR)

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
 from spark_kafka_sink.records.compression import Codec
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from tests.producer.batching.accumulator_harness import ERROR, RECORD_BYTES, VALUE, Harness
 from tests.producer.batching.named_call import name_of
 
@@ -95,7 +95,9 @@ def test_rows_behind_others_in_a_compressed_batch_are_sent_when_later_rows_canno
 ) -> None:
     h = with_open_batches(0)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.GROUPED_BYTES_MAX", 6 * RECORD_BYTES)
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", failing(encode, MemoryError, 2))
+    monkeypatch.setattr(
+        "spark_kafka_sink.producer.batching.batch_filler.encode_records", failing(encode_records, MemoryError, 2)
+    )
     h.append(0, 5, call="encoded")
     h.append(0, 5, call="struck")
     sent, failed = sent_and_failed(h)

@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecor
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import name_of, named
 

@@ -25,9 +25,9 @@ from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
 from spark_kafka_sink.producer.rows import Rows
+from spark_kafka_sink.records.batch_slicing import find_timestamp_range, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import cut_batches, times_of
-from spark_kafka_sink.records.encoder import EncodedSlices, encode
+from spark_kafka_sink.records.encoder import EncodedSlices, encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
 from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import NamedCall
@@ -85,8 +85,10 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
         if stage.is_full(batch_bytes - HEADER_BYTES):
             stage.place(rows_of_records)
     grouped = group(stage.rows)
-    cuts = cut_batches(grouped.sizes, grouped.slices([None]), batch_bytes, times_of(grouped.columns, 0))
-    first, *_ = encode(grouped.columns, cuts, 0, grouped.order)
+    cuts = split_into_batches(
+        grouped.sizes, grouped.slices([None]), batch_bytes, find_timestamp_range(grouped.columns, 0)
+    )
+    first, *_ = encode_records(grouped.columns, cuts, 0, grouped.order)
     assert 0.94 * batch_bytes < HEADER_BYTES + first.sizes[0] <= batch_bytes
 
 

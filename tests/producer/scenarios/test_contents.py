@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
     TOPIC,
@@ -148,7 +148,7 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
 
     def looked_at(*arguments: object) -> object:
         seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
-        return encode(*arguments)  # type: ignore[arg-type]
+        return encode_records(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", looked_at)
     h.append(0)

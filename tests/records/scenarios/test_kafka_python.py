@@ -9,7 +9,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from spark_kafka_sink.errors import UnsupportedFormatError
-from spark_kafka_sink.records.compression import LEVELS, Codec
+from spark_kafka_sink.records.compression import COMPRESSION_LEVELS, Codec
 from spark_kafka_sink.records.decoder import decode_batches
 from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
 from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us
@@ -32,9 +32,9 @@ def test_kafka_python_reads_every_codec_and_shape_of_ours(codec: Codec, shape: s
     assert read_by_kafka_python(our_batches(plain_columns(rows), codec)) == as_written(rows)
 
 
-@pytest.mark.parametrize("codec", list(LEVELS))
+@pytest.mark.parametrize("codec", list(COMPRESSION_LEVELS))
 def test_kafka_python_reads_every_level_of_ours(codec: Codec) -> None:
-    low, high, default = LEVELS[codec]
+    low, high, default = COMPRESSION_LEVELS[codec]
     for level in {low, high, default, 5}:
         buffer = our_batches(plain_columns(SHAPES["uneven"]), codec, level=level)
         assert read_by_kafka_python(buffer) == as_written(SHAPES["uneven"])
@@ -65,7 +65,7 @@ def test_idempotent_and_transactional_batches_of_kafka_python_are_read() -> None
     builder.append(0, NOW, b"k", b"v", [])
     ((header, columns),) = decode_batches(bytes(builder.build()))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
-    assert header.transactional
+    assert header.is_transactional
     assert columns.num_rows == 1
 
 

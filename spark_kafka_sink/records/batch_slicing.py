@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
-from spark_kafka_sink.records.columns import RecordColumns, one_array
+from spark_kafka_sink.records.arrays import integers_to_numpy
+from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.sizes import OFFSET_DELTA_BYTES, TIMESTAMP_DELTA_BYTES
+from spark_kafka_sink.records.record_sizes import OFFSET_DELTA_BYTES, TIMESTAMP_DELTA_BYTES
 
 
 class PartitionSlices(NamedTuple):
@@ -41,7 +41,7 @@ class PartitionSlices(NamedTuple):
     base_timestamps: Sequence[int | None]
 
 
-def whole(rows: int) -> PartitionSlices:
+def single_partition_slices(rows: int) -> PartitionSlices:
     """All rows go to one partition, in which no batch is open."""
     return PartitionSlices([0], [rows], [0], [HEADER_BYTES], [None])
 
@@ -76,23 +76,25 @@ def consecutive_slices(stops: Sequence[int]) -> BatchSlices:
     return BatchSlices([0] * count, [0, *stops][:count], stops, [0] * count, [None] * count)
 
 
-class Times(NamedTuple):
+class TimestampRange(NamedTuple):
     """Between which times, in milliseconds, those of some rows are."""
 
     lowest: int
     highest: int
 
 
-def times_of(columns: RecordColumns, now_ms: int) -> Times:
+def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
     """The range of the rows' times. Rows without a time count as `now_ms`."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
-        return Times(now_ms, now_ms)
-    times = numbers_of(one_array(column), null=now_ms)
-    return Times(int(np.minimum.reduce(times)), int(np.maximum.reduce(times)))
+        return TimestampRange(now_ms, now_ms)
+    times = integers_to_numpy(combine_chunks(column), null=now_ms)
+    return TimestampRange(int(np.minimum.reduce(times)), int(np.maximum.reduce(times)))
 
 
-def cut_batches(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> BatchSlices:
+def split_into_batches(
+    sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: TimestampRange
+) -> BatchSlices:
     """Cut the rows of each partition into batches of at most `batch_bytes_max`, header included.
 
     `sizes` are those of record_size_bounds, `times` those that the rows are encoded with. An open batch is filled
@@ -134,7 +136,9 @@ def _cut_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices,
     return BatchSlices([index] * count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
-def _ends(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: Times) -> NDArray[np.int64]:
+def _ends(
+    sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: TimestampRange
+) -> NDArray[np.int64]:
     """For each row the bytes before it, and those of all: sums of the sizes, with the deltas of these rows."""
     counted = OFFSET_DELTA_BYTES + TIMESTAMP_DELTA_BYTES
     smallest = int(np.minimum.reduce(sizes)) - counted + 2
@@ -146,7 +150,7 @@ def _ends(sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: in
     return ends
 
 
-def _widest_timestamp_delta_bytes(slices: PartitionSlices, times: Times) -> int:
+def _widest_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
     """The width of the widest: they count from the bases of open batches, and new batches begin at a row's time."""
     bases = [base for base in slices.base_timestamps if base is not None]
     furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)

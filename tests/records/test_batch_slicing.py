@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_kafka_sink.records.batch_slicing import (
+    TimestampRange,
+    find_timestamp_range,
+    single_partition_slices,
+    split_into_batches,
+)
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.cutting import Times, cut_batches, times_of, whole
-from spark_kafka_sink.records.encoder import encode
+from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.sizes import record_size_bounds
+from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
 from tests.records.slices import BatchSlice, PartitionSlice, encoded, partition_slices, to_rows
 from tests.records.slow_encoder import Row, slow_cut, slow_varint
@@ -47,8 +52,8 @@ def test_batches_are_cut_where_one_record_after_the_other_would_cut_them(
     data: st.DataObject, sizes: list[int], batch_bytes_max: int
 ) -> None:
     slices = data.draw(slices_of(len(sizes)))
-    times = Times(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
-    cuts = to_rows(cut_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times))
+    times = TimestampRange(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
+    cuts = to_rows(split_into_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times))
     needed = offset_delta_bytes(cuts) + timestamp_delta_bytes(slices, times)
     # As wide as these rows could need it, which is a byte or two more than they do.
     assert any(cuts == slow_cut(sizes, slices, batch_bytes_max, needed + more) for more in range(3))
@@ -58,7 +63,7 @@ def offset_delta_bytes(cuts: list[BatchSlice]) -> int:
     return max([len(slow_varint(cut.first_offset_delta + cut.stop - cut.start - 1)) for cut in cuts], default=1)
 
 
-def timestamp_delta_bytes(slices: list[PartitionSlice], times: Times) -> int:
+def timestamp_delta_bytes(slices: list[PartitionSlice], times: TimestampRange) -> int:
     bases = [*times, *(part.base_timestamp for part in slices if part.base_timestamp is not None)]
     return max(len(slow_varint(time - base)) for time in times for base in bases)
 
@@ -70,7 +75,9 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
     sizes = record_size_bounds(columns)
     assert len(sizes) == len(rows)
     batch_bytes_max = data.draw(st.integers(100, 20_000))
-    plan = cut_batches(sizes, whole(len(rows)), batch_bytes_max, times_of(columns, NOW))
+    plan = split_into_batches(
+        sizes, single_partition_slices(len(rows)), batch_bytes_max, find_timestamp_range(columns, NOW)
+    )
     for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
         # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
@@ -86,8 +93,8 @@ def test_an_open_batch_takes_no_more_than_its_size(
     columns = data.draw(arrow_columns(rows))
     open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
     batch_bytes_max = data.draw(st.integers(100, 2_000))
-    plan = cut_batches(
-        record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times_of(columns, NOW)
+    plan = split_into_batches(
+        record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, find_timestamp_range(columns, NOW)
     )
     for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
@@ -103,8 +110,10 @@ def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
     batch_bytes_max = 100 + int(sizes.sum())
     for base in (1 << 62, 1 << 50, -1, NOW):
         open_batch = PartitionSlice(0, 50, 1 << 26, 100, base)
-        plan = cut_batches(sizes, partition_slices([open_batch]), batch_bytes_max, times_of(columns, NOW))
-        first, *_ = encode(columns, plan, NOW)
+        plan = split_into_batches(
+            sizes, partition_slices([open_batch]), batch_bytes_max, find_timestamp_range(columns, NOW)
+        )
+        first, *_ = encode_records(columns, plan, NOW)
         assert plan.first_offset_deltas[0]
         assert 100 + first.sizes[0] <= batch_bytes_max
 
@@ -121,8 +130,8 @@ def test_a_batch_is_full_to_within_one_record_if_all_deltas_are_as_wide_as_the_w
     values = [b"v" * sizes[i % len(sizes)] for i in range(9_000)]
     columns = RecordColumns(pa.array(values), pa.array([b"k" * 12] * len(values)))
     open_batch = PartitionSlice(0, len(values), open_records, 400 if open_records else HEADER_BYTES, base)
-    times = times_of(columns, NOW)
-    plan = cut_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
+    times = find_timestamp_range(columns, NOW)
+    plan = split_into_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
     pieces = encoded(columns, to_rows(plan), NOW)
@@ -141,17 +150,19 @@ def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: 
     stamps[7:9] = [None, None]  # type: ignore[list-item]
     columns = RecordColumns(pa.array([b"v" * 40] * rows), timestamp=pa.array(stamps, pa.int64()))
     slices = [PartitionSlice(0, 1_000, 70, 500, base), PartitionSlice(1_000, rows)]
-    plan = cut_batches(record_size_bounds(columns), partition_slices(slices), 2_000, times_of(columns, NOW))
+    plan = split_into_batches(
+        record_size_bounds(columns), partition_slices(slices), 2_000, find_timestamp_range(columns, NOW)
+    )
     for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
         used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= 2_000
         if part.stop not in (1_000, rows) and max(times) < 1 << 40:
-            delta_bytes = 1 + timestamp_delta_bytes(slices, times_of(columns, NOW))
+            delta_bytes = 1 + timestamp_delta_bytes(slices, find_timestamp_range(columns, NOW))
             assert used > 2_000 - 70 - delta_bytes * piece.record_count
 
 
 def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
     sizes = np.array([10, 500, 10], np.int64)
     open_batch = PartitionSlice(0, 3, open_records=2, open_bytes=80, base_timestamp=NOW)
-    plan = cut_batches(sizes, partition_slices([open_batch]), 100, Times(NOW, NOW))
+    plan = split_into_batches(sizes, partition_slices([open_batch]), 100, TimestampRange(NOW, NOW))
     assert [(p.start, p.stop, p.first_offset_delta) for p in to_rows(plan)] == [(0, 1, 2), (1, 2, 0), (2, 3, 0)]

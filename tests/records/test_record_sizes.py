@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.records import byte_column, sizes
+from spark_kafka_sink.records import byte_column, record_sizes
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.records.sizes import invalid_rows, record_size_bounds
+from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
 from tests.records.column_strategies import NOW
 from tests.records.slices import BatchSlice, encoded
 
@@ -40,14 +40,14 @@ def test_the_last_common_time_fits_its_bound() -> None:
 
 def test_good_rows_have_no_fault() -> None:
     columns = RecordColumns(pa.array([b"v", None]), timestamp=pa.array([-1, None], pa.int64()))
-    assert invalid_rows(columns) == {}
+    assert find_invalid_rows(columns) == {}
 
 
 def test_a_time_before_1970_is_named_by_its_rows() -> None:
     counted = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -2, None, -(1 << 63)], pa.int64()))
     times = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -1, None, -1_000_000], pa.timestamp("us")))
     for columns in (counted, times):
-        ((reason, rows),) = invalid_rows(columns).items()
+        ((reason, rows),) = find_invalid_rows(columns).items()
         assert rows.tolist() == [1, 3]
         assert "1970" in reason
 
@@ -56,7 +56,7 @@ def test_headers_without_a_key_are_named_by_their_rows() -> None:
     good, bad = {"key": "a", "value": None}, {"key": None, "value": b"1"}
     rows = pa.array([[good], [good, bad], None, [], [None], [bad, bad]], HEADER_LIST)
     for headers in (rows, pa.chunked_array([rows.slice(0, 3), rows.slice(3)])):
-        ((reason, invalid),) = invalid_rows(RecordColumns(pa.array([b"v"] * 6), None, headers)).items()
+        ((reason, invalid),) = find_invalid_rows(RecordColumns(pa.array([b"v"] * 6), None, headers)).items()
         assert invalid.tolist() == [1, 4, 5]
         assert "key" in reason
 
@@ -64,18 +64,18 @@ def test_headers_without_a_key_are_named_by_their_rows() -> None:
 def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_large_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(byte_column, "OFFSETS_MAX", 1_000)
-    monkeypatch.setattr(sizes, "JOINED_BYTES_MAX", 1_000)
+    monkeypatch.setattr(byte_column, "MAX_OFFSET", 1_000)
+    monkeypatch.setattr(record_sizes, "MAX_JOINED_BYTES", 1_000)
     columns = RecordColumns(pa.array([b"x" * 300] * 9 + [b"y" * 1_001, None], pa.large_binary()))
     assert [size // 100 for size in record_size_bounds(columns).tolist()] == [3] * 9 + [10, 0]
-    ((reason, rows),) = invalid_rows(columns).items()
+    ((reason, rows),) = find_invalid_rows(columns).items()
     assert rows.tolist() == [9]
     assert "2 GiB" in reason
 
 
 def test_a_time_in_the_far_future_is_not_one_before_1970() -> None:
     times = pa.array([0, -1, 1 << 62, None], pa.int64()).cast(pa.timestamp("s"))
-    found = invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
+    found = find_invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
     assert {reason: rows.tolist() for reason, rows in found.items()} == {
         "the timestamp is before 1970": [1],
         "the timestamp is after the year 292,278,994": [2],

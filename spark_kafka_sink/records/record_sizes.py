@@ -1,9 +1,9 @@
 """How large each record becomes at most, and which rows no broker would take.
 
-A record's exact size depends on its place in a batch: on the widths of its two deltas. So a size is an upper bound
-that holds at any place. Key, value and headers are counted exactly, lengths and deltas at their widest. Memory is
-reserved by these sizes, too large records are refused by them, and batches are cut by them (cutting.py, which knows
-more of the deltas).
+A record's exact size depends on its place in a batch: on the widths of its two deltas. So a size is an upper bound that
+holds at any place. Key, value and headers are counted exactly, lengths and deltas at their widest. Memory is reserved
+by these sizes, too large records are refused by them, and batches are cut by them (batch_slicing.py, which knows more
+of the deltas).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.records.arrays import numbers_of
+from spark_kafka_sink.records.arrays import integers_to_numpy
 from spark_kafka_sink.records.byte_column import byte_sizes
 from spark_kafka_sink.records.columns import (
-    BEYOND_LONG,
+    MAX_CHUNK_ROWS,
     NO_TIMESTAMP,
-    ROWS_AT_A_TIME,
+    OVERFLOW_TIMESTAMP,
     ArrowColumn,
     RecordColumns,
-    one_array,
+    combine_chunks,
 )
 from spark_kafka_sink.records.fields import encode_varint
-from spark_kafka_sink.records.header_column import header_column, rows_with_bad_headers
-from spark_kafka_sink.records.joined_rows import JOINED_BYTES_MAX
+from spark_kafka_sink.records.header_column import find_rows_with_invalid_headers, read_header_column
+from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
 OFFSET_DELTA_BYTES = 4
 """Enough for 134 million records in one batch."""
@@ -39,16 +39,16 @@ _LAST_YEAR = 292_278_994
 _ATTRIBUTES_BYTES = 1
 
 
-def invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
+def find_invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
     """Find the rows that must not be encoded, since no broker would take them.
 
     Return the ascending row indices of each reason that some have; a row may have several.
     """
     found: dict[str, NDArray[np.int64]] = {}
     if columns.timestamp is not None:
-        times = numbers_of(one_array(columns.timestamp))
+        times = integers_to_numpy(combine_chunks(columns.timestamp))
         if np.minimum.reduce(times, initial=NO_TIMESTAMP) < NO_TIMESTAMP:
-            late = times == BEYOND_LONG
+            late = times == OVERFLOW_TIMESTAMP
             early = (times < NO_TIMESTAMP) & ~late
             reasons = (
                 (early, "the timestamp is before 1970"),
@@ -56,11 +56,11 @@ def invalid_rows(columns: RecordColumns) -> dict[str, NDArray[np.int64]]:
             )
             found.update((reason, np.nonzero(wrong)[0]) for wrong, reason in reasons if wrong.any())
     if columns.headers is not None:
-        bad = _over_chunks(columns.headers, rows_with_bad_headers)
+        bad = _over_chunks(columns.headers, find_rows_with_invalid_headers)
         if len(bad):
             found["a header has no key"] = bad
-    if columns.memory_nbytes > JOINED_BYTES_MAX:
-        too_large = np.nonzero(record_size_bounds(columns) > JOINED_BYTES_MAX)[0]
+    if columns.memory_nbytes > MAX_JOINED_BYTES:
+        too_large = np.nonzero(record_size_bounds(columns) > MAX_JOINED_BYTES)[0]
         if len(too_large):
             found["the record is larger than 2 GiB, more than a batch can hold"] = too_large
     return found
@@ -73,7 +73,7 @@ def record_size_bounds(columns: RecordColumns) -> NDArray[np.int64]:
     exact widths would cost more than all the rest of the cutting.
     """
     deltas = OFFSET_DELTA_BYTES + _timestamp_delta_bytes(columns.timestamp)
-    bounds = [_size_bounds(chunk, deltas) for chunk in columns.chunks(ROWS_AT_A_TIME)]
+    bounds = [_size_bounds(chunk, deltas) for chunk in columns.chunks(MAX_CHUNK_ROWS)]
     return bounds[0] if len(bounds) == 1 else np.concatenate([np.empty(0, np.int64), *bounds])
 
 
@@ -101,7 +101,7 @@ def _width_of_longest(numbers: NDArray[np.int64]) -> int:
 
 
 def _header_bytes(array: pa.Array) -> NDArray[np.int64]:
-    headers = header_column(array)
+    headers = read_header_column(array)
     keys, values = byte_sizes(headers.keys), byte_sizes(headers.values)
     each = keys + values + (_width_of_longest(keys) + _width_of_longest(values))
     before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
@@ -111,7 +111,7 @@ def _header_bytes(array: pa.Array) -> NDArray[np.int64]:
 def _timestamp_delta_bytes(timestamp: ArrowColumn | None) -> int:
     if timestamp is None:
         return TIMESTAMP_DELTA_BYTES
-    times = numbers_of(one_array(timestamp))  # null is "now" and counts as 0, which is as common
+    times = integers_to_numpy(combine_chunks(timestamp))  # null is "now" and counts as 0, which is as common
     lowest, highest = np.minimum.reduce(times, initial=0), np.maximum.reduce(times, initial=0)
     common = lowest >= NO_TIMESTAMP and highest < _COMMON_TIMES
     return TIMESTAMP_DELTA_BYTES if common else _TIMESTAMP_DELTA_BYTES_WORST
