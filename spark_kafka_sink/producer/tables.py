@@ -84,16 +84,16 @@ class TableResult:
         ) from first.error
 
 
-class _Positions(NamedTuple):
-    """The positions in the table of the rows of one call: those in their batch, whose first row is row `first`."""
+class _TableIndices(NamedTuple):
+    """The row indices in the table of the rows of one call: those in their batch, whose first row is row `first`."""
 
     first: int
-    rows: NDArray[np.int64] | None
+    batch_indices: NDArray[np.int64] | None
     """None if all rows of the batch are in the call."""
 
-    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Convert positions in the call to positions in the table."""
-        return self.first + (rows if self.rows is None else self.rows[rows])
+    def of(self, call_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Convert row indices in the call to row indices in the table."""
+        return self.first + (call_indices if self.batch_indices is None else self.batch_indices[call_indices])
 
 
 def opened(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
@@ -165,7 +165,7 @@ class TableSender:
         self._conversion, columns = plan
         self._fixed_topic = columns.fixed_topic
         self._failed_rows_max = failed_rows_max
-        self._writer: ColumnsWriter[_Positions] = ColumnsWriter(producer, columns)
+        self._writer: ColumnsWriter[_TableIndices] = ColumnsWriter(producer, columns)
         self._written = WrittenRanges()
         self._seen = 0
         self._unreachable: dict[str, KafkaSinkError] = {}
@@ -242,7 +242,8 @@ class TableSender:
             self._fail_rows(part, first, self._unreachable[topic])
         else:
             try:
-                self._writer.send(part, _Positions(first, part.rows), 0 if part.rows is None else part.rows.nbytes)
+                indices = part.batch_indices
+                self._writer.send(part, _TableIndices(first, indices), 0 if indices is None else indices.nbytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
                 raise
             except KafkaSinkError as error:
@@ -258,8 +259,8 @@ class TableSender:
         return topic in self._unreachable
 
     def _fail_rows(self, part: TopicRows, first: int, error: KafkaSinkError) -> None:
-        rows = _Positions(first, part.rows).of(np.arange(part.columns.num_rows))
-        self._add_failure(FailedRows(rows, error, part.topic))
+        table_indices = _TableIndices(first, part.batch_indices).of(np.arange(part.columns.num_rows))
+        self._add_failure(FailedRows(table_indices, error, part.topic))
 
     def _add_failure(self, failure: FailedRows) -> None:
         self.result.failures.append(failure)
@@ -270,12 +271,12 @@ class TableSender:
             yield self._count(*settled)
         self.result.partitions = self._written.by_topic()
 
-    def _count(self, positions: _Positions, result: ColumnsResult) -> int:
+    def _count(self, table_indices: _TableIndices, result: ColumnsResult) -> int:
         """Add the result of a call to that of the table. Returns the number of its rows."""
         self._written.add(result)
         self.result.rows_written += result.rows_written
         for failure in result.failures:
-            self._add_failure(replace(failure, rows=positions.of(failure.rows)))
+            self._add_failure(replace(failure, rows=table_indices.of(failure.rows)))
         return result.rows_written + result.rows_failed
 
 

@@ -19,13 +19,13 @@ class TopicRows(NamedTuple):
     columns: RecordColumns
     partition: int | pa.Array | None
     """One for all rows, or an array with one for each row; None if keys decide."""
-    rows: NDArray[np.int64] | None = None
-    """Their positions in the batch; None if all rows of the batch are here."""
+    batch_indices: NDArray[np.int64] | None = None
+    """Their row indices in the batch; None if all rows of the batch are here."""
 
     def slice(self, start: int, length: int) -> TopicRows:
         partition = self.partition.slice(start, length) if isinstance(self.partition, pa.Array) else self.partition
-        rows = None if self.rows is None else self.rows[start : start + length]
-        return TopicRows(self.topic, self.columns.slice(start, length), partition, rows)
+        batch_indices = None if self.batch_indices is None else self.batch_indices[start : start + length]
+        return TopicRows(self.topic, self.columns.slice(start, length), partition, batch_indices)
 
 
 class RowsByTopic(NamedTuple):
