@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -60,6 +61,21 @@ def test_blocked_handler_delays_no_other_connection_of_its_processor(handlers: B
         assert blocked.receive() is not None
 
 
+@contextmanager
+def requests_behind_blocked_produce(
+    bootstrap: str, handlers: BlockedProduce, count: int
+) -> Iterator[list[LoopbackClient]]:
+    """Yield clients: the first one's Produce blocks a handler, and each of the others has sent a request after it."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(LoopbackClient(bootstrap)) for _ in range(count)]
+        stack.callback(handlers.released.set)
+        clients[0].send((produce(batch(b"a")), 9))
+        assert eventually(lambda: handlers.blocked == 1)
+        for client in clients[1:]:
+            client.send(METADATA)
+        yield clients
+
+
 def test_full_queue_stops_its_processor_from_reading(handlers: BlockedProduce, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     put = RequestQueue.put
@@ -69,32 +85,22 @@ def test_full_queue_stops_its_processor_from_reading(handlers: BlockedProduce, m
         return put(queue, request)
 
     monkeypatch.setattr(RequestQueue, "put", recorded_put)
-    with embedded_broker({"t": 1}, num_network_threads=1, num_io_threads=1, queued_max_requests=1) as broker:
-        clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
-        try:
-            clients[0].send((produce(batch(b"a")), 9))
-            assert eventually(lambda: handlers.blocked == 1)
-            for client in clients[1:]:
-                client.send(METADATA)
-            queue = broker._server._requests
-            assert eventually(lambda: bool(queue._not_full._waiters))  # type: ignore[attr-defined]
-            assert len(read) == 3  # one is handled, one is queued, and with one the processor waits
-            handlers.released.set()
-            assert all(client.receive() is not None for client in clients)
-        finally:
-            handlers.released.set()
-            for client in clients:
-                client.socket.close()
+    with (
+        embedded_broker({"t": 1}, num_network_threads=1, num_io_threads=1, queued_max_requests=1) as broker,
+        requests_behind_blocked_produce(broker.bootstrap_servers, handlers, 5) as clients,
+    ):
+        queue = broker._server._requests
+        assert eventually(lambda: bool(queue._not_full._waiters))  # type: ignore[attr-defined]
+        assert len(read) == 3  # one is handled, one is queued, and with one the processor waits
+        handlers.released.set()
+        assert all(client.receive() is not None for client in clients)
 
 
 def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> None:
-    broker = embedded_broker({"t": 1}, num_io_threads=1)
-    clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(4)]
-    try:
-        clients[0].send((produce(batch(b"a")), 9))
-        assert eventually(lambda: handlers.blocked == 1)
-        for client in clients[1:]:
-            client.send(METADATA)
+    with (
+        embedded_broker({"t": 1}, num_io_threads=1) as broker,
+        requests_behind_blocked_produce(broker.bootstrap_servers, handlers, 4) as clients,
+    ):
         queue = broker._server._requests
         assert eventually(lambda: len(queue._requests) == 3)
         closing = threading.Thread(target=broker.close, daemon=True)
@@ -103,11 +109,6 @@ def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> No
         handlers.released.set()
         closing.join()
         assert all(client.receive() is not None for client in clients)
-    finally:
-        handlers.released.set()
-        for client in clients:
-            client.socket.close()
-        broker.close()
 
 
 @pytest.mark.parametrize(("network_threads", "io_threads"), [(1, 0), (2, 2), (3, 4)])
