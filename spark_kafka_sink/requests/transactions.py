@@ -14,8 +14,9 @@ producer id and epoch of the next transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
@@ -97,11 +98,19 @@ class AddPartitions(TransactionRequest[AddPartitionsToTxnResponse]):
         )
 
     def classify(self, response: AddPartitionsToTxnResponse) -> Classification:
-        results = partition_error_codes(response).items()
-        return most_severe(self.classify_code(code, placed(*partition)) for partition, code in results)
+        return most_severe(_classify_partitions(self, self.partitions, partition_error_codes(response)))
 
     def apply(self, response: AddPartitionsToTxnResponse, listener: TransactionListener) -> None:
         listener.partitions_added(partition_error_codes(response))
+
+
+def _classify_partitions(
+    request: TransactionRequest[Any], partitions: Iterable[TopicPartition], results: Mapping[TopicPartition, int]
+) -> Iterator[Classification]:
+    """Classify each partition of the request, also those that the response does not name."""
+    for partition in sorted(partitions):
+        named = partition in results
+        yield request.classify_code(results[partition], placed(*partition)) if named else MISSING_IN_RESPONSE
 
 
 def partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:
@@ -192,8 +201,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
         )
 
     def classify(self, response: TxnOffsetCommitResponse) -> Classification:
-        results = _offset_error_codes(response).items()
-        return most_severe(self.classify_code(code, placed(*partition)) for partition, code in results)
+        return most_severe(_classify_partitions(self, self.offsets, _offset_error_codes(response)))
 
     def apply_partial(self, response: TxnOffsetCommitResponse, listener: TransactionListener) -> None:
         results = _offset_error_codes(response).items()

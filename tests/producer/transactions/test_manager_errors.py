@@ -27,11 +27,14 @@ from tests.producer.transactions.transaction_cases import (
     OFFSETS,
     PAUSE_MS,
     T0,
+    T1,
     Request,
     S,
     Talk,
     about_to,
     error_of,
+    offsets_answer,
+    partitions_answer,
 )
 
 BOTH = pytest.mark.parametrize("version", [1, 2])
@@ -65,9 +68,16 @@ def test_what_is_retriable_is_asked_again_after_a_pause(kind: type[Request], cod
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(AddPartitions, AddPartitionsToTxnResponse()), (CommitOffsets, TxnOffsetCommitResponse())],
+    [
+        (AddPartitions, AddPartitionsToTxnResponse()),
+        (AddPartitions, partitions_answer({T1: codes.NONE})),
+        (CommitOffsets, TxnOffsetCommitResponse()),
+        (CommitOffsets, offsets_answer({T1: codes.NONE})),
+    ],
 )
-def test_an_answer_that_names_nothing_is_asked_for_again_after_a_pause(kind: type[Request], message: Message) -> None:
+def test_an_answer_that_does_not_name_all_partitions_is_asked_for_again_after_a_pause(
+    kind: type[Request], message: Message
+) -> None:
     talk = about_to(kind)
     if type(talk.due()) is FindCoordinator:
         talk.answer(FindCoordinator)
