@@ -8,22 +8,32 @@ from collections import defaultdict
 
 import pytest
 
-MAX_CASES = 12
-"""How many positions of one test run. The explorer plays most of these schedules, too."""
+MAX_CASES = 6
+"""A test with more cases than this in a transaction version runs a sample of them."""
+SAMPLED_CASES = 3
+"""The size of that sample. The explorer plays most of these schedules, too."""
 EXPLORER = "test_explorer.py"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("SOAK"):
         return
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    cases: dict[tuple[str, object], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "tests/exactly_once/scenarios/" in item.nodeid and item.path.name != EXPLORER:
-            cases[item.nodeid.split("[")[0]].append(item)
+            cases[item.nodeid.split("[")[0], transaction_version(item)].append(item)
     skipped: set[pytest.Item] = set()
-    for test, all_cases in cases.items():
-        if len(all_cases) > MAX_CASES:
-            skipped |= {*all_cases} - {*random.Random(test).sample(all_cases, MAX_CASES)}
+    for (test, version), version_cases in cases.items():
+        if len(version_cases) > MAX_CASES:
+            sample = random.Random(f"{test} {version}").sample(version_cases, SAMPLED_CASES)
+            skipped |= {*version_cases} - {*sample}
     if skipped:
         config.hook.pytest_deselected(items=list(skipped))
         items[:] = [item for item in items if item not in skipped]
+
+
+def transaction_version(item: pytest.Item) -> object:
+    """Return the parameter that chooses the transaction version, or None if the test has only one version."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec is not None else {}
+    return params.get("version", params.get("broker"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 from random import Random
@@ -43,6 +44,8 @@ from tests.exactly_once.lives import World
 from tests.exactly_once.rules import TakenOut
 
 SEEDS = 50
+STALE_LEADERS = 100 if os.environ.get("SOAK") else 5
+"""How many times a driver asks a stale leader, in each transaction version."""
 NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
     (rules.the_log_is_read_after_the_epoch_was_given, is_seen_once): (0, 1),
     (rules.a_batch_that_is_decided_is_passed_over, is_seen_once): (10, 25),
@@ -96,7 +99,7 @@ def test_wherever_one_change_lets_another_go_on_each_row_is_seen_once() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_compaction_removes_no_decision_when_a_driver_claims_what_a_stale_leader_said_and_dies(version: int) -> None:
-    for run in _runs_with_a_stale_leader(version, 10):
+    for run in _runs_with_a_stale_leader(version, STALE_LEADERS):
         run.check()
 
 
