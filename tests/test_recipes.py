@@ -42,17 +42,9 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-WRITE_AND_EXPORT = """
-import json
-
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import CollectorRegistry, generate_latest
+WRITE = """
 import pyarrow as pa
 
-from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
-from spark_kafka_sink.exporters.prometheus import WriteCollector
-from spark_kafka_sink.reports.write_report import from_json
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import new_pool
@@ -67,51 +59,68 @@ with embedded_broker(topics={"t": 1}) as broker:
     tasks = [write_rows(options, ColumnPlan(value=0, fixed_topic="t"), iter([rows]), pool) for _ in range(2)]
     pool.close()
 report = add_up(tasks)
+"""
+EXPORT = """
+import json
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+
+from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
+from spark_kafka_sink.exporters.prometheus import WriteCollector
+from spark_kafka_sink.reports.write_report import from_json
+
 registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
 registry.register(writes)
 writes.record(report)
 WriteInstruments(MeterProvider([reader])).record(report)
-print("task", [task.totals.counts()["NAME"] for task in tasks])
-print("report", report.counts()["NAME"], json.loads(report.to_json())["NAME"])
-print("read", from_json(report.to_json()).counts()["NAME"])
-print([line for line in generate_latest(registry).decode().splitlines() if line.startswith("pykafka_NAME_total{")])
-for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
-    if metric.name == "pykafka.NAME":
-        print(metric.name, metric.unit, metric.data.data_points[0].value)
+for name in ("throwaways", "wastes"):
+    print("task", [task.totals.counts()[name] for task in tasks])
+    print("report", report.counts()[name], json.loads(report.to_json())[name])
+    print("read", from_json(report.to_json()).counts()[name])
+    lines = generate_latest(registry).decode().splitlines()
+    print([line for line in lines if line.startswith(f"pykafka_{name}_total{{")])
+    for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
+        if metric.name == f"pykafka.{name}":
+            print(metric.name, metric.unit, metric.data.data_points[0].value)
 """
-
-
-@pytest.mark.parametrize(
-    ("declared", "counted"),
-    [
-        pytest.param(
-            '    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")',
-            ("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.NAME += 3"),
-            id="of a producer",
-        ),
-        pytest.param(
-            '    rows: int = _counter("Rows that brokers have acknowledged", "row")',
-            ("spark/write_task.py", "        self._counts.rows += count", "        self._counts.NAME += 3"),
-            id="of a task",
-        ),
-    ],
+COUNT_IN_PRODUCER = (
+    "producer/metrics.py",
+    "            self._counts.requests += 1",
+    "            self._counts.throwaways += 3",
 )
+COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += count", "        self._counts.wastes += 3")
+
+
 def test_a_counter_of_two_lines_is_in_reports_and_metrics(
-    insert: Callable[[str, str, str], None],
-    run: Callable[..., subprocess.CompletedProcess[str]],
-    declared: str,
-    counted: tuple[str, str, str],
+    insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    insert("producer/totals.py", declared, '    throwaways: int = _counter("Throwaways", "throwaway")')
-    insert(*(part.replace("NAME", "throwaways") for part in counted))
-    done = run(WRITE_AND_EXPORT.replace("NAME", "throwaways"))
+    """One counter of a producer, and one of a task."""
+    insert(
+        "producer/totals.py",
+        '    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")',
+        '    throwaways: int = _counter("Throwaways", "throwaway")',
+    )
+    insert(*COUNT_IN_PRODUCER)
+    insert(
+        "producer/totals.py",
+        '    rows: int = _counter("Rows that brokers have acknowledged", "row")',
+        '    wastes: int = _counter("Wastes", "waste")',
+    )
+    insert(*COUNT_IN_TASK)
+    done = run(WRITE + EXPORT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "task [3, 3]",
-        "report 6 6",
-        "read 6",
-        "['pykafka_throwaways_total{query=\"None\"} 6.0']",
-        "pykafka.throwaways {throwaway} 6",
+        line
+        for name in ("throwaway", "waste")
+        for line in (
+            "task [3, 3]",
+            "report 6 6",
+            "read 6",
+            f"['pykafka_{name}s_total{{query=\"None\"}} 6.0']",
+            f"pykafka.{name}s {{{name}}} 6",
+        )
     ]
 
 
@@ -119,7 +128,7 @@ def test_a_counter_that_is_counted_but_not_declared_is_an_error(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     insert("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.throwaways = 3")
-    done = run(WRITE_AND_EXPORT.replace("NAME", "throwaways"))
+    done = run(WRITE)
     assert "unexpected keyword argument 'throwaways'" in done.stderr
 
 
