@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -34,13 +35,21 @@ def imports(files: Mapping[str, Path]) -> list[Import]:
     """
     found = []
     for importer, path in files.items():
-        tree = ast.parse(path.read_text())
-        inside = {id(node) for each in _functions(tree) for node in ast.walk(each)}
-        for node in ast.walk(tree):
+        for node, in_function in _nodes(ast.parse(path.read_text())):
             if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
                 names = dict.fromkeys(_names(node, importer, files))
-                found += [Import(importer, name, node.lineno, id(node) in inside) for name in names]
+                found += [Import(importer, name, node.lineno, in_function) for name in names]
     return found
+
+
+def _nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield each node, and whether it is inside of a function."""
+    left = deque([(tree, False)])
+    while left:
+        node, in_function = left.popleft()
+        yield node, in_function
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        left.extend((child, in_function) for child in ast.iter_child_nodes(node))
 
 
 def _names(node: ast.Import | ast.ImportFrom | ast.Call, importer: str, files: Mapping[str, Path]) -> list[str]:
@@ -49,7 +58,8 @@ def _names(node: ast.Import | ast.ImportFrom | ast.Call, importer: str, files: M
     if isinstance(node, ast.ImportFrom):
         inner = [f"{node.module}.{alias.name}" for alias in node.names]
         return [name if name in files else node.module for name in inner] if node.module else []
-    if ast.unparse(node.func) in ("import_module", "importlib.import_module", "__import__"):
+    named = isinstance(node.func, ast.Name | ast.Attribute)
+    if named and ast.unparse(node.func) in ("import_module", "importlib.import_module", "__import__"):
         return [_text(node.args[0], importer)]
     return []
 
@@ -62,10 +72,6 @@ def _text(name: ast.expr, importer: str) -> str:
     if isinstance(name, ast.FormattedValue) and ast.unparse(name.value) == "__name__":
         return importer
     return "*"
-
-
-def _functions(tree: ast.AST) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
 
 
 def circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:

@@ -116,8 +116,12 @@ def short(module: str) -> str:
 
 
 FILES = modules()
-IMPORTS = imports(FILES)
-IN_FUNCTIONS = [each for each in IMPORTS if each.in_function]
+
+
+@pytest.fixture(scope="module")
+def package_imports() -> list[Import]:
+    """All files are parsed for it: not where the tests are only collected."""
+    return imports(FILES)
 
 
 def is_at(each: Import, door: Door) -> bool:
@@ -126,21 +130,23 @@ def is_at(each: Import, door: Door) -> bool:
     )
 
 
-def test_no_files_import_each_other_in_a_circle_not_even_for_types_or_in_functions() -> None:
-    assert circles((each.importer, each.imported) for each in IMPORTS if each.imported in FILES) == []
+def test_no_files_import_each_other_in_a_circle_not_even_for_types_or_in_functions(
+    package_imports: list[Import],
+) -> None:
+    assert circles((each.importer, each.imported) for each in package_imports if each.imported in FILES) == []
 
 
-def test_an_import_inside_of_a_function_is_at_a_door() -> None:
+def test_an_import_inside_of_a_function_is_at_a_door(package_imports: list[Import]) -> None:
     assert [
         f"{short(each.importer)}:{each.line} {short(each.imported)}"
-        for each in IN_FUNCTIONS
-        if not any(is_at(each, door) for door in DOORS)
+        for each in package_imports
+        if each.in_function and not any(is_at(each, door) for door in DOORS)
     ] == []
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.imported} from {' '.join(door.importers)}")
-def test_each_door_is_used(door: Door) -> None:
-    assert any(is_at(each, door) for each in IN_FUNCTIONS)
+def test_each_door_is_used(door: Door, package_imports: list[Import]) -> None:
+    assert any(each.in_function and is_at(each, door) for each in package_imports)
 
 
 def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
