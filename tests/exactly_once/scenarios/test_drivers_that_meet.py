@@ -238,7 +238,7 @@ def test_of_two_drivers_that_begin_in_step_one_that_stands_still_aborts_nothing_
     restart_and_check(world)
 
 
-# --- each rule is what makes one of these tests pass
+# --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
 
 
 def test_without_reading_its_claim_back_a_driver_works_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_without_a_claim_after_the_list_a_driver_aborts_what_a_newer_one_has_ope
 ) -> None:
     rules.it_is_claimed_between_list_and_abort(monkeypatch)
     promise = test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
-    assert any(fails(promise, 2, place) for place in reversed(BEGIN))
+    assert any(fails(promise, 2, place) for place in (8, *BEGIN))
 
 
 def test_without_its_rule_a_driver_that_is_fenced_aborts_what_a_newer_one_has_decided(
@@ -276,4 +276,4 @@ def test_where_the_list_comes_after_the_claim_a_driver_aborts_what_a_newer_one_h
 ) -> None:
     rules.what_is_aborted_was_listed_before_the_claim(monkeypatch)
     promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
-    assert any(fails(promise, 2, place) for place in range(16))
+    assert any(fails(promise, 2, place) for place in (10, *range(16)))

@@ -133,7 +133,7 @@ def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
     restart_and_check(world)
 
 
-# --- each rule is what makes one of these tests pass
+# --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -145,7 +145,7 @@ def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
     def drives(version: int, place: int, step: int) -> None:
         only_who_finds_anothers_entry_gives_way(met_in_the_decision(version, place, step))
 
-    assert any(fails(drives, version, place, step) for place in BEGIN[2:] for step in (2, 3, 1))
+    assert any(fails(drives, version, place, step) for place in (5, *BEGIN[2:]) for step in (2, 3, 1))
 
 
 def test_without_its_rule_two_starts_that_have_one_name_both_decide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +157,4 @@ def test_without_its_rule_two_starts_that_have_one_name_both_decide(monkeypatch:
 def test_without_its_claim_an_abort_without_reports_ends_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.an_abort_claims(monkeypatch)
     promise = test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided
-    assert any(fails(promise, 2, place, step) for place in range(14) for step in range(8))
+    assert any(fails(promise, 2, place, step) for place in (2, *range(14)) for step in range(8))

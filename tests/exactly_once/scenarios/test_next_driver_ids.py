@@ -53,7 +53,7 @@ AT_THE_END = 32_767 - EPOCHS_END
 LEFT = (16, *range(AT_THE_END - 1, AT_THE_END + 8))
 """Epochs that are left: so that the end is reached at each step of a batch and of a start."""
 SEEDS_OF_A_TEST = 20
-SEEDS = 2_000 if os.environ.get("SOAK") else 60
+SEEDS = 2_000 if os.environ.get("SOAK") else 40
 REQUESTS_OF_A_START = 8
 """At least so many change the driver's ids, in a start that hands over."""
 
