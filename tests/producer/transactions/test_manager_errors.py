@@ -124,7 +124,7 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     talk.answer(kind, code)
     assert talk.state() is S.FATAL_ERROR
     calls = (talk.manager.init, lambda: talk.manager.begin(1), talk.manager.commit, talk.manager.abort)
-    refused = r"transactional id x.*has taken over"
+    refused = r"transactional id x.*Another producer with the same transactional\.id"
     for call in calls:
         with pytest.raises(ProducerFencedError, match=refused):
             finish(call)
