@@ -27,7 +27,7 @@ from integration.support.librdkafka import counted_records, create_topic, read_t
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
-from spark_kafka_sink.exactly_once.names import checkpoint_name, driver_id, prefix_of
+from spark_kafka_sink.exactly_once.transaction_names import checkpoint_name, driver_id, prefix_of
 from tests.exactly_once.steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
 from tests.history import Kind
 from tests.waiting import wait_until

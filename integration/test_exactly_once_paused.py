@@ -28,7 +28,7 @@ from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
 from integration.support.transactional_writer import coordinator_of
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.names import driver_id, task_of
+from spark_kafka_sink.exactly_once.transaction_names import driver_id, task_of
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING

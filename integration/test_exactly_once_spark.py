@@ -21,8 +21,8 @@ from integration.support.lost_shuffle import FIRST_RUN, ROWS, SECOND_RUN, TASKS,
 from integration.support.open_transactions import ongoing, wait_until_ended
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
-from spark_kafka_sink.exactly_once.names import checkpoint_name, prefix_of, split_id
 from spark_kafka_sink.exactly_once.operations import abort
+from spark_kafka_sink.exactly_once.transaction_names import checkpoint_name, prefix_of, split_id
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")

@@ -26,7 +26,7 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.leftovers import abort_listed
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskName, task_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import PATIENCE_SECONDS

@@ -19,7 +19,7 @@ from spark_kafka_sink.exactly_once import driver, query_transactions
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.names import driver_id
+from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient

@@ -10,9 +10,11 @@ import pyarrow as pa
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
 from spark_kafka_sink.network.security.keystores import read_store
+from spark_kafka_sink.network.system import host_fault
 from spark_kafka_sink.protocol.headers import (
     decode_request,
     decode_request_header,
@@ -44,7 +46,6 @@ from spark_kafka_sink.sasl.oauthbearer import (
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import ScramClient, ScramCredential, build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
-from spark_kafka_sink.words import cleaned, host_fault
 from tests.fuzz import Target
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 from tests.protocol.populated_messages import build_populated
@@ -220,7 +221,7 @@ def _visible_rows(data: bytes) -> object:
 
 def _clean(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    assert cleaned(text).isprintable()
+    assert sanitize(text).isprintable()
     assert host_fault(text) is not None or text.isprintable()
 
 

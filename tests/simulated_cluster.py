@@ -25,7 +25,7 @@ from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.requests import answer
-from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.broker.transaction_coordinator import Transaction
 from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSocket, FakeSystem, Peer
 

@@ -48,7 +48,7 @@ import pyarrow as pa
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import new_pool
-from spark_kafka_sink.spark.report import add_up
+from spark_kafka_sink.spark.task_report import add_up
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import embedded_broker
 

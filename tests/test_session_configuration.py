@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_kafka_sink.spark.cache_timeout import IDLE_TIMEOUT, seconds_of
 from spark_kafka_sink.spark.patches.drop_in import REDACTION
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT, parse_duration
 from tests.documents import blocks
 from tests.test_deploying_document import is_a_setting, said_by
 
@@ -52,7 +52,7 @@ def test_spark_defaults_hide_the_secrets_that_register_hides() -> None:
 
 
 def test_spark_defaults_keep_idle_producers_for_the_default_time() -> None:
-    assert seconds_of(load_spark_defaults()[IDLE_TIMEOUT]) == 600
+    assert parse_duration(load_spark_defaults()[IDLE_TIMEOUT]) == 600
 
 
 def test_logging_configuration_prints_each_line_once_and_keeps_other_loggers() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, KAFKA_SPELLING
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS

@@ -16,7 +16,7 @@ from spark_kafka_sink.network.security.assertions import ALGORITHMS
 from spark_kafka_sink.network.security.login import SASL_MECHANISMS
 from spark_kafka_sink.network.security_config import PROTOCOLS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import ACKS, PRODUCER_OPTIONS
 from spark_kafka_sink.producer.table_plan import TABLE_ARGUMENTS
 

@@ -34,7 +34,7 @@ from integration.support.librdkafka import counted_records, create_topic
 from integration.support.processes import CpuMeter, cpu_seconds
 from spark_kafka_sink import register
 from spark_kafka_sink.reports.store import read_reports
-from spark_kafka_sink.spark.cache_timeout import IDLE_TIMEOUT
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT
 from tests.spark_session import start_spark
 from tests.waiting import wait_until
 

@@ -34,7 +34,7 @@ from integration.benchmarks.spark_sink import (
     show,
     start_spark,
 )
-from spark_kafka_sink.formats.planning import SchemaChoice, plan_format
+from spark_kafka_sink.formats.format_builders import SchemaChoice, build_format
 from spark_kafka_sink.spark.arrow_types import arrow_field
 
 BATCH_ROWS = 10_000
@@ -84,7 +84,7 @@ def encoders(spark: SparkSession, rounds: int) -> None:
     print("| encoder alone | CPU per row | bytes per row |")
     print("|---|---:|---:|")
     for name in FORMATS:
-        rows = plan_format(name, fields, SchemaChoice()).rows
+        rows = build_format(name, fields, SchemaChoice()).rows
         seen = []
         for _ in range(10 * rounds + 1):
             before = time.process_time()

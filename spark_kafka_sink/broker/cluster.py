@@ -22,14 +22,14 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.batch_checks import RecordChecks
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
-from spark_kafka_sink.broker.offsets import GroupOffsets
+from spark_kafka_sink.broker.offsets import OffsetStore
 from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
-from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic, log_config
-from spark_kafka_sink.broker.transactions import Transaction, TransactionCoordinator
+from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, log_config
+from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
-from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 MESSAGE_BYTES_MAX = 1024 * 1024 + 12
 MAX_PARTITIONS = 10_000
@@ -111,7 +111,7 @@ class EmbeddedCluster:
         self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
-        self.offsets = GroupOffsets()
+        self.offsets = OffsetStore()
         self._checks = RecordChecks()
         self.wall_ms = wall_ms
         self.progress = 0
@@ -133,7 +133,7 @@ class EmbeddedCluster:
             with self.lock:  # as for every end of a transaction
                 store.load(self)
         loaded = set(self.topics)
-        missing = [NewTopic(name, number) for name, number in (topics or {}).items() if name not in loaded]
+        missing = [TopicDefinition(name, number) for name, number in (topics or {}).items() if name not in loaded]
         if missing:
             self.create_topics(missing)
 
@@ -181,9 +181,9 @@ class EmbeddedCluster:
         config: Mapping[str, str] | None = None,
         topic_id: UUID | None = None,
     ) -> Topic:
-        return self.create_topics([NewTopic(name, partitions, config or {}, topic_id)])[0]
+        return self.create_topics([TopicDefinition(name, partitions, config or {}, topic_id)])[0]
 
-    def create_topics(self, wanted: Sequence[NewTopic]) -> list[Topic]:
+    def create_topics(self, wanted: Sequence[TopicDefinition]) -> list[Topic]:
         """All of them, or none. ConfigurationError names the first that cannot be; Refusal: the disk is full."""
         with self.lock:
             before = dict(self.topics)
@@ -225,7 +225,7 @@ class EmbeddedCluster:
         """How many more the cluster can have. The caller has the lock, and acts on the answer under it."""
         return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
 
-    def _create(self, new: NewTopic, partitions_left: int) -> Topic:
+    def _create(self, new: TopicDefinition, partitions_left: int) -> Topic:
         if not is_topic_name(new.name):
             raise ConfigurationError(f"{new.name[:300]!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
         if new.name in self.topics:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.faults import Effects
+from spark_kafka_sink.broker.fault_rules import Effects
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader

@@ -37,7 +37,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.faults import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
+from spark_kafka_sink.broker.fault_rules import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
 from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import ApiKey, Message

@@ -14,11 +14,11 @@ from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
 from spark_kafka_sink.broker.spoken import spoken_versions
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channels import plaintext_channels
-from spark_kafka_sink.network.security.channels import server_channels
+from spark_kafka_sink.network.security.secured_channels import server_channels
 from spark_kafka_sink.network.system import Buffer
+from spark_kafka_sink.options.files import read_named_file
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.sasl.mechanism import ServerMechanism
@@ -110,7 +110,7 @@ class ListenerSecurity:
 
 def _load(load: Callable[[Path], None], path: Path) -> None:
     try:
-        named_file(path)  # OpenSSL would read a device for ever
+        read_named_file(path)  # OpenSSL would read a device for ever
         load(path)
     except OSError as error:  # ssl.SSLError is one, with OpenSSL's word for what is in the file
         reason = getattr(error, "reason", None) or error.strerror

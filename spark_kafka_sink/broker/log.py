@@ -53,7 +53,7 @@ class LogConfig:
 
 
 @dataclass(frozen=True)
-class StoredBatch:
+class LogBatch:
     base_offset: int
     last_offset: int
     max_timestamp: int
@@ -72,7 +72,7 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class AbortedTransaction:
+class AbortedRange:
     producer_id: int
     first_offset: int
     last_offset: int
@@ -82,7 +82,7 @@ class AbortedTransaction:
 class LogRead:
     batches: Sequence[memoryview]
     size_bytes: int
-    aborted: Sequence[AbortedTransaction]
+    aborted: Sequence[AbortedRange]
 
 
 class BatchFile(Protocol):
@@ -108,9 +108,9 @@ class PartitionLog:
         self._file = file
         self._lock = threading.Lock()
         self._base_offsets: list[int] = []
-        self._batches: list[StoredBatch] = []
+        self._batches: list[LogBatch] = []
         self._producers: dict[int, ProducerState] = {}
-        self._aborted: list[AbortedTransaction] = []
+        self._aborted: list[AbortedRange] = []
         self._deleted = False
 
     # --- appending
@@ -187,7 +187,7 @@ class PartitionLog:
     def _keep(self, header: BatchHeader, batch: memoryview) -> None:
         base_offset = self.next_offset
         self._base_offsets.append(base_offset)
-        self._batches.append(StoredBatch(base_offset, header.last_offset, header.max_timestamp, batch))
+        self._batches.append(LogBatch(base_offset, header.last_offset, header.max_timestamp, batch))
         self.next_offset = header.last_offset + 1
         self.batches_appended += 1
         self.bytes_appended += batch.nbytes
@@ -204,7 +204,7 @@ class PartitionLog:
         start, state.transaction_start = state.transaction_start, None
         state.begin_epoch(header.producer_epoch)
         if start is not None and not _commits(batch):
-            self._aborted.append(AbortedTransaction(header.producer_id, start, header.base_offset))
+            self._aborted.append(AbortedRange(header.producer_id, start, header.base_offset))
 
     def _count(self, header: BatchHeader) -> Appended:
         with self._lock:
@@ -261,7 +261,7 @@ class PartitionLog:
             newest = max(self._batches, key=lambda stored: stored.max_timestamp, default=None)
             return (-1, -1) if newest is None else self._first_record_since(newest, newest.max_timestamp)
 
-    def _first_record_since(self, stored: StoredBatch, timestamp: int) -> tuple[int, int]:
+    def _first_record_since(self, stored: LogBatch, timestamp: int) -> tuple[int, int]:
         found = self._checks.first_record_since(stored.data, timestamp)
         return (stored.max_timestamp, stored.base_offset) if found is None else found
 

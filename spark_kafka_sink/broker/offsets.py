@@ -23,7 +23,7 @@ class CommittedOffset:
     metadata: str | None = None
 
 
-class GroupOffsets:
+class OffsetStore:
     """Guarded by the cluster's lock. Groups have no members here: a client assigns itself what it asks for."""
 
     def __init__(self) -> None:

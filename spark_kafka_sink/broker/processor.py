@@ -36,7 +36,7 @@ MEMORY_BYTES_MAX = FRAME_BYTES_MAX + 28 * 1024 * 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class ReceivedRequest:
     processor: Processor
     node: int
     receive: NetworkReceive
@@ -58,7 +58,7 @@ class Processor:
         number: int,
         system: System,
         channels: ChannelBuilder,
-        handle: Callable[[Request], object],
+        handle: Callable[[ReceivedRequest], object],
         failed: Callable[[BaseException], None],
     ) -> None:
         memory: FrameMemory[KafkaChannel] = FrameMemory(MEMORY_BYTES_MAX)
@@ -67,7 +67,7 @@ class Processor:
         self._failed = failed
         self._nodes: dict[str, int] = {}
         self._accepted: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
-        self._replies: deque[tuple[Request, Reply]] = deque()
+        self._replies: deque[tuple[ReceivedRequest, Reply]] = deque()
         self._cuts: deque[tuple[int, threading.Event]] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
@@ -85,7 +85,7 @@ class Processor:
         self._accepted.append((channel_id, node, sock, address))
         self._selector.wakeup()
 
-    def respond(self, request: Request, reply: Reply) -> None:
+    def respond(self, request: ReceivedRequest, reply: Reply) -> None:
         self._replies.append((request, reply))
         self._selector.wakeup()
 
@@ -184,7 +184,7 @@ class Processor:
     def _take_requests(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
-            self._handle(Request(self, self._nodes[receive.channel_id], receive))
+            self._handle(ReceivedRequest(self, self._nodes[receive.channel_id], receive))
 
     def _finish_sends(self) -> None:
         for send in self._selector.completed_sends:

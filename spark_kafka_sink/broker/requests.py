@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from spark_kafka_sink.broker.cluster import MAX_PARTITIONS, EmbeddedCluster
 from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.faults import AnswerFault, Effects, InjectedError
+from spark_kafka_sink.broker.fault_rules import AnswerFault, Effects, InjectedError
 from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
 from spark_kafka_sink.broker.refusal import Refusal

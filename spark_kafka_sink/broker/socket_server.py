@@ -24,7 +24,7 @@ from spark_kafka_sink.broker.acceptor import ORDER_SECONDS_MAX, Acceptor
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listening import Listening
-from spark_kafka_sink.broker.processor import Processor, Request
+from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
 from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
 from spark_kafka_sink.broker.request_queue import RequestQueue
 from spark_kafka_sink.broker.requests import answer
@@ -53,7 +53,7 @@ class SocketServer:
         self._system = OperatingSystem()
         self._waiting = WaitingRequests(now=self._system.now, progress=lambda: cluster.progress)
         self._resumer = threading.Thread(target=self._resume_requests, name="embedded-broker-waiting", daemon=True)
-        self._requests: RequestQueue[Request] = RequestQueue(listening.max_queued_requests)
+        self._requests: RequestQueue[ReceivedRequest] = RequestQueue(listening.max_queued_requests)
         self._handlers = [
             threading.Thread(target=self._handle_requests, name=f"embedded-broker-handler-{number}", daemon=True)
             for number in range(listening.io_threads)
@@ -145,7 +145,7 @@ class SocketServer:
         except BaseException as error:
             self._fail(error)
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: ReceivedRequest) -> None:
         """On a handler thread, or without any, on the thread of the request's processor."""
         try:
             outcome = answer(self.cluster, self._control, request.node, request.frame, self._system.now())
@@ -165,7 +165,7 @@ class SocketServer:
         except BaseException as error:
             self._fail(error)
 
-    def _follow(self, request: Request, outcome: Outcome) -> None:
+    def _follow(self, request: ReceivedRequest, outcome: Outcome) -> None:
         if isinstance(outcome, Reply):
             request.processor.respond(request, outcome)
             return
@@ -175,7 +175,7 @@ class SocketServer:
         else:
             self._waiting.put(later.until_ms, lambda: self._resume(request, later, self._system.now()), later.progress)
 
-    def _resume(self, request: Request, later: Later, now: float) -> None:
+    def _resume(self, request: ReceivedRequest, later: Later, now: float) -> None:
         try:
             outcome = later.resume(now)
         except Exception:

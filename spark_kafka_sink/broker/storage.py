@@ -26,7 +26,7 @@ from uuid import UUID
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
-from spark_kafka_sink.broker.transactions import Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionState
 from spark_kafka_sink.errors import ConfigurationError, DecodeError
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.records.decoder import parse_batches

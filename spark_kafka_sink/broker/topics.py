@@ -104,7 +104,7 @@ _INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
-class NewTopic:
+class TopicDefinition:
     """A topic to be created. Without an id it gets one."""
 
     name: str

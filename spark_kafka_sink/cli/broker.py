@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.signal_wait import SignalWait
+    from spark_kafka_sink.cli.signal_wait import SignalWait
     from spark_kafka_sink.testing import embedded_broker
 
     security = _listener_security(chosen)

@@ -86,7 +86,7 @@ class Demo:
 
     def _watch(self, write: Callable[[], None]) -> None:
         """Run `write`, and show meanwhile how many rows the broker has."""
-        bar = Bar(self._rows)
+        bar = ProgressBar(self._rows)
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(write)
             with TopicReader(self._client) as reader:
@@ -164,7 +164,7 @@ def rows(frame: DataFrame) -> DataFrame:
     return frame.selectExpr("CAST(id AS STRING) AS key", f"{VALUE} AS value")
 
 
-class Bar:
+class ProgressBar:
     """How many rows have come: one line that grows on a terminal, elsewhere a line for each tenth."""
 
     def __init__(self, of: int) -> None:

@@ -90,8 +90,8 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
         raise ConfigurationError("give --command-config or --spark-conf, not both")
     try:
         from spark_kafka_sink.spark.checks import write_target
+        from spark_kafka_sink.spark.constants import TASKS_AT_ONCE
         from spark_kafka_sink.spark.options.parse import parse_options
-        from spark_kafka_sink.spark.words import TASKS_AT_ONCE
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
     options = dict(_options_of(text_of(chosen.spark_conf, "--spark-conf")))

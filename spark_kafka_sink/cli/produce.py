@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach_to_write
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.progress import Progress
+from spark_kafka_sink.producer.progress_bar import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.reports import table
+    from spark_kafka_sink.reports import text_report
     from spark_kafka_sink.reports.page import page
     from spark_kafka_sink.reports.store import read_reports
     from spark_kafka_sink.reports.write_report import query_id_of
@@ -33,7 +33,7 @@ def run(chosen: argparse.Namespace) -> int:
     else:
         of_job = (report for report in read_reports(chosen.path) if query_id_of(report) == chosen.job)
         reports = list(deque(of_job, maxlen=chosen.last))
-    for line in table.lines(reports):
+    for line in text_report.lines(reports):
         print(line)
     if chosen.html is not None:
         try:

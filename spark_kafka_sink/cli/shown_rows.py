@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.diagnostics.text import sanitize
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +101,7 @@ def _table_line(cells: Sequence[str], widths: Sequence[int]) -> bytes:
 
 
 def _fitted(cell: str, width: int) -> str:
-    shown = cleaned(cell, width + 1)
+    shown = sanitize(cell, width + 1)
     return shown.ljust(width) if len(shown) <= width else shown[: width - 3] + "..."
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.diagnostics.text import sanitize
 
 CELL_CHARACTERS_MAX = 80
 
@@ -16,7 +16,7 @@ def print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def table_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     given = [list(row) for row in rows]
-    cells = [[cleaned(str(value), CELL_CHARACTERS_MAX) for value in row] for row in given]
+    cells = [[sanitize(str(value), CELL_CHARACTERS_MAX) for value in row] for row in given]
     widths = [max(len(row[column]) for row in [list(names), *cells]) for column in range(len(names))]
     to_the_right = [bool(given) and all(_is_number(row[column]) for row in given) for column in range(len(names))]
 

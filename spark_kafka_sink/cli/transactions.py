@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations, refusals
-    from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
+    from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
     if chosen.action != LIST and not chosen.prefix:

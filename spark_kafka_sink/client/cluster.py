@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
-from spark_kafka_sink.words import cleaned
+from spark_kafka_sink.diagnostics.text import sanitize
 
 NO_TOPIC_ID = UUID(int=0)
 
@@ -26,7 +26,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        host = cleaned(self.host)
+        host = sanitize(self.host)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def __str__(self) -> str:

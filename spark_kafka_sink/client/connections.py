@@ -15,10 +15,10 @@ import logging
 from functools import partial
 from random import Random
 
+from spark_kafka_sink.client.client_request import ConnectionLoss
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connection_states import ConnectionStates
-from spark_kafka_sink.client.request import ConnectionLoss
 from spark_kafka_sink.client.versions import (
     FinalizedFeatures,
     NodeApiVersions,
@@ -26,14 +26,14 @@ from spark_kafka_sink.client.versions import (
     node_versions,
     older_api_versions_version,
 )
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.system import SocketAddress, System
+from spark_kafka_sink.network.system import SocketAddress, System, host_fault
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.words import cleaned, host_fault
 
 MAX_LOGGED_ADDRESSES = 1_000
 MIN_REJECTIONS = 3
@@ -47,7 +47,7 @@ def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddre
     fault = host_fault(host)
     if fault is not None:
         raise DisconnectedError(
-            f"{cleaned(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
+            f"{sanitize(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
             "advertised.listeners"
         )
     return system.resolve(host, port)

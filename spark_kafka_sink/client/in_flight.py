@@ -11,7 +11,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse, ConnectionLoss
+from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.versions import api_versions_layout
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import decode_response, peek_correlation_id

@@ -27,6 +27,7 @@ from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, bootstrap_snapshot, with_partitions
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata_merge import Epochs, KnownEpoch, LeaderHint, merge_response
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     IllegalStateError,
     InvalidRecordError,
@@ -39,7 +40,6 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from spark_kafka_sink.words import placed
 
 MAX_REPORTED_ADDRESSES = 16
 """The maximum number of unreachable addresses in an error message; the latest ones are kept."""
@@ -192,13 +192,13 @@ class Metadata:
         info = self.snapshot.topics.get(topic)
         if info is None or info.error_code == error_codes.NONE:
             return None
-        return build_broker_error(info.error_code, placed(topic))
+        return build_broker_error(info.error_code, format_partition(topic))
 
     def raise_for_topic(self, topic: str) -> None:
         """Raise the error of the topic in the latest response if waiting does not help."""
         info = self.snapshot.topics.get(topic)
         if info is not None and info.error_code in FINAL_TOPIC_ERRORS:
-            raise build_broker_error(info.error_code, placed(topic))
+            raise build_broker_error(info.error_code, format_partition(topic))
 
     @property
     def has_connection_failures(self) -> bool:

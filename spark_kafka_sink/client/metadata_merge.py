@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot, Node, PartitionInfo, TopicInfo
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -24,15 +25,12 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_sink.words import cleaned
 
 RELIABLE_EPOCHS_FROM_VERSION = 9
 """Brokers that do not support this version may return an old leader together with a new epoch (KAFKA-9212)."""
 
 MAX_PARTITIONS = 1_000_000
 """More than a whole cluster has. Arrays of row counts have one element for each partition up to the highest one."""
-
-_UNKNOWN_TOPIC_ERRORS = frozenset({error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID})
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +97,7 @@ def merge_response(
         },
         topics=topics,
         controller_id=response.controller_id if response.controller_id >= 0 else None,
-        cluster_id=None if response.cluster_id is None else cleaned(response.cluster_id),
+        cluster_id=None if response.cluster_id is None else sanitize(response.cluster_id),
     )
     return merged
 
@@ -118,7 +116,7 @@ def _merge_topic(old: ClusterSnapshot, topic: MetadataResponseTopic, version: in
     is_new = known is None or known.error_code != topic.error_code
     level = logging.WARNING if is_new else logging.DEBUG
     _log.log(level, "Metadata of topic %s: %s. %s", name, error.name, error.advice)
-    if known is not None and error.retriable and topic.error_code not in _UNKNOWN_TOPIC_ERRORS:
+    if known is not None and error.retriable and topic.error_code not in error_codes.UNKNOWN_TOPIC_ERRORS:
         return TopicInfo(name, known.topic_id, topic.error_code, known.partitions, known.internal)
     return TopicInfo(name, topic.topic_id, topic.error_code)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 from random import Random
 
+from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import Connections
@@ -23,7 +24,6 @@ from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS, NodeChoice, choose_node
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse, ConnectionLoss
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,

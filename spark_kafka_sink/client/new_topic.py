@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.create_topics import (
@@ -13,7 +14,6 @@ from spark_kafka_sink.protocol.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
 )
-from spark_kafka_sink.words import cleaned
 
 BROKER_DEFAULT = -1
 """A number of partitions or replicas that is left to the brokers' settings."""
@@ -47,7 +47,7 @@ class NewTopic:
         """Return "partitions 12, replicas 3, cleanup.policy compact"."""
         numbers = (("partitions", self.partitions), ("replicas", self.replicas))
         parts = [f"{name} {'as the brokers choose' if n == BROKER_DEFAULT else n}" for name, n in numbers]
-        return ", ".join([*parts, *(f"{name} {cleaned(value)}" for name, value in self.configs)])
+        return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
 
     def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:
         topic = CreatableTopic(
@@ -70,12 +70,12 @@ class NewTopic:
         for name, value in self.configs:
             existing = configs.get(name)
             if name in configs and existing != value:
-                yield f"{name} {cleaned(existing) or 'without a value'}, not {cleaned(value)}"
+                yield f"{name} {sanitize(existing) or 'without a value'}, not {sanitize(value)}"
 
 
 def broker_message_suffix(result: CreatableTopicResult) -> str:
     """Return the broker's error message in parentheses, or nothing if there is none."""
-    return f" ({cleaned(result.error_message)})" if result.error_message else ""
+    return f" ({sanitize(result.error_message)})" if result.error_message else ""
 
 
 def remedy(code: int) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_kafka_sink.client.other_names import unknown_option
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import OptionFaults
-from spark_kafka_sink.option import Option, Parser
+from spark_kafka_sink.options import Option, Parser
 from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
-from spark_kafka_sink.words import cleaned
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -74,7 +74,7 @@ def _read_one(option: Option, value: object, reading: Reading) -> None:
     if option.refused:
         reading.faults.add(option.name, f"cannot be set: {option.refused}.")
     elif problem.startswith("must be") and not option.secret:
-        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=cleaned(repr(value)))
+        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=sanitize(repr(value)))
     else:
         reading.faults.add(option.name, "{problem}.", problem=problem)
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.client.option_parsing import (
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option, option_table
+from spark_kafka_sink.options import Option, option_table
 
 CONNECTION_OPTIONS = (
     Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them"),

@@ -1,6 +1,6 @@
 """Writes that readers see exactly once: transactions that many tasks fill, and one driver commits.
 
-names.py                  the names of transactions: one prefix for each query, and ids that are used again
+transaction_names.py      the names of transactions: one prefix for each query, and ids that are used again
 job_names.py              prefixes of jobs without a name, which name the driver's host and process
 content.py                what a batch contains, as far as it identifies the batch
 entries.py                what is decided under a prefix, and by which driver

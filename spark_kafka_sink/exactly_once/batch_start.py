@@ -13,7 +13,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.names import TaskName, driver_id, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, driver_id, task_id
 from spark_kafka_sink.requests.transaction_description import EMPTY, TransactionDescription
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from spark_kafka_sink.errors import BrokerError, CommitLostError, ExactlyOnceError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.names import split_id
 from spark_kafka_sink.exactly_once.refusals import doubt
+from spark_kafka_sink.exactly_once.transaction_names import split_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS

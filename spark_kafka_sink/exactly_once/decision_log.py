@@ -46,6 +46,7 @@ import pyarrow.compute as pc
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
@@ -53,7 +54,7 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import decoded, followed_offset, stated_driver_number
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
-from spark_kafka_sink.exactly_once.names import FIRST_DRIVER, claim_key, split_key
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER, claim_key, split_key
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
@@ -61,7 +62,6 @@ from spark_kafka_sink.reader.reader import READ_UNCOMMITTED, TopicReader
 from spark_kafka_sink.records.decoder import DecodedBatch
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
-from spark_kafka_sink.words import placed
 
 _log = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ class DecisionLog:
             _log.warning("%s: %s", place, words)
 
     def _place(self, partition: int, record: Record) -> str:
-        return f"{placed(self.topic, partition)}, offset {record.offset}"
+        return f"{format_partition(self.topic, partition)}, offset {record.offset}"
 
 
 def _of_driver(newest: Iterable[Record], ids: DriverIds) -> Record | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.exactly_once.entries import WriterKind
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
 
 
 @dataclass(frozen=True)

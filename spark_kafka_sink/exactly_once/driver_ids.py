@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.names import FIRST_DRIVER, driver_id, driver_number
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER, driver_id, driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
 Describe = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]

@@ -17,7 +17,7 @@ from enum import Enum
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.names import FIRST_DRIVER
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 KEYS_MAX = 100

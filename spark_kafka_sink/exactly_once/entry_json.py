@@ -23,7 +23,7 @@ from spark_kafka_sink.exactly_once.entries import (
     KeyedJob,
     WriterKind,
 )
-from spark_kafka_sink.exactly_once.names import (
+from spark_kafka_sink.exactly_once.transaction_names import (
     DRIVER_NUMBER_MAX,
     FIRST_DRIVER,
     PREFIX_CHARACTERS_MAX,

@@ -15,7 +15,7 @@ import re
 import uuid
 from pathlib import Path
 
-from spark_kafka_sink.exactly_once.names import OWN_PREFIX
+from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX
 
 _JOB_PREFIX = f"{OWN_PREFIX}job-"
 _MAX_HOST_CHARACTERS = 60

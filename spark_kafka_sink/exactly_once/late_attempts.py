@@ -25,7 +25,7 @@ from spark_kafka_sink.exactly_once import refusals
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.exactly_once.leftovers import can_write
-from spark_kafka_sink.exactly_once.names import TaskName, second_attempt_name, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, second_attempt_name, task_id
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS

@@ -31,7 +31,8 @@ from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.names import (
+from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_names import (
     DECISION_LOG_TOPIC,
     FIRST_DRIVER,
     OWN_PREFIX,
@@ -39,7 +40,6 @@ from spark_kafka_sink.exactly_once.names import (
     driver_id,
     split_id,
 )
-from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, list_transactional_ids, owners

@@ -56,8 +56,8 @@ from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
 from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, OpenWrite
-from spark_kafka_sink.exactly_once.names import claim_key, driver_id, task_of
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
+from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, task_of
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient

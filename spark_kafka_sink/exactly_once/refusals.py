@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import (
     BrokerError,
     ConfigurationError,
@@ -17,7 +18,6 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, WriterKind
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
-from spark_kafka_sink.words import cleaned
 
 # --- before the first row
 
@@ -45,7 +45,7 @@ _GRANTED_NO_MORE = (
 
 def log_forgets(topic: str, policy: str) -> PreflightError:
     return nothing_written(
-        f"topic {topic}, the log of what is decided, has cleanup.policy={cleaned(policy)}. It would forget decisions, "
+        f"topic {topic}, the log of what is decided, has cleanup.policy={sanitize(policy)}. It would forget decisions, "
         "and a batch could be written twice. Set the topic's cleanup.policy to compact, or name another topic with "
         "decisionLogTopic: it is created as it must be if it is missing."
     )

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.words import cleaned
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def name_columns(*names: str) -> Iterator[None]:
     except (pa.ArrowCapacityError, MemoryError):
         raise
     except pa.ArrowException as error:
-        columns = f"{'column' if len(names) == 1 else 'columns'} {', '.join(cleaned(name) for name in names)}"
-        reason = cleaned(str(error)).rstrip(".")
+        columns = f"{'column' if len(names) == 1 else 'columns'} {', '.join(sanitize(name) for name in names)}"
+        reason = sanitize(str(error)).rstrip(".")
         if isinstance(error, pa.ArrowNotImplementedError):
             raise SchemaError(f"{columns} cannot be written: {reason}. Cast the type to another one") from error
         raise InvalidRecordError(

@@ -5,8 +5,8 @@ are little-endian; text and bytes have their length in front; an array or map is
 0 alone; a union is the number of its branch and the value. So every number of a column is a `Field`, and
 fields that stand side by side are merged while they fit into 8 bytes.
 
-What is written is planned from the schema and the types of the columns: a function for each column, which makes its
-pieces. The plan fails with SchemaError where a column does not fit; the driver makes one to find that out.
+What is written follows from the schema and the types of the columns: a function for each column, which makes its
+pieces. _WriterBuilder fails with SchemaError where a column does not fit; the driver makes one to find that out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
-from spark_kafka_sink.formats.pieces import is_text
+from spark_kafka_sink.formats.byte_joins import is_text
 from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
@@ -59,8 +59,8 @@ def record_writer(
 ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
     """What writes columns of these names and types. SchemaError if they do not fit the schema."""
     parsed = parsed_schema(schema)
-    plan = _Plan(AvroNames(parsed))
-    return plan.record(parsed, "", names, types, "")
+    builder = _WriterBuilder(AvroNames(parsed))
+    return builder.record(parsed, "", names, types, "")
 
 
 class _Nullable(NamedTuple):
@@ -71,7 +71,7 @@ class _Nullable(NamedTuple):
     null_branch: bytes | None
 
 
-class _Plan:
+class _WriterBuilder:
     def __init__(self, names: AvroNames) -> None:
         self._names = names
 
@@ -122,7 +122,7 @@ class _Plan:
         return write_nullable
 
     def _nullable(self, schema: Any, space: str, kind: pa.DataType, where: str) -> _Nullable:
-        """By the first branch that fits, which is planned once: a schema may be unions all the way down."""
+        """By the first branch that fits, which is chosen once: a schema may be unions all the way down."""
         if not isinstance(schema, list):
             return _Nullable(self._present(schema, space, kind, where), None, None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from spark_kafka_sink.column_names import no_such_column
+from spark_kafka_sink.diagnostics.column_names import describe_missing_column
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.format_builders import WITH_DESCRIPTOR, build_format, build_latest_format
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.planning import WITH_DESCRIPTOR, plan_format, plan_latest
 from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import schema_registry
-from spark_kafka_sink.words import cleaned
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
@@ -40,11 +40,11 @@ class Columns(Protocol):
         ...
 
 
-def plan_encoders(
+def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
     """An encoder for each side that has a format, or None where the columns do not allow it: `faults` say why."""
-    return {options.side: _try_to_plan(options, columns, faults) for options in formats}
+    return {options.side: _try_to_build(options, columns, faults) for options in formats}
 
 
 def with_schema_id(
@@ -60,27 +60,29 @@ def with_schema_id(
         subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
         found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR, start=start)
         try:
-            planned = plan_latest(options.format, encoder.fields, found, options.schema.name)
+            schema_format = build_latest_format(options.format, encoder.fields, found, options.schema.name)
         except SchemaError as error:
             words = client.shown(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {words}.") from None
-        return dataclasses.replace(encoder, format=planned.rows, header=planned.header(found.id))
-    planned = plan_format(options.format, encoder.fields, options.schema)
-    assert planned.schema is not None  # formats with a registry have one
-    subject = options.subject or registry.subject(options.side, topic, planned.schema.name)
+        return dataclasses.replace(encoder, format=schema_format.rows, header=schema_format.header(found.id))
+    schema_format = build_format(options.format, encoder.fields, options.schema)
+    assert schema_format.schema is not None  # formats with a registry have one
+    subject = options.subject or registry.subject(options.side, topic, schema_format.schema.name)
     ask = client.register if registry.source == "register" else client.lookup
-    return dataclasses.replace(encoder, format=planned.rows, header=planned.header(ask(subject, planned.schema)))
+    return dataclasses.replace(
+        encoder, format=schema_format.rows, header=schema_format.header(ask(subject, schema_format.schema))
+    )
 
 
-def _try_to_plan(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
+def _try_to_build(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
     try:
-        return _plan_encoder(options, columns)
+        return _build_encoder(options, columns)
     except ConfigurationError as error:
         faults += error.option_faults
     return None
 
 
-def _plan_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
+def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     """Raise ConfigurationError with everything that is wrong with the columns of one side."""
     parent = _parent(options, columns)
     within = columns if parent is None else columns.fields_of(parent)
@@ -88,11 +90,11 @@ def _plan_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     chosen = _chosen(options, columns) if parent is None else list(range(len(within.names)))
     try:
         fields = tuple(within.field(position) for position in chosen)
-        planned = plan_format(options.format, fields, options.schema)
+        schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
-        problem = {"format": options.format, "problem": cleaned(str(error), 1_000)}
+        problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
-    return ColumnsEncoder(planned.rows, fields, tuple(chosen), parent)
+    return ColumnsEncoder(schema_format.rows, fields, tuple(chosen), parent)
 
 
 def _parent(options: FormatOptions, columns: Columns) -> int | None:
@@ -103,7 +105,7 @@ def _parent(options: FormatOptions, columns: Columns) -> int | None:
     structs = [other for position, other in enumerate(names) if columns.fields_of(position) is not None]
     if names.count(name) == 1 and name in structs:
         return names.index(name)
-    values = {"name": name, "there": no_such_column(name, structs, "struct columns")}
+    values = {"name": name, "there": describe_missing_column(name, structs, "struct columns")}
     raise ConfigurationError(
         OptionFault(f"{options.side}Columns", "names a struct column '{name}', which does not exist. {there}", values)
     )
@@ -122,7 +124,7 @@ def _chosen(options: FormatOptions, columns: Columns) -> list[int]:
         )
     for name in dict.fromkeys(meant):
         if name not in names:
-            there = no_such_column(name, names)
+            there = describe_missing_column(name, names)
             faults.add(option, "names a column '{name}', which does not exist. {there}", name=name, there=there)
         elif names.count(name) > 1 or meant.count(name) > 1:
             faults.add(option, "names the column '{name}', which is there more than once.", name=name)

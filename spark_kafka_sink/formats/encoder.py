@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import RecordTooLargeError
 from spark_kafka_sink.formats.arrow_errors import name_columns
 from spark_kafka_sink.records.arrays import null_mask, numbers_to_arrow
-from spark_kafka_sink.words import cleaned
 
 _BYTES_MAX = 32 << 20
 """Of columns that are encoded in one call: what is made of them must stay below Arrow's limit of 2 GiB for an array."""
@@ -61,7 +61,7 @@ class ColumnsEncoder:
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
-                    f"The row is too large to be encoded: {cleaned(str(error))}. Leave large columns out of it"
+                    f"The row is too large to be encoded: {sanitize(str(error))}. Leave large columns out of it"
                 ) from error
             return self._in_halves(batch)
 

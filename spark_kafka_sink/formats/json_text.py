@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.formats.java_numbers import float_text, not_finite
-from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
-from spark_kafka_sink.formats.pieces import (
+from spark_kafka_sink.formats.byte_joins import (
     as_binary,
     chosen,
     constant,
@@ -39,6 +37,8 @@ from spark_kafka_sink.formats.pieces import (
     text_of,
     with_nulls_of,
 )
+from spark_kafka_sink.formats.java_numbers import float_text, not_finite
+from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 
 _ESCAPES = {ord('"'): b'\\"', ord("\\"): b"\\\\", 8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
-from spark_kafka_sink.column_names import listed_columns
-from spark_kafka_sink.formats.planning import (
+from spark_kafka_sink.formats.format_builders import (
     FORMATS,
     NO_SCHEMA,
     WITH_DESCRIPTOR,
@@ -16,14 +15,15 @@ from spark_kafka_sink.formats.planning import (
     WITH_SCHEMA,
     SchemaChoice,
 )
-from spark_kafka_sink.named_file import named_file
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
+from spark_kafka_sink.options.column_lists import parse_column_list
+from spark_kafka_sink.options.files import read_named_file
 
 SIDES = ("value", "key")
 
 
 def _columns(value: object) -> tuple[str, ...]:
-    return tuple(name for name, _ in listed_columns(text(value), "'id, name' or 'payload.*'"))
+    return tuple(name for name, _ in parse_column_list(text(value), "'id, name' or 'payload.*'"))
 
 
 _ROWS = (
@@ -62,7 +62,7 @@ class FormatOptions:
 
 
 def encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
-    """Which of value and key are made out of columns, for options that may be faulty: no encoder is planned yet."""
+    """Which of value and key are made out of columns, for options that may be faulty: no encoder is built yet."""
     given = {name.lower() for name in options}
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & given)
 
@@ -105,7 +105,7 @@ def _schema_choice(reading: Reading, side: str, name: str) -> SchemaChoice:
         reading.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
     elif path:
         try:
-            data = named_file(path)
+            data = read_named_file(path)
             text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error

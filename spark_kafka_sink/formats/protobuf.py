@@ -32,10 +32,10 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
+from spark_kafka_sink.formats.byte_joins import is_bytes, is_text, text_for_error, text_of
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
-from spark_kafka_sink.formats.pieces import is_bytes, is_text, text_for_error, text_of
-from spark_kafka_sink.formats.protobuf_plan import FieldPlan
+from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.fields import constant_field, fixed_field, signed_varint_fields, unsigned_varint_fields
 
@@ -53,14 +53,14 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 class ProtobufFormat:
     """One message for each row. A field is filled by the column of its name."""
 
-    fields: tuple[FieldPlan, ...]
+    fields: tuple[MessageField, ...]
 
     def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b"") -> pa.Array:
         return joined(_message(self.fields, names, columns, None, ""), rows, header)
 
 
 def _message(
-    fields: Sequence[FieldPlan], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, where: str
+    fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, where: str
 ) -> list[Piece]:
     """The mask says which rows have this message at all."""
     by_name = dict(zip(names, columns, strict=True))
@@ -72,7 +72,7 @@ def _message(
     return pieces
 
 
-def _check_oneofs(fields: Sequence[FieldPlan], columns: dict[str, pa.Array], mask: Mask, where: str) -> None:
+def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, where: str) -> None:
     for oneof in {field.oneof for field in fields if field.oneof}:
         members = [columns[field.name] for field in fields if field.oneof == oneof]
         count: Any = sum(integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members)
@@ -80,7 +80,7 @@ def _check_oneofs(fields: Sequence[FieldPlan], columns: dict[str, pa.Array], mas
             raise InvalidRecordError(f"columns of the oneof {where}{oneof}: more than one of them is set in a row")
 
 
-def _field(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
+def _field(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
     if pa.types.is_null(column.type):
         return []
     present = both(mask, valid_mask(column))
@@ -95,7 +95,7 @@ def _field(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[P
     return masked([_tag(field), *_value(field, column, present, where)], present)
 
 
-def _tag(field: FieldPlan) -> Piece:
+def _tag(field: MessageField) -> Piece:
     code = field.number << 3 | (_LENGTH if field.is_packed else _WIRE_TYPES.get(field.kind, _VARINT))
     return constant_field(_varint(code))
 
@@ -125,7 +125,7 @@ def _differs_from_default(column: pa.Array) -> NDArray[np.bool_]:
     return found
 
 
-def _value(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
+def _value(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
     """The value without its tag."""
     if field.kind == "message":
         names = [column.type.field(index).name for index in range(column.type.num_fields)]
@@ -148,12 +148,15 @@ def _timestamp(column: pa.Array) -> list[Piece]:
     """google.protobuf.Timestamp: seconds since 1970 in field 1, nanoseconds from there on in field 2."""
     per_second = _PER_SECOND[column.type.unit]
     seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), per_second)
-    parts = (FieldPlan("seconds", 1, "int64", has_presence=False), FieldPlan("nanos", 2, "int32", has_presence=False))
+    parts = (
+        MessageField("seconds", 1, "int64", has_presence=False),
+        MessageField("nanos", 2, "int32", has_presence=False),
+    )
     numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // per_second))]
     return _message(parts, ("seconds", "nanos"), numbers, None, "")
 
 
-def _enum_numbers(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> NDArray[np.int64]:
+def _enum_numbers(field: MessageField, column: pa.Array, mask: Mask, where: str) -> NDArray[np.int64]:
     names = bytes_to_arrow([name.encode() for name, _ in field.symbols]).view(pa.string())
     places = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
     is_unknown = places < 0 if mask is None else (places < 0) & mask
@@ -171,7 +174,7 @@ def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, where: str) ->
         raise InvalidRecordError(f"column {where} has numbers that do not fit the schema's unsigned type")
 
 
-def _repeated(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
+def _repeated(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
     starts, first, count = list_ranges(column)
     values = column.values.slice(first, count)
     among = element_mask(starts, mask)
@@ -183,7 +186,7 @@ def _repeated(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> lis
     return masked([_tag(field), *_with_length(packed)], np.diff(starts) > 0)
 
 
-def _map(field: FieldPlan, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
+def _map(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
     starts, first, count = list_ranges(column)
     key, value = field.message
     among = element_mask(starts, mask)

@@ -1,4 +1,4 @@
-"""The plan of a message that the user or a registry describes, by a descriptor that protoc makes.
+"""The fields of a message that the user or a registry describes, by a descriptor that protoc makes.
 
     protoc --include_imports --descriptor_set_out=order.desc order.proto
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.errors import MissingDependencyError, SchemaError
-from spark_kafka_sink.formats.protobuf_plan import TIMESTAMP, FieldPlan, check_fit
+from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, check_fit
 from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN = "google/protobuf/"
@@ -24,7 +24,7 @@ _WELL_KNOWN = "google/protobuf/"
 class DescribedMessage(NamedTuple):
     """`text` is its file's descriptor, as registries take it; `indexes` say which message of the file it is."""
 
-    fields: tuple[FieldPlan, ...]
+    fields: tuple[MessageField, ...]
     text: str
     name: str
     indexes: bytes
@@ -106,7 +106,7 @@ def _path(message: Any) -> list[int]:
     return [*_path(message.containing_type), [t.name for t in message.containing_type.nested_types].index(message.name)]
 
 
-def _fields(message: Any, columns: Sequence[pa.Field], where: str) -> tuple[FieldPlan, ...]:
+def _fields(message: Any, columns: Sequence[pa.Field], where: str) -> tuple[MessageField, ...]:
     """The fields that columns are written into, in the order of their numbers."""
     by_name = {column.name: column for column in columns}
     unknown = [name for name in by_name if name not in message.fields_by_name]
@@ -117,13 +117,15 @@ def _fields(message: Any, columns: Sequence[pa.Field], where: str) -> tuple[Fiel
         raise SchemaError(f"there is no column for the required field {where}{missing[0]} of {message.full_name}")
     fields = sorted(message.fields, key=lambda field: int(field.number))
     return tuple(
-        _planned(field, by_name[field.name].type, f"{where}{field.name}") for field in fields if field.name in by_name
+        _message_field(field, by_name[field.name].type, f"{where}{field.name}")
+        for field in fields
+        if field.name in by_name
     )
 
 
-def _planned(field: Any, column: pa.DataType, where: str) -> FieldPlan:
+def _message_field(field: Any, column: pa.DataType, where: str) -> MessageField:
     if pa.types.is_null(column):
-        return FieldPlan(field.name, field.number, "null")
+        return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not pa.types.is_map(column):
             raise SchemaError(f"column {where} of type {column} does not fit a map of Protobuf")
@@ -132,21 +134,21 @@ def _planned(field: Any, column: pa.DataType, where: str) -> FieldPlan:
             raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
         key, value = parts["key"], parts["value"]
         entry = (_single(key, column.key_type, f"{where}.key"), _single(value, column.item_type, f"{where}.value"))
-        return FieldPlan(field.name, field.number, "map", message=entry)
+        return MessageField(field.name, field.number, "map", message=entry)
     if field.is_repeated:
         if not pa.types.is_list(column):
             raise SchemaError(f"column {where} of type {column} does not fit a repeated field of Protobuf")
         element = _single(field, column.value_type, f"{where}.element")
-        return FieldPlan(
+        return MessageField(
             field.name, field.number, element.kind, True, field.is_packed, True, None, element.message, element.symbols
         )
     return _single(field, column, where)
 
 
-def _single(field: Any, column: pa.DataType, where: str) -> FieldPlan:
+def _single(field: Any, column: pa.DataType, where: str) -> MessageField:
     """A value of the field's type."""
     kind = _KINDS[field.type]
-    message: tuple[FieldPlan, ...] = ()
+    message: tuple[MessageField, ...] = ()
     values = field.enum_type.values if kind == "enum" else ()
     symbols = tuple((value.name, value.number) for value in values)
     if kind == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(column):
@@ -163,7 +165,7 @@ def _single(field: Any, column: pa.DataType, where: str) -> FieldPlan:
     oneof = field.containing_oneof
     # An optional field of proto3 stands in a oneof of its own, which protoc makes.
     shared = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
-    return FieldPlan(
+    return MessageField(
         field.name, field.number, kind, has_presence=field.has_presence, oneof=shared, message=message, symbols=symbols
     )
 

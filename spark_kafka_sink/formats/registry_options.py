@@ -11,7 +11,7 @@ from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
 
 PREFIX = OPTION_PREFIX
 SOURCES = ("register", "lookup", "latest")

@@ -25,11 +25,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from spark_kafka_sink.diagnostics.deferred_log import warn_once
+from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
-from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.network.http_exchange import (
-    Answer,
-    AnswerTooLong,
+    HttpResponse,
+    HttpResponseTooLong,
     asked,
     connected,
     failure_words,
@@ -39,7 +40,6 @@ from spark_kafka_sink.network.http_exchange import (
     url_fault,
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
-from spark_kafka_sink.words import cleaned, counted, masked
 
 ANSWER_BYTES_MAX = 16 << 20
 RETRIES_MAX = 3
@@ -186,14 +186,14 @@ class SchemaRegistry:
         rules = find_write_rules(version.get("ruleSet"))
         if rules:
             raise SchemaRegistryError(
-                f"The subject '{subject}' has {counted(len(rules), 'active write rule')} in the schema registry, which "
-                f"this connector cannot execute: {self.shown(', '.join(rules))}. Disable the rules for this subject, "
-                "or write the topic with a client that executes them."
+                f"The subject '{subject}' has {format_count(len(rules), 'active write rule')} in the schema registry, "
+                f"which this connector cannot execute: {self.shown(', '.join(rules))}. Disable the rules for this "
+                "subject, or write the topic with a client that executes them."
             )
 
     def shown(self, words: str, characters_max: int = 1_000) -> str:
         """Words that came from the registry, as they may stand in an error or a log."""
-        return cleaned(masked(words, self._secrets), characters_max)
+        return sanitize(mask_secrets(words, self._secrets), characters_max)
 
     def _request(
         self,
@@ -228,7 +228,7 @@ class SchemaRegistry:
         if max(rests_s, default=0.0) > max(0.0, left_s):
             words += f"; it asks to wait for {rest_s:.0f} s, and {max(0.0, left_s):.1f} s are left"
         raise SchemaRegistryError(
-            f"The schema registry gave no answer ({words}). It was asked {counted(attempt, 'time')} and may take "
+            f"The schema registry gave no answer ({words}). It was asked {format_count(attempt, 'time')} and may take "
             f"{self._config.timeout_ms} ms in all ({_TIMEOUT}). Check schema.registry.url, and that the driver can "
             "reach it."
         )
@@ -241,7 +241,7 @@ class SchemaRegistry:
         schema: Schema | None,
         timeout_s: float,
         retry_statuses: Sequence[int],
-    ) -> Answer | _Unanswered:
+    ) -> HttpResponse | _Unanswered:
         """What one address answers within this time."""
         whole, until_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
@@ -255,7 +255,7 @@ class SchemaRegistry:
                 timeout_s=max(0.001, until_s - self._now_s()),
                 bytes_max=ANSWER_BYTES_MAX,
             )
-        except (AnswerTooLong, ssl.SSLCertVerificationError) as error:
+        except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
             return _Unanswered(f"{url}: {failure_words(error)}", math.inf)
         except (OSError, http.client.HTTPException) as error:
             return _Unanswered(f"{url}: {failure_words(error)}")
@@ -264,7 +264,7 @@ class SchemaRegistry:
         said = self._message(json_object(answer.data))
         return _Unanswered(f"{url}: status {answer.status} {said}".rstrip(), _seconds(answer.retry_after))
 
-    def _refusal(self, found: Answer, subject: str, schema: Schema | None) -> str:
+    def _refusal(self, found: HttpResponse, subject: str, schema: Schema | None) -> str:
         status, answer = found.status, json_object(found.data)
         about = f"The schema registry refused the request about the subject '{subject}' (status {status})"
         if status in (401, 403):

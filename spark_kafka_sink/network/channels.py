@@ -30,6 +30,8 @@ def client_channels(security: SecurityConfig, client_id: str) -> ChannelBuilder:
     """Channels to brokers. Certificates and keys are read here, once: ConfigurationError if they cannot be."""
     if security.tls is None and security.login is None:
         return plaintext_channels
-    from spark_kafka_sink.network.security.channels import secured_client_channels  # not for those who need neither
+    from spark_kafka_sink.network.security.secured_channels import (
+        secured_client_channels,  # not for those who need neither
+    )
 
     return secured_client_channels(security, client_id)

@@ -19,12 +19,13 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spark_kafka_sink.words import cleaned, host_fault
+from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.network.system import host_fault
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     data: bytes
     retry_after: str | None = None
@@ -33,7 +34,7 @@ class Answer(NamedTuple):
     """What the server's clock said, in seconds since the epoch, if it said so."""
 
 
-class AnswerTooLong(OSError):
+class HttpResponseTooLong(OSError):
     """The answer exceeds what was allowed."""
 
 
@@ -108,7 +109,7 @@ def asked(  # noqa: PLR0913 - what is asked, and what bounds the answer
     *,
     timeout_s: float,
     bytes_max: int,
-) -> Answer:
+) -> HttpResponse:
     """The answer, whole and in time; OSError or HTTPException if there is none. The connection is closed."""
     connection.response_class = _Response
     parts = urllib.parse.urlsplit(url)
@@ -134,10 +135,12 @@ def asked(  # noqa: PLR0913 - what is asked, and what bounds the answer
     if is_over.is_set():  # an answer without a length just ends there
         raise _too_late(timeout_s)
     if len(data) > bytes_max:
-        raise AnswerTooLong(f"the answer exceeds {bytes_max} bytes")
+        raise HttpResponseTooLong(f"the answer exceeds {bytes_max} bytes")
     if is_cut:
         raise http.client.IncompleteRead(b"")
-    return Answer(response.status, data, response.headers.get("Retry-After"), _date_s(response.headers.get("Date")))
+    return HttpResponse(
+        response.status, data, response.headers.get("Retry-After"), _date_s(response.headers.get("Date"))
+    )
 
 
 def _date_s(text: str | None) -> float | None:
@@ -150,7 +153,7 @@ def _date_s(text: str | None) -> float | None:
 
 def failure_words(error: Exception) -> str:
     """What an OSError says. What came in place of HTTP is not repeated: only the error's name."""
-    said = f" ({cleaned(str(error))})" if isinstance(error, OSError) and str(error) else ""
+    said = f" ({sanitize(str(error))})" if isinstance(error, OSError) and str(error) else ""
     return type(error).__name__ + said
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
-from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, default_of, security_text, text_of
 
 if TYPE_CHECKING:

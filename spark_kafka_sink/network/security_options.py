@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.option import Option, option_table
+from spark_kafka_sink.options import Option, option_table
 
 
 def security_text(value: object) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "System",
     "Waker",
     "configure_socket",
+    "host_fault",
     "peer_address",
 ]
 
@@ -40,6 +41,8 @@ OS_DEFAULT_BUFFER = -1
 """send.buffer.bytes or receive.buffer.bytes that leaves the choice to the operating system."""
 
 MAX_PORT = 65535
+HOST_CHARACTERS_MAX = 255
+"""The longest host name that the DNS allows."""
 
 _CONNECT_GOES_ON = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
@@ -189,3 +192,12 @@ def peer_address(sock: socket.socket) -> SocketAddress:
     """Who is at the other end of an accepted socket."""
     name = sock.getpeername()
     return SocketAddress(str(name[0]), int(name[1]), sock.family, name)
+
+
+def host_fault(host: str) -> str | None:
+    """Return why this cannot be the name of a host, None if it can."""
+    if not host:
+        return "it is empty"
+    if len(host) > HOST_CHARACTERS_MAX:
+        return f"it has {len(host)} characters, and at most {HOST_CHARACTERS_MAX} are possible"
+    return None if host.isprintable() and " " not in host else "it has characters that no name has"

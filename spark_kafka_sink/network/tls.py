@@ -18,11 +18,11 @@ import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
 from spark_kafka_sink.network.security.tls_errors import explain
 from spark_kafka_sink.network.system import Buffer, ByteSocket
 from spark_kafka_sink.network.transport import receive, send
-from spark_kafka_sink.words import cleaned
 
 RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record holds."""
@@ -124,7 +124,7 @@ class TlsTransport:
             return context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname.rstrip("."))
         except (ValueError, TypeError) as error:
             # TypeError: a NUL in it.
-            raise DisconnectedError(f"{cleaned(hostname)!r} is not a host name that TLS can check: {error}") from error
+            raise DisconnectedError(f"{sanitize(hostname)!r} is not a host name that TLS can check: {error}") from error
 
     def _handshake_step(self) -> bool:
         """Whether it is worth to go on: done, or more bytes have come."""

@@ -10,7 +10,7 @@ reached.py    what the probe found, as checks
 request_check.py   a check that sends one request
 cluster_checks.py  the checks of a cluster that was reached: rights, clock, limits
 creation.py   the topic that is to be created if it is missing
-meant.py      which topic may be meant by the name of one that does not exist
+topic_suggestions.py  existing topics for the names of topics that do not exist
 certificates.py  what brokers show of themselves by TLS
 run.py        all of it, in order
 

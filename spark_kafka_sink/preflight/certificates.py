@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import resolve_advertised
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, NetworkError, TlsError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.preflight.checks import FAULTS_SHOWN_MAX, Check, Outcome, sentence
-from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
@@ -64,5 +64,5 @@ def _format_age(age_s: float) -> str:
     if age_s < _HOUR_S:
         return "less than 1 hour"
     if age_s < 2 * _DAY_S:
-        return counted(int(age_s // _HOUR_S), "hour")
-    return counted(int(age_s // _DAY_S), "day")
+        return format_count(int(age_s // _HOUR_S), "hour")
+    return format_count(int(age_s // _DAY_S), "day")

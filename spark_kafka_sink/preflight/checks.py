@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_kafka_sink.client.new_topic import NewTopic
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import PreflightError
-from spark_kafka_sink.words import placed
 
 FAULTS_SHOWN_MAX = 10
 
@@ -99,7 +99,7 @@ def failure(
 
 def topic_name(topic: str) -> str:
     """The name of the check of a topic."""
-    return placed(topic)
+    return format_partition(topic)
 
 
 def sentence(words: str) -> str:

@@ -11,6 +11,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.connections import resolve_advertised
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeApiVersions
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import (
     AuthenticationError,
     ListenerMismatchError,
@@ -36,7 +37,6 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
-from spark_kafka_sink.words import cleaned
 
 NAMES = "names"
 IS_TO_BE_CREATED = "does not exist, and is to be created"
@@ -88,7 +88,7 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
             addresses = [str(address.sockaddr[0]) for address in resolve_advertised(system, node.host, node.port)]
         except NetworkError:
             addresses = []
-        shown[node.host] = f"{cleaned(node.host)} {_named(node.host, addresses)}"
+        shown[node.host] = f"{sanitize(node.host)} {_named(node.host, addresses)}"
     outcome = Outcome.WARNING if any(words.endswith(_NO_ADDRESS) for words in shown.values()) else Outcome.PASSED
     more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
     return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
@@ -138,7 +138,7 @@ def _login_remedy(config: ClientConfig, error: AuthenticationError) -> str:
 
 def _metadata_check(probe: Probe, waited: str) -> Check:
     if probe.answer is not None:
-        detail = f"cluster {cleaned(probe.answer.cluster_id)} of {count(len(probe.answer.brokers), 'broker')}"
+        detail = f"cluster {sanitize(probe.answer.cluster_id)} of {count(len(probe.answer.brokers), 'broker')}"
         return Check(METADATA, Outcome.PASSED, detail)
     if not probe.reached:
         return Check(METADATA, Outcome.SKIPPED, "no connection")
@@ -231,7 +231,7 @@ def _why(probe: Probe, node: Node, waited: str) -> str:
 def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:
     """What metadata says of a topic. `nodes`: the brokers that are known."""
     name = topic_name(topic.name or "")
-    if topic.error_code in (error_codes.UNKNOWN_TOPIC_OR_PARTITION, error_codes.UNKNOWN_TOPIC_ID):
+    if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
         remedy = (
             "Correct its name or create it: brokers create topics by themselves only with auto.create.topics.enable, "
             "and only for users with the right Create."

@@ -21,9 +21,9 @@ from spark_kafka_sink.preflight.checks import (
     topic_name,
 )
 from spark_kafka_sink.preflight.cluster_checks import CLUSTER_CHECKS, THOROUGH_CHECKS
-from spark_kafka_sink.preflight.meant import with_names_meant
 from spark_kafka_sink.preflight.probe import Probe
 from spark_kafka_sink.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
+from spark_kafka_sink.preflight.topic_suggestions import suggest_topics
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
 
@@ -58,7 +58,7 @@ def preflight(
         if probe.answer is not None:
             checks += _cluster_checks(probe, probe.answer.topics, thorough=thorough)
         if probe.answer is not None and any(check.detail == DOES_NOT_EXIST for check in checks):
-            checks = with_names_meant(checks, probe)
+            checks = suggest_topics(checks, probe)
         return checks
 
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.client.option_parsing import (
     whole,
 )
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS
-from spark_kafka_sink.option import Option, option_table
+from spark_kafka_sink.options import Option, option_table
 
 KAFKA_CLASSES = "org.apache.kafka.clients.producer."
 

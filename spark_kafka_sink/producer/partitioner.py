@@ -26,6 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.murmur2 import partitions_of_keys
@@ -33,7 +34,6 @@ from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.words import placed
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
 """(topic, key, value, partitions) -> partition: a user's own, for send()."""
@@ -75,7 +75,7 @@ class _Topic:
         """Learn the partitions, if the snapshot has new ones."""
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
-            raise MetadataTimeoutError(f"The partitions of {placed(topic)} are not known.")
+            raise MetadataTimeoutError(f"The partitions of {format_partition(topic)} are not known.")
         if self.seen is not None and self.seen[0] is info and self.seen[1] is snapshot.nodes:
             return
         self.seen = (info, snapshot.nodes)

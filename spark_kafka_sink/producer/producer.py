@@ -25,6 +25,7 @@ from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     BufferExhaustedError,
     IllegalStateError,
@@ -69,13 +70,12 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.table_calls import TableCalls
-from spark_kafka_sink.producer.topics import Topics
+from spark_kafka_sink.producer.topic_waits import Topics
 from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.words import placed
 
 if TYPE_CHECKING:  # types alone: Spark's workers need neither
     from typing_extensions import Never, Unpack
@@ -390,7 +390,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             partition = index(self._record_partitioner(topic, key, value, snapshot.topics[topic].partitions))
         except Exception as error:
-            raise InvalidRecordError(f"{placed(topic)}: the partitioner failed: {error!r}") from error
+            raise InvalidRecordError(f"{format_partition(topic)}: the partitioner failed: {error!r}") from error
         if snapshot.partition(topic, partition) is None:
             raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
         return partition

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import InvalidRecordError
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
-from spark_kafka_sink.words import placed
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
@@ -100,9 +100,13 @@ def check_record(record: object) -> ProducerRecord:
     topic = check_topic(record.topic)
     partition, timestamp = record.partition, record.timestamp_ms
     if partition is not None and (not _is_int(partition) or partition < 0):
-        raise InvalidRecordError(f"{placed(topic)}: {partition!r} is not a partition: a number from 0 on is expected.")
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: {partition!r} is not a partition: a number from 0 on is expected."
+        )
     if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
-        raise InvalidRecordError(f"{placed(topic)}: {timestamp!r} is not a timestamp: milliseconds since 1970.")
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: {timestamp!r} is not a timestamp: milliseconds since 1970."
+        )
     return record if record.headers is None else record._replace(headers=checked_headers(topic, record.headers))
 
 
@@ -116,12 +120,14 @@ def header_bytes(headers: Headers | None) -> int:
 def checked_headers(topic: str, headers: object) -> Headers:
     """The headers as a tuple. InvalidRecordError if there is anything else than a str with bytes (or None) in them."""
     if not isinstance(headers, Iterable):
-        raise InvalidRecordError(f"{placed(topic)}: the headers are a list of tuples, not {type(headers).__name__}.")
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: the headers are a list of tuples, not {type(headers).__name__}."
+        )
     taken = tuple(headers)
     for header in taken:
         if not _is_header(header):
             raise InvalidRecordError(
-                f"{placed(topic)}: a header is a tuple of a str and bytes (or None), not {header!r:.100}."
+                f"{format_partition(topic)}: a header is a tuple of a str and bytes (or None), not {header!r:.100}."
             )
     return taken
 

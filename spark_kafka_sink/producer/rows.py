@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
 from spark_kafka_sink.producer.calls import Call, FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -21,7 +22,6 @@ from spark_kafka_sink.records.arrays import integers_to_numpy
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
-from spark_kafka_sink.words import placed
 
 _NAMED_MAX = 5
 """At most this many of the missing partitions are named in one error."""
@@ -37,7 +37,7 @@ class Rows:
     columns: RecordColumns
     """Deleted when the rows are grouped, so that encoded records can take their place in memory."""
     sizes: NDArray[np.int64]
-    """Of each row what it is encoded to at most (records/record_sizes.py)."""
+    """Of each row what it is encoded to at most (records/sizes.py)."""
     named: NDArray[np.int32] | None
     """The partition that each row names (partitioner.named_partitions), until all rows are assigned to theirs."""
     partitions: NDArray[np.int32] = field(init=False, repr=False)
@@ -111,7 +111,9 @@ def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[
     for reason, wrong in invalid.items():
         newly = wrong[good[wrong]]
         good[newly] = False
-        found.append(FailedRows(rows.row_indices[newly], InvalidRecordError(f"{placed(topic)}: {reason}."), topic))
+        found.append(
+            FailedRows(rows.row_indices[newly], InvalidRecordError(f"{format_partition(topic)}: {reason}."), topic)
+        )
     large = np.flatnonzero(good & (rows.sizes > limit))
     if len(large):
         found.append(FailedRows(rows.row_indices[large], too_large(topic, int(rows.sizes[large].max()), config), topic))
@@ -158,12 +160,15 @@ def too_large(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeEr
     else:
         words = " and ".join(f"{name} ({limit})" for name, limit in exceeded) + " allow. Raise both"
     return RecordTooLargeError(
-        f"{placed(topic)}: a record of up to {size} bytes is more than {words} to at least {size + HEADER_BYTES}."
+        f"{format_partition(topic)}: a record of up to {size} bytes is more than {words} to at least "
+        f"{size + HEADER_BYTES}."
     )
 
 
 def no_such_partition(topic: str, asked: str, partition_count: int | None) -> InvalidRecordError:
-    return InvalidRecordError(f"{placed(topic)} has no partition {asked}: it has {partition_count}, numbered from 0.")
+    return InvalidRecordError(
+        f"{format_partition(topic)} has no partition {asked}: it has {partition_count}, numbered from 0."
+    )
 
 
 def _either(names: list[str]) -> str:

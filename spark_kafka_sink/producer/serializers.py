@@ -28,9 +28,9 @@ from struct import Struct
 from typing import Protocol, SupportsFloat, SupportsIndex
 from uuid import UUID
 
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
 from spark_kafka_sink.producer.record import Headers, ProducerRecord, checked_headers
-from spark_kafka_sink.words import placed
 
 _PLAIN_TYPES = (bytes, str, bytearray, memoryview)
 """Types that need no serializer."""
@@ -60,7 +60,8 @@ def serialize_plain(topic: str, value: object) -> bytes | None:
 
 def _needs_serializer(topic: str, value: object) -> InvalidRecordError:
     return InvalidRecordError(
-        f"{placed(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to KafkaProducer."
+        f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
+        "KafkaProducer."
     )
 
 
@@ -72,7 +73,7 @@ def serialize_json(topic: str, value: object) -> bytes | None:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidRecordError(f"{placed(topic)}: the object cannot be written as JSON: {error}") from error
+        raise InvalidRecordError(f"{format_partition(topic)}: the object cannot be written as JSON: {error}") from error
 
 
 def serialize_short(topic: str, value: object) -> bytes | None:
@@ -105,7 +106,7 @@ def serialize_uuid(topic: str, value: object) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, UUID):
-        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a uuid.UUID.")
+        raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not a uuid.UUID.")
     return str(value).encode()
 
 
@@ -113,23 +114,25 @@ def _whole_number(topic: str, value: object, size: int) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a whole number.")
+        raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not a whole number.")
     number = index(value)
     try:
         return number.to_bytes(size, "big", signed=True)
     except OverflowError:
-        raise InvalidRecordError(f"{placed(topic)}: {number} does not fit into {8 * size} bits.") from None
+        raise InvalidRecordError(f"{format_partition(topic)}: {number} does not fit into {8 * size} bits.") from None
 
 
 def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise InvalidRecordError(f"{placed(topic)}: {type(value).__name__} is not a number.")
+        raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not a number.")
     try:
         return layout.pack(float(value))
     except OverflowError:
-        raise InvalidRecordError(f"{placed(topic)}: {value} does not fit into {8 * layout.size} bits.") from None
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: {value} does not fit into {8 * layout.size} bits."
+        ) from None
 
 
 class Serializers:
@@ -212,7 +215,9 @@ def _apply(
     except InvalidRecordError:
         raise
     except Exception as error:
-        raise InvalidRecordError(f"{placed(topic)}: the serializer of the {part} failed: {error!r}") from error
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: the serializer of the {part} failed: {error!r}"
+        ) from error
     if result is None or isinstance(result, bytes):
         return result
     raise _not_bytes(topic, part, result)
@@ -222,5 +227,5 @@ def _not_bytes(topic: str, part: str, result: object) -> InvalidRecordError:
     advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
     kind = type(result).__name__
     return InvalidRecordError(
-        f"{placed(topic)}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
+        f"{format_partition(topic)}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
     )

@@ -68,7 +68,7 @@ class TableCalls:
             result = producer.send_table("orders", orders, key="id", value_format="json")
             result.raise_for_failures()
         """
-        from spark_kafka_sink.producer.progress import Progress
+        from spark_kafka_sink.producer.progress_bar import Progress
         from spark_kafka_sink.producer.table_plan import Mapped, plan_table
         from spark_kafka_sink.producer.tables import TableSender, opened
 

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, SupportsIndex
 import pyarrow as pa
 
 from spark_kafka_sink.client.option_parsing import read_options
-from spark_kafka_sink.column_names import no_such_column
+from spark_kafka_sink.diagnostics.column_names import describe_missing_column
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
-from spark_kafka_sink.formats.chosen_columns import plan_encoders, with_schema_id
+from spark_kafka_sink.formats.chosen_columns import build_encoders, with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, formats_of
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, registry_of
-from spark_kafka_sink.option import option_table
+from spark_kafka_sink.options import option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import named_partitions
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, decoded_type, known_type
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.words import cleaned
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -104,7 +104,7 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     _raise_if_any(faults + of_places)
     sides = [_with_columns(side, schema, places) for side in sides]
     of_columns = OptionFaults()
-    encoders = plan_encoders(sides, ArrowColumns(list(schema)), of_columns)
+    encoders = build_encoders(sides, ArrowColumns(list(schema)), of_columns)
     _raise_if_any(of_columns.render(_ARGUMENT_SPELLING))
     types = _types(schema, places, encoders)
     _raise_if_any(_faults_of_types(schema, places, types))
@@ -149,7 +149,7 @@ def _faults_of_arguments(mapped: Mapped) -> list[str]:
         if argument is None or is_number or (names and all(isinstance(name, str) for name in names)):
             continue
         more = {"value": " or a list of names", "key": " or a list of names", "partition": " or a number"}.get(role, "")
-        faults.append(f"{role} must be the name of a column{more}, not {cleaned(repr(argument), 100)}.")
+        faults.append(f"{role} must be the name of a column{more}, not {sanitize(repr(argument), 100)}.")
     return faults
 
 
@@ -177,8 +177,8 @@ def _unknown_argument(name: str) -> str:
     if argument is not None:
         suggestion = f"Did you mean '{argument}'?"
     else:
-        suggestion = no_such_column(name, _all_arguments(), "arguments")
-    return f"send_table() has no argument '{cleaned(name)}'. {suggestion}"
+        suggestion = describe_missing_column(name, _all_arguments(), "arguments")
+    return f"send_table() has no argument '{sanitize(name)}'. {suggestion}"
 
 
 def _all_arguments() -> list[str]:
@@ -205,16 +205,16 @@ def _places(
         name = role if asked is None else asked
         if names.count(name) > 1:
             faults.append(
-                f"{role}: the column '{cleaned(name)}' is there {names.count(name)} times; rename or drop one."
+                f"{role}: the column '{sanitize(name)}' is there {names.count(name)} times; rename or drop one."
             )
         elif name in names:
             places[role] = names.index(name)
         elif asked is not None:
-            faults.append(f"{role}: there is no column '{cleaned(name)}'. {no_such_column(name, names)}")
+            faults.append(f"{role}: there is no column '{sanitize(name)}'. {describe_missing_column(name, names)}")
         elif role == "value":
             faults.append(
-                f"value: there is no column 'value'. {no_such_column(name, names)} Say which one it is, value=\"...\", "
-                'or let a format make it out of the others: value_format="json".'
+                f"value: there is no column 'value'. {describe_missing_column(name, names)} Say which one it is, "
+                'value="...", or let a format make it out of the others: value_format="json".'
             )
         elif role == "topic":
             faults.append("topic: it is None, and there is no column 'topic', which would say where each row goes.")

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import byte_sizes
-from spark_kafka_sink.words import cleaned
 
 _SIMPLE: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_large_string, pa.string()),
@@ -77,9 +77,9 @@ def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     try:
         return _convert(column, kind)
     except pa.ArrowNotImplementedError:
-        raise SchemaError(f"column {cleaned(name)} of type {column.type} cannot be written; cast it") from None
+        raise SchemaError(f"column {sanitize(name)} of type {column.type} cannot be written; cast it") from None
     except pa.ArrowException as error:
-        raise InvalidRecordError(f"column {cleaned(name)} of type {column.type}: {cleaned(str(error))}") from None
+        raise InvalidRecordError(f"column {sanitize(name)} of type {column.type}: {sanitize(str(error))}") from None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import (
     ConfigurationError,
     DataError,
@@ -35,7 +36,6 @@ from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, Writte
 from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.producer.table_types import decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
-from spark_kafka_sink.words import cleaned
 
 ROWS_AT_ONCE = 50_000
 _BYTES_AT_ONCE = 16 << 20
@@ -101,7 +101,7 @@ def opened(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
     objects = _polars_objects(table)
     if objects:
         raise InvalidRecordError(
-            f"Column {cleaned(objects[0])} has polars' type Object: its values are Python objects, which Arrow does "
+            f"Column {sanitize(objects[0])} has polars' type Object: its values are Python objects, which Arrow does "
             "not know. Convert them to another type, or drop the column."
         )
     try:
@@ -114,7 +114,7 @@ def opened(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
             batch = pa.record_batch(table)
             return pa.RecordBatchReader.from_batches(batch.schema, [batch]), batch.num_rows
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        reason = cleaned(". ".join(map(str, error.args))).removesuffix(".")
+        reason = sanitize(". ".join(map(str, error.args))).removesuffix(".")
         raise InvalidRecordError(
             f"send_table() takes a table with named columns, and cannot read {_named(table)} as one: {reason}."
         ) from error

@@ -25,7 +25,7 @@ FIXED_SIZE_FORMATS = {"bool": "?", "int8": "b", "int16": "h", "uint16": "H", "in
 """Format characters of the module `struct`, by type name."""
 
 
-class Codec(Protocol):
+class FieldCodec(Protocol):
     """Encoder and decoder of one type. `min_bytes` is the length of its shortest encoded value."""
 
     min_bytes: int
@@ -151,7 +151,7 @@ class RecordsCodec(_LengthPrefixedCodec):
 class ArrayCodec(_LengthPrefixedCodec):
     """Codec for arrays whose elements have a codec of their own."""
 
-    def __init__(self, prefix: LengthPrefix, nullable: bool, element: Codec) -> None:
+    def __init__(self, prefix: LengthPrefix, nullable: bool, element: FieldCodec) -> None:
         super().__init__(prefix, nullable)
         self._element = element
 
@@ -207,7 +207,7 @@ class FixedArrayCodec(_LengthPrefixedCodec):
         return list(reader.unpack(layout))
 
 
-def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Codec:
+def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> FieldCodec:
     """Build the codec of a type that is neither a struct nor an array."""
     if type_name in FIXED_SIZE_FORMATS:
         return ScalarCodec(type_name)
@@ -219,7 +219,7 @@ def build_scalar_codec(type_name: str, *, flexible: bool, nullable: bool) -> Cod
     return RecordsCodec(prefix, nullable) if type_name == "records" else BytesCodec(prefix, nullable)
 
 
-def build_array_codec(element: Codec | str, *, flexible: bool, nullable: bool) -> Codec:
+def build_array_codec(element: FieldCodec | str, *, flexible: bool, nullable: bool) -> FieldCodec:
     """Build the codec of an array.
 
     `element`: the name of a type of fixed size, or the codec of any other type.

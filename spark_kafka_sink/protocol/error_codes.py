@@ -425,6 +425,8 @@ STREAMS_INVALID_TOPOLOGY_EPOCH = _define_error(131, "STREAMS_INVALID_TOPOLOGY_EP
 STREAMS_TOPOLOGY_FENCED = _define_error(132, "STREAMS_TOPOLOGY_FENCED")
 SHARE_SESSION_LIMIT_REACHED = _define_error(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)
 
+UNKNOWN_TOPIC_ERRORS = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
+"""Errors that say that a topic does not exist, or not yet on this broker."""
 
 _ERROR_TYPES: dict[int, type[BrokerError]] = {
     TOPIC_AUTHORIZATION_FAILED: AuthorizationError,

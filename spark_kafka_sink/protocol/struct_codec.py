@@ -39,7 +39,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.protocol.codecs import FIXED_SIZE_FORMATS, Codec, build_array_codec, build_scalar_codec
+from spark_kafka_sink.protocol.codecs import FIXED_SIZE_FORMATS, FieldCodec, build_array_codec, build_scalar_codec
 from spark_kafka_sink.protocol.primitives import Reader, Writer, encode_unsigned_varint
 from spark_kafka_sink.protocol.schema import FieldSpec, Struct, field_specs
 
@@ -49,7 +49,7 @@ ReadFunction = Callable[[Reader], Any]
 
 class _TaggedField(NamedTuple):
     name: str
-    codec: Codec
+    codec: FieldCodec
 
 
 class StructCodec:
@@ -91,7 +91,7 @@ class StructCodec:
     def _error_message(self, problem: str) -> str:
         return f"{self._type.__name__}.{problem} in version {self._version}"
 
-    def _build_codec(self, spec: FieldSpec) -> Codec:
+    def _build_codec(self, spec: FieldSpec) -> FieldCodec:
         nullable = spec.nullable is not None and self._version in spec.nullable
         if spec.type_name == "struct":
             assert isinstance(spec.inner_type, type)
@@ -170,7 +170,7 @@ class _SourceBuilder:
     def add_fixed_size_field(self, name: str, type_name: str) -> None:
         self._fixed_size_run[name] = FIXED_SIZE_FORMATS[type_name]
 
-    def add_field(self, name: str, codec: Codec) -> None:
+    def add_field(self, name: str, codec: FieldCodec) -> None:
         """Add a field that is encoded by a codec of its own."""
         self._end_fixed_size_run()
         self._write_lines.append(f"{self._bind('write', codec.write)}(writer, value.{name})")
@@ -247,13 +247,13 @@ def _format_function(signature: str, lines: Collection[str]) -> str:
     return f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def _encode_value(codec: Codec, value: object) -> bytes:
+def _encode_value(codec: FieldCodec, value: object) -> bytes:
     writer = Writer()
     codec.write(writer, value)
     return b"".join(writer.to_segments())
 
 
-def _read_tagged_value(reader: Reader, size: int, codec: Codec) -> Any:
+def _read_tagged_value(reader: Reader, size: int, codec: FieldCodec) -> Any:
     """Read the value of a tagged field. Raises DecodeError if it does not have exactly the given size."""
     if size > reader.remaining:
         raise DecodeError(f"tagged field of {size} bytes at byte {reader.position}, {reader.remaining} are left")

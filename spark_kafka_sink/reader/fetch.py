@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -20,7 +21,6 @@ from spark_kafka_sink.protocol.messages.fetch import (
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
-from spark_kafka_sink.words import placed
 
 MAX_FETCH_BYTES = 50 * 1024 * 1024
 MAX_PARTITION_BYTES = 8 * 1024 * 1024
@@ -99,7 +99,7 @@ class Fetch(Request[FetchResponse]):
         return None
 
     def subject(self, key: str) -> str:
-        return placed(self.topic, int(key))
+        return format_partition(self.topic, int(key))
 
 
 def _distinct(responses: Mapping[str, FetchResponse]) -> list[FetchResponse]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -15,7 +16,6 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 )
 from spark_kafka_sink.requests.request import Leader, Request
 from spark_kafka_sink.requests.verdicts import Classification, Verdict, most_severe
-from spark_kafka_sink.words import placed
 
 LATEST, EARLIEST = -1, -2
 """Special values of the timestamp."""
@@ -74,7 +74,7 @@ class ListOffsets(Request[ListOffsetsResponse]):
         return offsets
 
     def subject(self, key: str) -> str:
-        return placed(self.topic, int(key))
+        return format_partition(self.topic, int(key))
 
 
 def _rows(response: ListOffsetsResponse) -> Iterator[ListOffsetsPartitionResponse]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.option_parsing import LONG_MAX
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.closing import Closing
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError, ConfigurationError, DataError, InvalidRecordError, NetworkError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
@@ -26,7 +26,6 @@ from spark_kafka_sink.reader.fetched import ROWS_SCHEMA, StoredBatch, stored_bat
 from spark_kafka_sink.reader.list_offsets import EARLIEST, LATEST, ListOffsets
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.pending import Call
-from spark_kafka_sink.words import placed
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 ISOLATION_LEVELS = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
@@ -39,7 +38,7 @@ _Unpack: TypeAlias = "Callable[[str, FetchResponsePartitionData, int, int], Iter
 """Converts fetched data of a topic, from a first offset to an end offset, to parts with the offsets after them."""
 
 
-class TopicReader(Closing):
+class TopicReader:
     """A context manager.
 
     `timeout_ms`: how long a call may make no progress. `client`: a client that the caller owns and closes.
@@ -60,6 +59,12 @@ class TopicReader(Closing):
         self._backoff_ms = config.retry_backoff_ms
         self._owns_client = client is None
         self._client = client or BlockingClient(config, timeout_ms=timeout_ms, system=system)
+
+    def __enter__(self) -> TopicReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         if self._owns_client:
@@ -102,8 +107,8 @@ class TopicReader(Closing):
             size += table.nbytes
             if size > max_bytes:
                 raise DataError(
-                    f"{placed(topic)} has more than {max_bytes} bytes of rows. Increase max_bytes, or read fewer "
-                    "partitions or offsets; `pykafka cat` reads topics of any size."
+                    f"{format_partition(topic)} has more than {max_bytes} bytes of rows. Increase max_bytes, or read "
+                    "fewer partitions or offsets; `pykafka cat` reads topics of any size."
                 )
             tables.append(table)
         tables.sort(key=lambda table: table.column("partition")[0].as_py())
@@ -167,7 +172,7 @@ class TopicReader(Closing):
         No fetch is in flight while the caller processes a part, so that a slow caller does not look like an
         unresponsive broker.
         """
-        deadline = self._client.deadline(f"records of {placed(progress.topic)}")
+        deadline = self._client.deadline(f"records of {format_partition(progress.topic)}")
         while progress.pending:
             before = dict(progress.positions)
             fetch = self._next_fetch(progress)
@@ -189,7 +194,7 @@ class TopicReader(Closing):
         self._client.topic(topic)  # Fails if the topic was deleted.
         if self._client.metadata.snapshot.topic_id(topic) not in (None, progress.topic_id):
             # The positions are offsets of the deleted topic.
-            context = f"{placed(topic)} was deleted and recreated while it was being read"
+            context = f"{format_partition(topic)} was deleted and recreated while it was being read"
             raise build_broker_error(error_codes.UNKNOWN_TOPIC_ID, context)
         leaders = {partition: self._client.leader(topic, partition) for partition in progress.pending}
         fetchable = [partition for partition, leader in leaders.items() if leader is not None]
@@ -226,7 +231,7 @@ class TopicReader(Closing):
         known = self.partitions(topic)
         unknown = [partition for partition in selected if partition not in known]
         if unknown:
-            raise InvalidRecordError(f"{placed(topic)} has the partitions {known}, but not {unknown}")
+            raise InvalidRecordError(f"{format_partition(topic)} has the partitions {known}, but not {unknown}")
         return selected
 
     def _list_offsets(self, topic: str, partitions: list[int], timestamp: int) -> dict[int, int]:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.producer.windows import bucket_end_ms
 from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
 from spark_kafka_sink.reports.numbers import milliseconds, share, short
 from spark_kafka_sink.reports.skew import longest_write, mean_of_tasks, skew_of, skew_of_tasks
 from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
-from spark_kafka_sink.words import counted
 
 _ROWS_MAX = 24
 """Bars of one chart; the others are counted in its sentence."""
@@ -62,7 +62,7 @@ def _throughput(reports: Sequence[WriteReport], moments: Moments) -> Figure:
         sentence = f"{short(known[0])} in the one write." if len(known) == 1 else sentence
     failed = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed:
-        sentence += f" ✗: {counted(len(failed), 'write')} that failed."
+        sentence += f" ✗: {format_count(len(failed), 'write')} that failed."
     svg = line_chart("rows per second of each write", [Line("", values, "s1")], moments, short, failed)
     return Figure("Rows per second", svg, sentence)
 
@@ -99,7 +99,7 @@ def _spread(reports: Sequence[WriteReport]) -> Figure:
 
 def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     bars = [
-        Bar(label, report.retries, f"{label}: {counted(report.retries, 'record')} retried")
+        Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
         for label, report in zip(moments.labels, reports, strict=True)
     ]
     retries = sum(report.retries for report in reports)
@@ -107,7 +107,7 @@ def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
         bars = []
     errors = errors_of(report.errors for report in reports)
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
-    again = f"{counted(retries, 'record')} retried. " if retries else "No record was retried. "
+    again = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
     sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
     return Figure(
         "Records retried", column_chart("records retried by each write", bars, short, moments.times), sentence
@@ -121,7 +121,7 @@ def _partitions(reports: Sequence[WriteReport]) -> Figure:
         for partition, written in of_topic.items()
     }
     bars = [
-        Bar(name, number, f"{name}: {counted(number, 'row')}")
+        Bar(name, number, f"{name}: {format_count(number, 'row')}")
         for name, number in sorted(rows.items(), key=lambda one: -one[1])
     ]
     sentence = skew_of("partition", rows) + _more(bars)
@@ -133,7 +133,9 @@ def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
     """Of the write that took longest, the fullest first."""
     slowest = longest_write(reports)
     tasks = () if slowest is None else sorted(slowest.task_list, key=lambda task: -task.rows)
-    bars = [Bar(_name(task), task.rows, f"task {task.partition_id}: {counted(task.rows, 'row')}") for task in tasks]
+    bars = [
+        Bar(_name(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}") for task in tasks
+    ]
     sentence, mean = "No task was reported.", 0.0
     if slowest is not None:
         sentence, mean = skew_of_tasks(slowest) + _more(bars), mean_of_tasks(slowest)
@@ -156,7 +158,7 @@ def _tasks(reports: Sequence[WriteReport]) -> Figure:
             _name(task),
             task.duration_ms,
             f"task {task.partition_id}, attempt {task.attempt}, on {task.host}: {milliseconds(task.duration_ms)}, "
-            f"{counted(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
+            f"{format_count(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
         )
         for task in slowest.task_list
     ]

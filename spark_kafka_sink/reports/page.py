@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from spark_kafka_sink.diagnostics.text import format_bytes, format_count
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.numbers import NONE, milliseconds, ratio, short
-from spark_kafka_sink.reports.table import cells_of
+from spark_kafka_sink.reports.text_report import cells_of
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, latencies_of, query_id_of
-from spark_kafka_sink.words import counted, sized
 
 _WRITES_MAX = 200
 """Rows of the table of writes, the latest."""
@@ -81,11 +81,11 @@ def _about(reports: Sequence[WriteReport], source: str) -> str:
     if not reports:
         return f"{escape(source)} has no reports."
     jobs = sorted({query_id_of(report) for report in reports})
-    of = jobs[0] if len(jobs) == 1 else counted(len(jobs), "job")
+    of = jobs[0] if len(jobs) == 1 else format_count(len(jobs), "job")
     first, last = reports[0].started_at, reports[-1].started_at
     form = "%H:%M:%S" if last.date() == first.date() else "%Y-%m-%d %H:%M:%S"
     until = f" to {last:{form}}" if len(reports) > 1 else ""
-    return escape(f"{counted(len(reports), 'write')} of {of}, {first:%Y-%m-%d %H:%M:%S}{until}; {source}")
+    return escape(f"{format_count(len(reports), 'write')} of {of}, {first:%Y-%m-%d %H:%M:%S}{until}; {source}")
 
 
 def _tiles(reports: Sequence[WriteReport]) -> str:
@@ -96,7 +96,7 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
     duration_ms = sum(one.duration_ms for one in reports)
     batches = sum(one.batches for one in reports)
     throttle_ms, paced_ms = sum(one.throttle_ms for one in reports), sum(one.paced_ms for one in reports)
-    mean = f"; a batch {sized(round(wire / batches))}" if batches else ""
+    mean = f"; a batch {format_bytes(round(wire / batches))}" if batches else ""
     requests = sum(one.requests for one in reports)
     asked = f"; {short(1000 * requests / duration_ms)} requests/s" if requests and duration_ms else ""
     speed = short(1000 * rows / duration_ms) if duration_ms else NONE
@@ -104,7 +104,11 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
         ("rows", short(rows), f"{rows:,} acknowledged"),
         ("writes", f"{len(reports):,}", f"{failed:,} failed" if failed else "none failed"),
         ("rows per second", speed, f"in {milliseconds(duration_ms)} of writing{asked}"),
-        ("bytes on the wire", sized(wire), f"{ratio(wire / plain)} of {sized(plain)}{mean}" if plain else "none"),
+        (
+            "bytes on the wire",
+            format_bytes(wire),
+            f"{ratio(wire / plain)} of {format_bytes(plain)}{mean}" if plain else "none",
+        ),
         ("latency, 99 %", milliseconds(latencies.percentile(0.99)), f"half {milliseconds(latencies.percentile(0.5))}"),
         ("retried", short(retries), f"of {rows:,} records"),
         ("dead letters", short(letters), f"{letters:,} refused" if letters else "no row was refused"),

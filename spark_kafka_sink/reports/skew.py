@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping
 
+from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
-from spark_kafka_sink.words import cleaned, counted
 
 SKEWED = 1.5
 """The fullest has this many times the mean, or more."""
@@ -41,7 +41,7 @@ def _sentence(kind: str, rows: Mapping[str, int], count: int, mean: float | None
     ratio = fullness(rows.values(), mean)
     fullest = max(rows, key=lambda name: rows[name])
     judged = "which is even" if ratio < SKEWED else "which is skewed"
-    return f"{counted(count, kind)}; the fullest ({cleaned(fullest)}) has {ratio:.1f} times the mean, {judged}."
+    return f"{format_count(count, kind)}; the fullest ({sanitize(fullest)}) has {ratio:.1f} times the mean, {judged}."
 
 
 def longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
@@ -70,4 +70,4 @@ def fullest_partition(report: WriteReport) -> str:
     if not total:
         return ""
     fullest = max(rows, key=lambda name: rows[name])
-    return f"{cleaned(fullest)} has {100 * rows[fullest] / total:.0f} % of the rows."
+    return f"{sanitize(fullest)} has {100 * rows[fullest] / total:.0f} % of the rows."

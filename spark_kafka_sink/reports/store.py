@@ -20,9 +20,9 @@ from io import RawIOBase
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.write_report import WriteReport, from_json
-from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -235,5 +235,5 @@ def _error(path: str, what: str, error: Exception) -> ConfigurationError:
     remedy = _REMEDIES.get(_ARROWS_SCHEMES.get(_scheme(path), ""), "")
     # Where Arrow finds no JVM, it lists each place where it has looked for one.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
-    reason = cleaned(" ".join(lines))
+    reason = sanitize(" ".join(lines))
     return ConfigurationError(f"{path} {what}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())

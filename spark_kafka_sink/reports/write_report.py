@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from spark_kafka_sink.diagnostics.text import format_bytes, format_count, sanitize
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import PRODUCER_FIELDS, Totals, WriteTotals
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
-from spark_kafka_sink.words import cleaned, counted, sized
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -147,16 +147,17 @@ class WriteReport(WriteTotals):
 
     def line(self) -> str:
         named = [
-            f"{topic} ({counted(len(of_topic), 'partition')})" for topic, of_topic in sorted(self.partitions.items())
+            f"{topic} ({format_count(len(of_topic), 'partition')})"
+            for topic, of_topic in sorted(self.partitions.items())
         ]
         if len(named) > _TOPICS_NAMED_MAX:
-            named[_TOPICS_NAMED_MAX:] = [counted(len(named) - _TOPICS_NAMED_MAX, "other topic")]
+            named[_TOPICS_NAMED_MAX:] = [format_count(len(named) - _TOPICS_NAMED_MAX, "other topic")]
         where = f" to {', '.join(named)}" if named else ""
         verb = "wrote" if self.is_acknowledged else "sent, not acknowledged (acks=0):"
         words = (
-            f"{verb} {counted(self.rows, 'row')} ({sized(self.bytes)}){where}; "
-            f"{counted(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
-            f"{counted(self.retries, 'record')} retried; {counted(self.dead_letters, 'dead letter')}"
+            f"{verb} {format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){where}; "
+            f"{format_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
+            f"{format_count(self.retries, 'record')} retried; {format_count(self.dead_letters, 'dead letter')}"
         )
         if self.dead_letters_cut:
             words += f", {self.dead_letters_cut} of them cut to fit"
@@ -256,7 +257,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    return cleaned(json.dumps(value), 40)
+    return sanitize(json.dumps(value), 40)
 
 
 def _fault(error: Exception) -> str:

@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
-from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
-from spark_kafka_sink.closing import Closing
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -31,7 +31,6 @@ from spark_kafka_sink.requests.deadline import Deadline, pause_ms
 from spark_kafka_sink.requests.pending import MAX_UNKNOWN_TOPIC_MS, Attempt, Call, PendingRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
-from spark_kafka_sink.words import placed
 
 _MIN_WAIT_MS = 1.0
 _NO_REQUEST_TIMEOUT_MS = 2.0**40
@@ -56,7 +55,7 @@ class _NodeQueue:
     last_response_ms: float = 0.0
 
 
-class BlockingClient(Closing):
+class BlockingClient:
     """A context manager that is not thread-safe.
 
     `timeout_ms`: how long a call may make no progress. `node_timeout_ms`: how long a node may be unresponsive;
@@ -83,6 +82,12 @@ class BlockingClient(Closing):
         self._client = new_network_client(config, self.metadata, system=self._system)
         self._pending = PendingRequests(Routing(self.metadata, lambda now: self.choose_node()), pause_ms)
 
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self._client.close()
 
@@ -92,7 +97,7 @@ class BlockingClient(Closing):
         Raise BrokerError if the topic does not exist or the user may not describe it. `fresh`: request metadata even if
         the topic is known, since it may have been deleted or have more partitions now.
         """
-        deadline = self.deadline(f"metadata of {placed(name)}")
+        deadline = self.deadline(f"metadata of {format_partition(name)}")
         known = self.metadata.contains_topic(name)
         self.metadata.add_topic(name, self._system.now())
         older = self.metadata.request_update(reset_backoff=True) if fresh and known else -1
@@ -103,7 +108,7 @@ class BlockingClient(Closing):
                     return info
                 self.metadata.raise_for_topic(name)
                 if deadline.waited_ms > MAX_UNKNOWN_TOPIC_MS:
-                    raise build_broker_error(info.error_code, placed(name))
+                    raise build_broker_error(info.error_code, format_partition(name))
                 self.metadata.request_update()
             deadline.wait(self.metadata.topic_error(name), self._backoff_ms)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.errors import DisconnectedError, UnsupportedVersionError
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS, Attempt, Call, PendingRequests

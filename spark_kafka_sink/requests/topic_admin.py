@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
@@ -15,7 +16,6 @@ from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.topics import CreateTopic, DescribeTopic, DescribeTopicConfigs
 from spark_kafka_sink.requests.verdicts import Verdict
-from spark_kafka_sink.words import placed
 
 
 def begin_describing(client: BlockingClient, name: str) -> Call[MetadataResponse]:
@@ -33,7 +33,7 @@ def topic_exists(
     response = client.finish(described or begin_describing(client, name))[name]
     classification = DescribeTopic(name).classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise build_broker_error(classification.code, f"{placed(name)}{purpose}")
+        raise build_broker_error(classification.code, f"{format_partition(name)}{purpose}")
     return classification.code == error_codes.NONE
 
 
@@ -54,7 +54,7 @@ def create_if_missing(
         return False
     if required is not None:
         client.send(required)
-    deadline, failures = client.deadline(f"the creation of {placed(topic.name)}"), 0
+    deadline, failures = client.deadline(f"the creation of {format_partition(topic.name)}"), 0
     while True:
         _create(client, topic, purpose)
         if topic_exists(client, topic.name, purpose=purpose):
@@ -69,7 +69,7 @@ def create_if_missing(
 def _create(client: BlockingClient, topic: NewTopic, purpose: str) -> None:
     (row,) = client.send(CreateTopic(topic)).topics
     if row.error_code not in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
-        subject = f"{placed(topic.name)}{purpose}{',' if purpose else ''}"
+        subject = f"{format_partition(topic.name)}{purpose}{',' if purpose else ''}"
         context = f"{subject} does not exist and could not be created{broker_message_suffix(row)}"
         raise build_broker_error(row.error_code, context, remedy(row.error_code))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spark_kafka_sink.client.new_topic import NewTopic
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
@@ -19,7 +20,6 @@ from spark_kafka_sink.protocol.messages.describe_configs import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from spark_kafka_sink.requests.request import Request, Role, Route
 from spark_kafka_sink.requests.verdicts import MISSING_IN_RESPONSE, Classification, Verdict, VerdictTable
-from spark_kafka_sink.words import placed
 
 _OPERATIONS_FROM = 8
 """The first version of Metadata that contains the operations that a user may do with a topic (KIP-430)."""
@@ -35,7 +35,7 @@ class TopicRequest(Request):  # type: ignore[type-arg]  # of its response, which
         return (self.name,)
 
     def subject(self, key: str) -> str:
-        return placed(key)
+        return format_partition(key)
 
 
 @dataclass(frozen=True, eq=False)

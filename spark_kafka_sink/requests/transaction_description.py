@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.protocol.messages.describe_transactions import DescribeTransactionsResponseTransactionState
-from spark_kafka_sink.words import cleaned
 
 ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT = "Ongoing", "Empty", "CompleteCommit", "CompleteAbort"
 _ENDING = ("PrepareCommit", "PrepareAbort")
@@ -42,9 +42,9 @@ class TransactionDescription:
 def to_description(row: DescribeTransactionsResponseTransactionState) -> TransactionDescription:
     return TransactionDescription(
         row.transactional_id,
-        cleaned(row.transaction_state),  # The state and the topics appear in messages and on consoles.
+        sanitize(row.transaction_state),  # The state and the topics appear in messages and on consoles.
         ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
         row.transaction_timeout_ms,
         row.transaction_start_time_ms,
-        tuple((cleaned(topic.topic), topic.partitions) for topic in row.topics),
+        tuple((sanitize(topic.topic), topic.partitions) for topic in row.topics),
     )

@@ -21,6 +21,7 @@ from typing import Any
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -55,7 +56,6 @@ from spark_kafka_sink.requests.verdicts import (
     Verdict,
     most_severe,
 )
-from spark_kafka_sink.words import placed
 
 VERSION_2_OFFSETS_FROM = VERSION_2_END_FROM = 5
 """The first versions of TxnOffsetCommit and EndTxn that belong to transaction version 2 (KIP-890)."""
@@ -110,7 +110,7 @@ def _classify_partitions(
     """Classify each partition of the request, also those that the response does not name."""
     for partition in sorted(partitions):
         named = partition in results
-        yield request.classify_code(results[partition], placed(*partition)) if named else MISSING_IN_RESPONSE
+        yield request.classify_code(results[partition], format_partition(*partition)) if named else MISSING_IN_RESPONSE
 
 
 def partition_error_codes(response: AddPartitionsToTxnResponse) -> dict[TopicPartition, int]:

@@ -14,8 +14,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, MissingDependencyError, OptionFault
-from spark_kafka_sink.words import cleaned
 
 _NO_SECURITY_LAYER = 1
 
@@ -91,5 +91,5 @@ def _translate_errors(gssapi: Any) -> Iterator[None]:
         yield
     except gssapi.exceptions.GSSError as error:
         raise AuthenticationError(
-            f"GSSAPI: {cleaned(str(error))}. Run `kinit` and check with `klist` that the ticket is valid."
+            f"GSSAPI: {sanitize(str(error))}. Run `kinit` and check with `klist` that the ticket is valid."
         ) from error

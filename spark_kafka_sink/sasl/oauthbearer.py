@@ -18,8 +18,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.words import cleaned
 
 _MAX_MESSAGE_BYTES = 64 * 1024
 _TOKEN_PATTERN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
@@ -69,7 +69,7 @@ class OauthBearerClient:
         if not challenge:
             self.complete = True
             return None
-        self._error_response = cleaned(challenge.decode(errors="replace"))
+        self._error_response = sanitize(challenge.decode(errors="replace"))
         return b"\x01"
 
 

@@ -19,8 +19,8 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.words import cleaned
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16_384
@@ -142,7 +142,7 @@ class ScramClient:
 
     def _rejected_error(self, error_field: str) -> AuthenticationError:
         return AuthenticationError(
-            f"{self.name}: the broker rejected user {self._username}: {cleaned(error_field[2:])}"
+            f"{self.name}: the broker rejected user {self._username}: {sanitize(error_field[2:])}"
         )
 
 

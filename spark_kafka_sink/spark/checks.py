@@ -1,43 +1,35 @@
 """What can be found wrong with a write before any row is read: its options, its schema, and whether Kafka takes it.
 
 Spark asks a data source in Python for its writer only when all stages before the write have run, so `register` looks
-sooner: before Spark plans. In classic Spark the driver is this program. With Spark Connect it is another one, perhaps
-on another network and with other packages, so it is asked: a data frame that is *read* from `pykafka` with the option
-CHECK has no rows, and its schema is the outcome. The driver finds it when it analyses the frame, and runs no task.
+sooner: before Spark plans. In classic Spark the driver is this program. With Spark Connect it is another one, which
+makes the checks for its client (`connect_checks.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
-from spark_kafka_sink import errors
-from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, OptionFaults, PreflightError, SchemaError
-from spark_kafka_sink.exactly_once.names import OWN_PREFIX, driver_id, prefix_of
-from spark_kafka_sink.formats.chosen_columns import plan_encoders
+from spark_kafka_sink.diagnostics.deferred_log import defer_log
+from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightError, SchemaError
+from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, driver_id, prefix_of
+from spark_kafka_sink.formats.chosen_columns import build_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.options import encoded_sides
-from spark_kafka_sink.held_log import held_log
 from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
-from spark_kafka_sink.spark.distribution import Distribution, faults_of_distribution, planned, without_target
-from spark_kafka_sink.spark.new_topic import create_if_missing, log_warnings
+from spark_kafka_sink.spark.constants import DISTRIBUTED
+from spark_kafka_sink.spark.distribution import faults_of_distribution, without_target
 from spark_kafka_sink.spark.options.names import SINK_SPELLING, as_in_spark
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.publish import check_report_options
+from spark_kafka_sink.spark.topic_creation import create_if_missing, log_warnings
 from spark_kafka_sink.spark.value_formats import SparkColumns, with_schema_ids
-from spark_kafka_sink.spark.words import DISTRIBUTED, NAME, START
 
-CHECK = "pykafka.check"
-"""An option for reading: the schema of the rows that are to be written, as JSON."""
-
-_PASSED = "passed"
 _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
 
 _REACHABLE_MAX = 1_000
@@ -58,7 +50,7 @@ def check_all(
     options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Options, schema and, if `ask`, the servers. If that raises, only the error is shown, and no warning."""
-    with held_log(but="spark_kafka_sink.formats"):  # the schema registry may ask to wait
+    with defer_log(exempt="spark_kafka_sink.formats"):  # the schema registry may ask to wait
         parsed, plan = check_write(options, schema)
         return parsed, ask_servers(parsed, plan, start) if ask else plan
 
@@ -73,7 +65,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
         parsed = parse_options(options)
         fixed_topic = parsed.topic
         of_formats = OptionFaults()
-        encoders = plan_encoders(parsed.formats, SparkColumns(schema), of_formats)
+        encoders = build_encoders(parsed.formats, SparkColumns(schema), of_formats)
         faults = of_formats.render(SINK_SPELLING)
     except ConfigurationError as error:
         faults = [*error.faults]
@@ -125,7 +117,7 @@ def _checked(options: SinkOptions, target: Target) -> list[Check]:
     """None where no checks are wanted."""
     if not options.check_connection:
         return []
-    with held_log():
+    with defer_log():
         checks = preflight(options.producer_config().client_config(), target)
         error = failure(checks)
         if error is not None:
@@ -158,33 +150,3 @@ def write_target(options: SinkOptions) -> Target:
         transactional_id_prefix=prefix,
         exactly_once=options.exactly_once is not None,
     )
-
-
-def outcome_as_schema(options: Mapping[str, str]) -> StructType:
-    """On the driver of Spark Connect: all checks. The schema of a data frame has their error, or the columns used."""
-    given = {name: value for name, value in options.items() if name.lower() != CHECK}
-    schema = next(value for name, value in options.items() if name.lower() == CHECK)
-    try:
-        columns = StructType.fromJson(json.loads(schema))
-        parsed, plan = check_all(given, columns, given.get(START))
-        how = planned(parsed, plan, columns)
-    except KafkaSinkError as error:
-        return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
-    return StructType([StructField(_PASSED, StringType(), True, _passed(plan, how))])
-
-
-def _passed(plan: ColumnPlan, how: Distribution | None) -> dict[str, Any]:
-    return {"columns": plan.positions(), "distribution": "" if how is None else how.to_json()}
-
-
-def ask_driver(session: Any, options: Mapping[str, str], schema: StructType) -> tuple[list[int], Distribution | None]:
-    """In a client of Spark Connect: the checks on the driver, raising what they raise there.
-
-    Returns the columns to be sent, and how rows are to be distributed.
-    """
-    reader = session.read.format(NAME).options(**options).option(CHECK, schema.json())
-    (field,) = reader.load().schema.fields
-    if field.name != _PASSED:
-        raise getattr(errors, field.name)(field.metadata["words"])
-    how = field.metadata["distribution"]
-    return list(field.metadata["columns"]), Distribution.of_json(how) if how else None

@@ -34,10 +34,10 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, listed
+from spark_kafka_sink.diagnostics.column_names import NAME_CHARACTERS_MAX, describe_columns
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:
     from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -127,8 +127,8 @@ def _is_header_type(kind: DataType) -> bool:
 
 def _no_value_column(names: Sequence[str]) -> str:
     """Which columns there are, which one may be meant, and what to write where there is none."""
-    shown = [cleaned(name, NAME_CHARACTERS_MAX) for name in names]
-    there = listed(names)
+    shown = [sanitize(name, NAME_CHARACTERS_MAX) for name in names]
+    there = describe_columns(names)
     meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
     for name in (name for name in shown if name.lower() == meant):
         return f'. {there} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'

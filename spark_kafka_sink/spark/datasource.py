@@ -11,9 +11,17 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.spark.checks import CHECK, check_all, outcome_as_schema
+from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.connect_checks import CHECK, check_result_schema
+from spark_kafka_sink.spark.constants import (
+    MICRO_BATCH,
+    MODE_NOT_ALLOWED,
+    NAME,
+    NOT_DISTRIBUTED,
+    OPTIONS_OF_A_TABLE,
+    START,
+)
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import MICRO_BATCH, MODE_NOT_ALLOWED, NAME, NOT_DISTRIBUTED, OPTIONS_OF_A_TABLE, START
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.writer import KafkaBatchWriter, KafkaStreamWriter
@@ -41,7 +49,7 @@ class KafkaDataSource(DataSource):
 
     def schema(self) -> StructType:
         if CHECK in self.options:
-            return outcome_as_schema(self.options)
+            return check_result_schema(self.options)
         raise ConfigurationError(f"'{NAME}' writes to Kafka and cannot read. Read with Spark's own format('kafka').")
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:

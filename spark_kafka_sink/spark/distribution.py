@@ -29,7 +29,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
-from spark_kafka_sink.column_names import NAME_CHARACTERS_MAX, no_such_column
+from spark_kafka_sink.diagnostics.column_names import NAME_CHARACTERS_MAX, describe_missing_column
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.column_plan import ColumnPlan
@@ -40,7 +41,6 @@ from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
-from spark_kafka_sink.words import cleaned
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -115,18 +115,18 @@ def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: Struc
 def _faults_of_order(column: str, schema: StructType) -> Iterator[str]:
     names = schema.fieldNames()
     if column not in names:
-        yield f"orderBy: there is no column '{column}'. {no_such_column(column, names)}"
+        yield f"orderBy: there is no column '{column}'. {describe_missing_column(column, names)}"
     elif names.count(column) > 1:
         yield (
             f"orderBy: the column '{column}' is there {names.count(column)} times; one of them must be renamed or "
             "dropped."
         )
     elif not _has_values_to_compare(schema[column].dataType):
-        kind = cleaned(schema[column].dataType.simpleString(), NAME_CHARACTERS_MAX)
+        kind = sanitize(schema[column].dataType.simpleString(), NAME_CHARACTERS_MAX)
         yield f"orderBy: Spark cannot sort by the column '{column}', which is a {kind}."
 
 
-def planned(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
+def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
     """Asks how many partitions the topic has. None if nothing is to be done."""
     asked = options.distribution
     if asked is None:
@@ -232,7 +232,7 @@ def _partitions(options: SinkOptions) -> int:
             return len(client.topic(options.topic, fresh=True).partitions)
     except KafkaSinkError as error:
         raise PreflightError(
-            as_in_spark(_NOT_ASKED.format(cleaned(options.topic, NAME_CHARACTERS_MAX), error))
+            as_in_spark(_NOT_ASKED.format(sanitize(options.topic, NAME_CHARACTERS_MAX), error))
         ) from error
 
 

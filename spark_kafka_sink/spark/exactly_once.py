@@ -28,11 +28,11 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, beginning_of
 from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_prefix
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
-from spark_kafka_sink.exactly_once.names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
+from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
+from spark_kafka_sink.spark.constants import KEY_IN_STREAM, NO_NAME
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.words import KEY_IN_STREAM, NO_NAME
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 
 _CLOSE_SECONDS = 5.0
 _REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from spark_kafka_sink.diagnostics.text import format_count, format_partition
 from spark_kafka_sink.errors import (
     BatchRefusedError,
     DeliveryError,
@@ -16,8 +17,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.spark.options.names import as_in_spark
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.report import TaskIdentity
-from spark_kafka_sink.words import counted, placed
+from spark_kafka_sink.spark.task_report import TaskIdentity
 
 _GROUPS_MAX = 10
 _KEY_CHARACTERS_MAX = 60
@@ -58,7 +58,7 @@ class Failures:
         groups = {place: _reason(*place[:2], group.error) for place, group in self._groups.items()}
         first = next(iter(groups.values()))
         lines = [
-            f"Not written to Kafka: {counted(self._count, 'record')}, by the task of partition "
+            f"Not written to Kafka: {format_count(self._count, 'record')}, by the task of partition "
             f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). {first}"
         ]
         for place, reason in groups.items():
@@ -67,7 +67,7 @@ class Failures:
             where = "no topic" if topic is None else f"topic '{topic}'"
             where += "" if partition is None else f", partition {partition}"
             why = "" if reason == first else f" {reason}"
-            lines.append(f"- {where}: {counted(group.count, 'record')}, for example with {group.sample_key}.{why}")
+            lines.append(f"- {where}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{why}")
         shown = sum(group.count for group in self._groups.values())
         if shown < self._count:
             lines.append(f"- and {self._count - shown:,} more, at other places or for other reasons.")
@@ -80,7 +80,7 @@ class Failures:
 def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> str:
     """Why, without the place, which has been named."""
     words = as_in_spark(str(error))
-    for place in (placed(topic, partition), placed(topic)) if topic is not None else ():
+    for place in (format_partition(topic, partition), format_partition(topic)) if topic is not None else ():
         words = words.removeprefix(f"{place}: ")
     return f"{type(error).__name__}: {words}"
 

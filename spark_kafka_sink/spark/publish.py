@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.named_function import named_function
+from spark_kafka_sink.options.functions import import_function
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports import store
 from spark_kafka_sink.reports.write_report import WriteReport
@@ -44,7 +44,7 @@ def check_report_options(options: SinkOptions) -> None:
             faults.append(f"Option 'reportPath': {error}")
     if options.report_callback is not None:
         try:
-            named_function(options.report_callback)
+            import_function(options.report_callback)
         except (Exception, SystemExit) as error:  # whatever the user's module raises
             faults.append(
                 f"Option 'reportCallback': {options.report_callback} cannot be used on the driver: {error}. "
@@ -67,7 +67,7 @@ def publish(options: SinkOptions, report: WriteReport) -> None:
     if topic is not None:
         _attempt(lambda: _send(options, topic, report), f"written to topic {topic}")
     if callback is not None:
-        _attempt(lambda: named_function(callback)(report), f"given to {callback}")
+        _attempt(lambda: import_function(callback)(report), f"given to {callback}")
 
 
 def _attempt(action: Callable[[], object], what: str) -> None:

@@ -38,13 +38,12 @@ from spark_kafka_sink.producer.results import ColumnsResult, WrittenRanges
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
-from spark_kafka_sink.spark.cache_timeout import idle_seconds
 from spark_kafka_sink.spark.dead_letters import cut, dead_letters
 from spark_kafka_sink.spark.failures import Failures, is_about_the_record
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pace import Pace
-from spark_kafka_sink.spark.pool import POOL, ProducerPool, lease_producer
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.pool import POOL, ProducerPool, idle_seconds, lease_producer
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.worker_log import show_log
 from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.report import TaskReport, add_up
+from spark_kafka_sink.spark.task_report import TaskReport, add_up
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.worker_process import look_at_less
 from spark_kafka_sink.spark.write_task import write_rows

@@ -14,7 +14,6 @@ from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles, sole_use_of
-from spark_kafka_sink.closing import Closing
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import MAX_PORT
 from spark_kafka_sink.testing.faults import Faults
@@ -22,7 +21,7 @@ from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
 from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
 
 
-class EmbeddedBroker(Closing):
+class EmbeddedBroker:
     """Listens from its construction on. `close` it, or use it in a `with`."""
 
     def __init__(
@@ -75,6 +74,12 @@ class EmbeddedBroker(Closing):
     def topic(self, name: str) -> KafkaTopic:
         """The topic to write to, to read and to compare; it need not exist yet."""
         return KafkaTopic(name, self.client_options)
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all threads and close all sockets. IllegalStateError, if the broker had failed before."""

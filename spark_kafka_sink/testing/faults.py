@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_kafka_sink.broker.control import Control, FaultFor
-from spark_kafka_sink.broker.faults import FaultRule
+from spark_kafka_sink.broker.fault_rules import FaultRule
 
 _PRODUCE = "PRODUCE"
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spark_kafka_sink.broker.processor import Processor, Request
+from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
 from spark_kafka_sink.broker.reply import Reply, Then
 from spark_kafka_sink.network.channels import plaintext_channels
 from tests.fake_system import FakeConnection, FakeSystem
@@ -18,7 +18,7 @@ class Served:
 
     def __init__(self, clients: int, nodes: int = 1) -> None:
         self.system = FakeSystem()
-        self.requests: list[Request] = []
+        self.requests: list[ReceivedRequest] = []
         self.failures: list[BaseException] = []
         self.peers: list[FramePeer] = []
         self.ends: list[FakeConnection] = []
@@ -37,14 +37,14 @@ class Served:
     def turn(self) -> None:
         self.processor.run_once()
 
-    def ask(self, number: int, payload: bytes) -> Request:
+    def ask(self, number: int, payload: bytes) -> ReceivedRequest:
         before = len(self.requests)
         self.ends[number].send(frame(payload))
         while len(self.requests) == before:
             self.processor.run_once()
         return self.requests[-1]
 
-    def answer(self, request: Request, reply: Reply) -> None:
+    def answer(self, request: ReceivedRequest, reply: Reply) -> None:
         self.processor.respond(request, reply)
         for _ in range(3):
             self.turn()

@@ -14,7 +14,7 @@ import pytest
 
 from spark_kafka_sink.cli import doctor
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.named_file import FILE_BYTES_MAX
+from spark_kafka_sink.options.files import FILE_BYTES_MAX
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reports.store import keep

@@ -7,11 +7,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.message import ApiKey, Message

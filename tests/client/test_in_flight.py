@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from spark_kafka_sink.client.client_request import ClientRequest
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
-from spark_kafka_sink.client.request import ClientRequest
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.protocol.headers import encode_response
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -14,7 +14,7 @@ from spark_kafka_sink.client.option_parsing import (
     text,
     whole,
 )
-from spark_kafka_sink.option import Option, Parser
+from spark_kafka_sink.options import Option, Parser
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import Transaction
+from spark_kafka_sink.broker.transaction_coordinator import Transaction
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -27,8 +27,8 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter, OpenWrite
-from spark_kafka_sink.exactly_once.names import driver_id, task_of
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_names import driver_id, task_of
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord

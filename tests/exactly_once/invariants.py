@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.names import driver_number
+from spark_kafka_sink.exactly_once.transaction_names import driver_number
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
 from tests.history import History, Outcome, Write

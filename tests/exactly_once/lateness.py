@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionState
 from spark_kafka_sink.exactly_once.timeout_marks import says_fenced
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.exactly_once.interleaving import Actor, api_of

@@ -24,12 +24,12 @@ from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decoded
-from spark_kafka_sink.exactly_once.names import claim_key, driver_number
+from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests import blocking as blocking_client
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, driver_name, start_name
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
 from tests.exactly_once.attempts import End, Identity
 from tests.exactly_once.attempts import Replay as Replay

@@ -16,8 +16,8 @@ from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
 from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.names import TaskName, claim_key, task_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, claim_key, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
     CommitLostError,
     ExactlyOnceError,
@@ -19,8 +19,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, KeyedJob, WriterKind, beginning_of
-from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id

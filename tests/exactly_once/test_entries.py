@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import DRIVERS_MAX, KEYS_MAX, Batch, Entry, EntryState
 from spark_kafka_sink.exactly_once.entry_json import decoded, encoded
-from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 CONTENT = Content.of({"t": 3, "u": 1}, 40)

@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import KEYS_MAX, Batch, Entry, KeyedJob, WriterKind
 from spark_kafka_sink.exactly_once.entry_json import VALUE_BYTES_MAX, decoded, encoded
-from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, task_id
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 CONTENT = Content.of({"t": 3, "u": 1}, 40)

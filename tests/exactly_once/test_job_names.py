@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix, job_description, new_job_prefix
-from spark_kafka_sink.exactly_once.names import prefix_fault
+from spark_kafka_sink.exactly_once.transaction_names import prefix_fault
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
 

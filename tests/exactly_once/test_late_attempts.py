@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import late_attempts, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.late_attempts import Describe, free_name, refuse_if_fenced_late, refuse_if_late
-from spark_kafka_sink.exactly_once.names import task_id
+from spark_kafka_sink.exactly_once.transaction_names import task_id
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import ProducerIdentity, Transaction, TransactionCoordinator
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionCoordinator
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
 from spark_kafka_sink.exactly_once import leftovers

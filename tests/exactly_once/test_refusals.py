@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.names import TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey

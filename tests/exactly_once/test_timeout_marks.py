@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
-from spark_kafka_sink.exactly_once.names import TaskName, task_id
 from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, fenced_ms, says_claimed, says_fenced, unmarked_ms
+from spark_kafka_sink.exactly_once.transaction_names import TaskName, task_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions, init_producer_id
 from spark_kafka_sink.testing import EmbeddedBroker

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_sink.errors import DataError, InvalidRecordError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.formats import avro_leaves, json_text, protobuf
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.planning import NO_SCHEMA, plan_format
+from spark_kafka_sink.formats.format_builders import NO_SCHEMA, build_format
 
 FIELDS = (
     pa.field("id", pa.int64()),
@@ -35,7 +35,7 @@ def fail_with(error: Exception) -> Any:
 
 
 def encoder_of(name: str, fields: tuple[pa.Field, ...] = FIELDS) -> ColumnsEncoder:
-    return ColumnsEncoder(plan_format(name, fields, NO_SCHEMA).rows, fields, tuple(range(len(fields))))
+    return ColumnsEncoder(build_format(name, fields, NO_SCHEMA).rows, fields, tuple(range(len(fields))))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_names_the_column_of_a_type_that_arrow_cannot_convert_before_the_first_r
 ) -> None:
     monkeypatch.setattr(*call, fail_with(pa.ArrowNotImplementedError("no kernel")))
     with pytest.raises(SchemaError, match=r"column text cannot be written: no kernel\. Cast the type to another one"):
-        plan_format(name, FIELDS, NO_SCHEMA)
+        build_format(name, FIELDS, NO_SCHEMA)
 
 
 def test_names_all_columns_of_an_error_in_joining_them(monkeypatch: pytest.MonkeyPatch) -> None:

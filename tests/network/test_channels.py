@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
 from spark_kafka_sink.network.channels import client_channels
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security.channels import server_channels
+from spark_kafka_sink.network.security.secured_channels import server_channels
 from spark_kafka_sink.network.security_config import security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.network.channel import ChannelStateKind
 from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.security.channels import server_channels
+from spark_kafka_sink.network.security.secured_channels import server_channels
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest

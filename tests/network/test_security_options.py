@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.diagnostics.deferred_log import forget
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.sasl.oauthbearer import validate_unsecured_token

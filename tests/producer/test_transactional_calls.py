@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
     IllegalStateError,
     ProducerClosedError,

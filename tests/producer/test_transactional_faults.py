@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
     BrokerError,
     DeliveryTimeoutError,

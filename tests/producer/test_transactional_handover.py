@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
     ConfigurationError,
     IllegalStateError,

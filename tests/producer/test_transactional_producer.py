@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import (
     TransactionAbortedError,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.config import with_keywords
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.producer.table_plan import TABLE_ARGUMENTS

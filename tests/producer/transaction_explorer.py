@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem

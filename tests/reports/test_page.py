@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
-from spark_kafka_sink.reports import table
+from spark_kafka_sink.reports import text_report
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.page import page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
@@ -238,4 +238,4 @@ def test_a_write_without_rows_has_a_page_and_a_table_that_say_so() -> None:
     text = page([empty], "reports.jsonl")
     assert "No partition got rows." in text
     assert "nan" not in text
-    assert "topic" not in "".join(table.lines([empty])), "no head without a row"
+    assert "topic" not in "".join(text_report.lines([empty])), "no head without a row"

@@ -16,7 +16,7 @@ from spark_kafka_sink.reports.skew import (
     skew_of,
     skew_of_tasks,
 )
-from spark_kafka_sink.reports.table import lines
+from spark_kafka_sink.reports.text_report import lines
 from spark_kafka_sink.reports.write_report import TaskSummary
 from tests.reports.some_reports import job, report
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.topics import DescribeTopic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pyspark
@@ -10,6 +11,8 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.preflight import run
 from spark_kafka_sink.preflight.checks import Patience
+from spark_kafka_sink.spark import checks
+from tests.spark.fake_preflight import Preflights
 from tests.spark_session import shared_spark
 
 
@@ -22,6 +25,15 @@ def spark() -> SparkSession:
 def no_fault_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is not there does not come, and no broker comes back: the checks on the driver need not wait."""
     monkeypatch.setattr(run, "Patience", partial(Patience, faults_ms=100.0))
+
+
+@pytest.fixture
+def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
+    preflights = Preflights()
+    monkeypatch.setattr(checks, "preflight", preflights)
+    checks.forget()
+    yield preflights
+    checks.forget()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

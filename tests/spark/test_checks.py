@@ -1,52 +1,26 @@
-"""The checks before a write, without Spark running: when Kafka is asked, and how a driver of Spark Connect answers."""
+"""The checks before a write, without Spark running: when Kafka is asked."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
-from spark_kafka_sink.held_log import forget
-from spark_kafka_sink.preflight import Check, Outcome, Target
+from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.errors import KafkaSinkError, PreflightError
+from spark_kafka_sink.preflight import Outcome, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.spark import checks
-from spark_kafka_sink.spark.checks import ask_driver, check_all, check_connection
-from spark_kafka_sink.spark.datasource import KafkaDataSource
+from spark_kafka_sink.spark.checks import check_all, check_connection
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import embedded_broker
+from tests.spark.fake_preflight import Preflights
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
 VALUE = StructType([StructField("value", StringType())])
-
-
-class Preflights:
-    """In place of those that connect."""
-
-    def __init__(self) -> None:
-        self.targets: list[Target] = []
-        self.outcome = Outcome.PASSED
-        self.remedy = ""
-        self.concerns_address = True
-
-    def __call__(self, config: object, target: Target) -> list[Check]:
-        self.targets.append(target)
-        address = self.concerns_address
-        return [Check("bootstrap servers", self.outcome, "connection refused", self.remedy, concerns_address=address)]
-
-
-@pytest.fixture
-def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
-    preflights = Preflights()
-    monkeypatch.setattr(checks, "preflight", preflights)
-    checks.forget()
-    yield preflights
-    checks.forget()
 
 
 def test_what_has_passed_is_not_looked_at_again_and_what_has_failed_is(preflights: Preflights) -> None:
@@ -168,63 +142,3 @@ def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows
 def test_the_check_can_be_left_out(preflights: Preflights) -> None:
     check_connection(parse_options(SERVERS | {"topic": "t", "checkConnection": "false"}))
     assert preflights.targets == []
-
-
-class Driver:
-    """A session of Spark Connect, as far as it reads a schema: the data source that the driver would make."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, str] = {}
-
-    @property
-    def read(self) -> Driver:
-        return self
-
-    def format(self, name: str) -> Driver:
-        assert name == "pykafka"
-        self.given = {}
-        return self
-
-    def options(self, **options: str) -> Driver:
-        self.given |= options
-        return self
-
-    def option(self, name: str, value: str) -> Driver:
-        return self.options(**{name: value})
-
-    def load(self) -> Driver:
-        return self
-
-    @property
-    def schema(self) -> StructType:
-        # It travels as JSON.
-        return StructType.fromJson(KafkaDataSource(dict(self.given)).schema().jsonValue())
-
-
-@pytest.mark.parametrize(
-    ("options", "schema", "kind", "words"),
-    [
-        ({"topic": "t", "kafka.acks": "7"}, VALUE, ConfigurationError, "kafka.acks must be one of"),
-        ({"topic": "t"}, StructType([StructField("value", LongType())]), SchemaError, "unsupported type bigint"),
-        ({"topic": "t"}, VALUE, PreflightError, "connection refused"),
-    ],
-)
-def test_what_the_driver_of_connect_finds_wrong_is_raised_by_its_client(
-    preflights: Preflights, options: dict[str, str], schema: StructType, kind: type[KafkaSinkError], words: str
-) -> None:
-    preflights.outcome = Outcome.FAILED
-    session: Any = Driver()
-    with pytest.raises(kind, match=words) as error:
-        ask_driver(session, SERVERS | options, schema)
-    assert type(error.value) is kind
-
-
-def test_a_write_in_which_the_driver_of_connect_finds_nothing_wrong_goes_on(preflights: Preflights) -> None:
-    """Its client learns which columns are to be sent: the options may name files that only the driver can read."""
-    session: Any = Driver()
-    schema = StructType([StructField(name, StringType()) for name in ("a", "value", "topic", "key")])
-    assert ask_driver(session, SERVERS | {"topic": "t"}, schema) == ([1, 3], None)
-    assert ask_driver(session, SERVERS, schema) == ([1, 2, 3], None)
-    formats = {"topic": "t", "valueFormat": "json", "valueColumns": "a"}
-    assert ask_driver(session, SERVERS | formats, schema) == ([0, 3], None)
-    assert len(preflights.targets) == 2

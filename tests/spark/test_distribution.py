@@ -35,7 +35,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.spark import distribution
 from spark_kafka_sink.spark.checks import check_write
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.distribution import Distribution, distributed, planned
+from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distributed
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark_session import SMALL
 
@@ -105,7 +105,7 @@ def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
     who = StructField("who", StructType([StructField("id", LongType())]))
     schema = StructType([*SCHEMA.fields, who])
     options, plan = check_write(GIVEN | formats | {"distribution": "key"}, schema)
-    how = planned(options, plan, schema)
+    how = build_distribution(options, plan, schema)
     assert how is not None
     assert how.content == content
 
@@ -121,7 +121,7 @@ def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
     assert "make a column 'key'" in faults({"distribution": "partition"} | formats)
     options, plan = check_write(GIVEN | formats | {"distribution": "key"}, SCHEMA)
-    how = planned(options, plan, SCHEMA)
+    how = build_distribution(options, plan, SCHEMA)
     assert how is not None
     assert how.key == (3,)
 
@@ -133,7 +133,7 @@ def test_rows_cannot_be_distributed_by_a_key_that_there_is_not() -> None:
 
 def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
     options, plan = check_write(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
-    how = planned(options, plan, SCHEMA)
+    how = build_distribution(options, plan, SCHEMA)
     assert how is not None
     assert how.content == (0, 1, 4), "Spark hashes no map"
     assert Distribution.of_json(how.to_json()) == how
@@ -154,7 +154,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def partitions_of(topic: str, **options: str) -> int:
     given = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
     options_and_plan = check_write(given, SCHEMA)
-    how = planned(*options_and_plan, SCHEMA)
+    how = build_distribution(*options_and_plan, SCHEMA)
     assert how is not None
     return how.partitions
 

@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once import query_transactions
 from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.names import prefix_of
+from spark_kafka_sink.exactly_once.transaction_names import prefix_of
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.exactly_once.cases import LOG, seen, write_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows

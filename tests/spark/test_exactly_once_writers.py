@@ -21,10 +21,10 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import exactly_once, write_task
+from spark_kafka_sink.spark.constants import START
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.words import START
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.exactly_once.cases import client_of, seen
 from tests.waiting import wait_until

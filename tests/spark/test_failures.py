@@ -19,7 +19,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.failures import Failures
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pool import new_pool
-from spark_kafka_sink.spark.report import TaskIdentity
+from spark_kafka_sink.spark.task_report import TaskIdentity
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import embedded_broker
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.spark.checks import ask_servers, check_write
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from spark_kafka_sink.spark.writer import abort, commit
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 

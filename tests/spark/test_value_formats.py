@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from spark_kafka_sink.errors import ConfigurationError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.planning import NO_SCHEMA, plan_format
+from spark_kafka_sink.formats.format_builders import NO_SCHEMA, build_format
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -195,9 +195,9 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 ) -> None:
     field = arrow_field(StructField("c", kind, is_nullable), "c")
     for name in ("json", "json-schema-confluent"):
-        assert plan_format(name, [field], NO_SCHEMA).rows.rows(["c"], [column], 1, b"").to_pylist() == [text]
+        assert build_format(name, [field], NO_SCHEMA).rows.rows(["c"], [column], 1, b"").to_pylist() == [text]
     for name in ("avro", "avro-confluent"):
-        rows = plan_format(name, [field], NO_SCHEMA).rows
+        rows = build_format(name, [field], NO_SCHEMA).rows
         assert isinstance(rows, AvroFormat)
         (row,) = rows.rows(["c"], [column], 1, b"").to_pylist()
         assert fastavro.schemaless_reader(io.BytesIO(row), json.loads(rows.schema), None) == {"c": value}
@@ -206,7 +206,7 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 @pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])
 def test_protobuf_refuses_a_column_without_a_type_by_its_name(kind: DataType) -> None:
     with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no type in Protobuf"):
-        plan_format("protobuf-confluent", [arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
+        build_format("protobuf-confluent", [arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
 
 
 def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:

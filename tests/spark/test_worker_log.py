@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.spark.worker_log import LOGGER, show_log
 from spark_kafka_sink.spark.writer import commit
-from tests.spark.test_report import OPTIONS, task
+from tests.spark.test_task_report import OPTIONS, task
 
 TIME = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d"
 

@@ -16,11 +16,11 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task
+from spark_kafka_sink.spark.constants import TASKS_AT_ONCE
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.pace import Pace
 from spark_kafka_sink.spark.pool import ProducerPool
-from spark_kafka_sink.spark.report import TaskReport
-from spark_kafka_sink.spark.words import TASKS_AT_ONCE
+from spark_kafka_sink.spark.task_report import TaskReport
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.spark.task_cases import PLAN, TOPIC, batch, options, values

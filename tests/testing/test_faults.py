@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafka_sink import KafkaProducer, ProducerRecord
-from spark_kafka_sink.broker.faults import FaultRule
+from spark_kafka_sink.broker.fault_rules import FaultRule
 from spark_kafka_sink.errors import BrokerError
 from spark_kafka_sink.testing import EmbeddedBroker, Faults, embedded_broker
 from tests.waiting import PATIENCE_SECONDS

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from integration.benchmarks.scale.served_cluster import SLOWNESS, Service
 from integration.benchmarks.scale.simulated_write import SimulatedWrite, Write, Written
-from spark_kafka_sink.words import counted
+from spark_kafka_sink.diagnostics.text import format_count
 
 FIGURES = (
     ("connections", "connections at one time", "{:,.0f}"),
@@ -88,8 +88,8 @@ def assumptions(write: Write) -> str:
     if write.weight == 1:
         sampled = "Not sampled: all tasks are played"
     return (
-        f"{counted(write.tasks, 'task')}, {at_once} at once, of {write.rows:,} rows of {write.row_bytes} bytes, which "
-        f"come at {write.rows_per_second:,.0f} rows/s in each.\n"
+        f"{format_count(write.tasks, 'task')}, {at_once} at once, of {write.rows:,} rows of {write.row_bytes} bytes, "
+        f"which come at {write.rows_per_second:,.0f} rows/s in each.\n"
         f"{sampled}; all partitions and brokers are played.\n"
         f"A broker needs {service.request_ms} ms for a request, {service.partition_ms} ms for each batch in it and a "
         f"second for {service.bytes_per_ms / 1000:.0f} MB; one needs {SLOWNESS} times as long, and one dies with its "
@@ -104,9 +104,9 @@ def variants(write: Write) -> dict[str, Write]:
     smaller = replace(write, brokers=max(1, write.brokers // 4))
     return {
         f"{write.tasks} x {write.partitions} x {write.brokers}": write,
-        counted(fewer.tasks, "task"): fewer,
-        counted(narrower.partitions, "partition"): narrower,
-        counted(smaller.brokers, "broker"): smaller,
+        format_count(fewer.tasks, "task"): fewer,
+        format_count(narrower.partitions, "partition"): narrower,
+        format_count(smaller.brokers, "broker"): smaller,
     }
 
 

@@ -11,7 +11,7 @@ from spark_kafka_sink.broker.context import Handled, NoAnswer, RequestContext
 from spark_kafka_sink.broker.log import Appended
 from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.topics import Partition, Topic
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.produce import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.refusal import Refusal
-from spark_kafka_sink.broker.topics import NewTopic, Partition, Topic
+from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
 from spark_kafka_sink.protocol.messages.metadata import (
@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_sink.topic_names import is_topic_name
+from spark_kafka_sink.protocol.topic_names import is_topic_name
 
 AUTO_CREATION_FLAG_VERSION = 4
 TOPIC_ID_LOOKUP_VERSION = 12
@@ -84,7 +84,7 @@ def _create_missing(context: RequestContext, asked: Iterable[MetadataRequestTopi
     if refused:
         _log.warning("%d topics were not created: they would be too many partitions", len(refused))
     try:
-        cluster.create_topics([NewTopic(name, partitions) for name in missing[:room]])
+        cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:room]])
     except Refusal as refusal:
         refused |= dict.fromkeys(missing[:room], refusal.code)
     return refused

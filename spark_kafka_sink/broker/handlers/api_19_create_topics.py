@@ -6,7 +6,7 @@ from collections import Counter
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.refusal import Refusal
-from spark_kafka_sink.broker.topics import NewTopic, log_config
+from spark_kafka_sink.broker.topics import TopicDefinition, log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.create_topics import (
@@ -15,14 +15,14 @@ from spark_kafka_sink.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
     cluster = context.cluster
     asked = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
-    wanted: dict[str, NewTopic] = {}
+    wanted: dict[str, TopicDefinition] = {}
     with cluster.lock:
         left = cluster.partitions_left()
         for topic in request.topics:
@@ -40,7 +40,7 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
     return CreateTopicsResponse(topics=results)
 
 
-def _wanted(context: RequestContext, asked: CreatableTopic) -> tuple[NewTopic, CreatableTopicResult]:
+def _wanted(context: RequestContext, asked: CreatableTopic) -> tuple[TopicDefinition, CreatableTopicResult]:
     cluster = context.cluster
     partitions = len(asked.assignments) or (
         cluster.config.default_partitions if asked.num_partitions == -1 else asked.num_partitions
@@ -48,10 +48,12 @@ def _wanted(context: RequestContext, asked: CreatableTopic) -> tuple[NewTopic, C
     settings = {each.name: each.value for each in asked.configs if each.value is not None}
     result = CreatableTopicResult(name=asked.name, num_partitions=partitions)
     result.replication_factor = len(cluster.nodes) if asked.replication_factor == -1 else asked.replication_factor
-    return NewTopic(asked.name, partitions, settings), result
+    return TopicDefinition(asked.name, partitions, settings), result
 
 
-def _create(context: RequestContext, wanted: dict[str, NewTopic], results: dict[str, CreatableTopicResult]) -> None:
+def _create(
+    context: RequestContext, wanted: dict[str, TopicDefinition], results: dict[str, CreatableTopicResult]
+) -> None:
     try:
         for topic in context.cluster.create_topics(list(wanted.values())):
             results[topic.name].topic_id = topic.id
@@ -60,7 +62,7 @@ def _create(context: RequestContext, wanted: dict[str, NewTopic], results: dict[
             results[name].error_code, results[name].error_message = refusal.code, refusal.reason
 
 
-def _fault(context: RequestContext, asked: CreatableTopic, new: NewTopic, left: int) -> tuple[int, str | None]:
+def _fault(context: RequestContext, asked: CreatableTopic, new: TopicDefinition, left: int) -> tuple[int, str | None]:
     cluster = context.cluster
     injected = context.injected(asked.name)
     if injected:

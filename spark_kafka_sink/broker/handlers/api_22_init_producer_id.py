@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.transactions import NO_PRODUCER, ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

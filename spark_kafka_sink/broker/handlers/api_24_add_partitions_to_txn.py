@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

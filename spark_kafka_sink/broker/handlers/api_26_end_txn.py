@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 FENCED_ERROR_VERSION = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
-from spark_kafka_sink.broker.transactions import ProducerIdentity
+from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.transactions import Transaction, TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionState
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.list_transactions import (
     ListTransactionsRequest,

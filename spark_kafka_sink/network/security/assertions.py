@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.named_file import named_file
 from spark_kafka_sink.network.security_options import default_of
+from spark_kafka_sink.options.files import read_named_file
 from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
-from spark_kafka_sink.words import cleaned
 
 ALGORITHMS = ("RS256", "ES256")
 NEEDS = "needs the package cryptography to sign: install spark-kafka-sink[oauth], on Spark's workers, too"
@@ -56,19 +56,19 @@ def can_sign() -> bool:
 def token_of_file(path: str, option: str, now_s: float) -> str:
     """The token that a file has now. AuthenticationError, without the content, if there is none, or it has ended."""
     try:
-        text = named_file(path, _TOKEN_BYTES_MAX).decode("ascii").strip()
+        text = read_named_file(path, _TOKEN_BYTES_MAX).decode("ascii").strip()
     except OSError as error:
         raise AuthenticationError(
-            f"OAUTHBEARER: {option}: {cleaned(path)} cannot be read here: {error.strerror or error}"
+            f"OAUTHBEARER: {option}: {sanitize(path)} cannot be read here: {error.strerror or error}"
         ) from None
     except UnicodeDecodeError:
         text = ""
     if text.count(".") != 2:
-        raise AuthenticationError(f"OAUTHBEARER: {option}: {cleaned(path)} has no JSON Web Token in it")
+        raise AuthenticationError(f"OAUTHBEARER: {option}: {sanitize(path)} has no JSON Web Token in it")
     expires_s = parse_token_expiry_s(decode_token_part(text, 1))
     if expires_s is not None and expires_s <= now_s:
         raise AuthenticationError(
-            f"OAUTHBEARER: {option}: the token of {cleaned(path)} ended {now_s - expires_s:.0f} s ago by the clock of "
+            f"OAUTHBEARER: {option}: the token of {sanitize(path)} ended {now_s - expires_s:.0f} s ago by the clock of "
             "this machine. Look whether what renews the file still runs, and whether the clock is right."
         )
     return text
@@ -98,19 +98,19 @@ def assertion_of(config: AssertionConfig, now_s: float) -> str:
 def shown(config: AssertionConfig) -> str:
     """Where the assertion came from, for the words of a refusal."""
     if config.file is not None:
-        return f"the assertion of {cleaned(config.file)}"
+        return f"the assertion of {sanitize(config.file)}"
     named = (("iss", config.issuer), ("sub", config.subject), ("aud", config.audience))
-    claims = ", ".join(f"{name} {cleaned(value)!r}" for name, value in named if value)
-    more = f" and the claims of {cleaned(config.template_file)}" if config.template_file else ""
+    claims = ", ".join(f"{name} {sanitize(value)!r}" for name, value in named if value)
+    more = f" and the claims of {sanitize(config.template_file)}" if config.template_file else ""
     return f"the assertion with {claims or 'no iss, sub and aud'}{more}, signed by {config.algorithm}"
 
 
 def _template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
     if config.template_file is None:
         return {}
-    words = f"OAUTHBEARER: {_PREFIX}.template.file: {cleaned(config.template_file)}"
+    words = f"OAUTHBEARER: {_PREFIX}.template.file: {sanitize(config.template_file)}"
     try:
-        template = json.loads(named_file(config.template_file))
+        template = json.loads(read_named_file(config.template_file))
     except OSError as error:
         raise AuthenticationError(f"{words} cannot be read here: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -122,7 +122,7 @@ def _template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
 
 def _signature(config: AssertionConfig, data: bytes) -> bytes:
     assert config.key_file is not None
-    words = f"OAUTHBEARER: {_PREFIX}.private.key.file: {cleaned(config.key_file)}"
+    words = f"OAUTHBEARER: {_PREFIX}.private.key.file: {sanitize(config.key_file)}"
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
@@ -132,7 +132,7 @@ def _signature(config: AssertionConfig, data: bytes) -> bytes:
         raise AuthenticationError(f"OAUTHBEARER: {_PREFIX}.private.key.file {NEEDS}") from None
     try:
         passphrase = None if config.passphrase is None else config.passphrase.encode()
-        key = load_pem_private_key(named_file(config.key_file), passphrase)
+        key = load_pem_private_key(read_named_file(config.key_file), passphrase)
     except OSError as error:
         raise AuthenticationError(f"{words} cannot be read here: {error.strerror or error}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

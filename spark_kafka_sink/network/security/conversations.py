@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 
 from spark_kafka_sink.errors import AuthenticationError, NetworkError
-from spark_kafka_sink.named_function import named_function
 from spark_kafka_sink.network.security.assertions import token_of_file
 from spark_kafka_sink.network.security.login import Login
 from spark_kafka_sink.network.security.oidc import TokenSource
 from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.options.functions import import_function
 from spark_kafka_sink.sasl.gssapi import GssapiClient
 from spark_kafka_sink.sasl.mechanism import ClientMechanism
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, build_unsecured_token
@@ -64,7 +64,7 @@ def _called(callback: Callable[[], object] | str) -> str:
 def _imported(name: str) -> Callable[[], object]:
     """The function of "package.module:function", which Spark's workers must be able to import as well."""
     try:
-        return named_function(name)
+        return import_function(name)
     except TypeError:
         raise AuthenticationError(f"OAUTHBEARER: sasl.oauthbearer.token.callback {name} is not callable") from None
     except (ImportError, AttributeError) as error:

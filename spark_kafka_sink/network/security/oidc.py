@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, OptionFault
 from spark_kafka_sink.network.http_exchange import (
-    AnswerTooLong,
+    HttpResponseTooLong,
     asked,
     connected,
     failure_words,
@@ -162,7 +162,7 @@ class TokenSource:
         for attempt in range(1, attempts_max + 1):
             try:
                 return _ask(self._config, self._context, self._now_s())
-            except AnswerTooLong as error:
+            except HttpResponseTooLong as error:
                 raise AuthenticationError(f"OAUTHBEARER: the token endpoint: {error}") from None
             except (OSError, http.client.HTTPException) as error:
                 if attempt == attempts_max or isinstance(error, ssl.SSLCertVerificationError):

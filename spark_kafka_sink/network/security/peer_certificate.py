@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
 from spark_kafka_sink.network.system import (
@@ -25,7 +26,6 @@ from spark_kafka_sink.network.system import (
 )
 from spark_kafka_sink.network.tls import TlsTransport
 from spark_kafka_sink.network.transport import connect_result
-from spark_kafka_sink.words import cleaned
 
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h."""
@@ -70,7 +70,7 @@ def _shown(
 ) -> PeerCertificate:
     transport = _handshake(context, address, system, deadline_ms)
     fields = transport.certificate()
-    names = tuple(cleaned(str(name)) for _, name in fields.get("subjectAltName", ())[:NAMES_SHOWN_MAX])
+    names = tuple(sanitize(str(name)) for _, name in fields.get("subjectAltName", ())[:NAMES_SHOWN_MAX])
     return PeerCertificate(
         subject=_name(fields, "subject"),
         issuer=_name(fields, "issuer"),
@@ -84,7 +84,7 @@ def _shown(
 def _name(fields: Mapping[str, Any], which: str) -> str:
     parts = [f"{key}={value}" for part in fields.get(which, ()) for key, value in part]
     short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
-    return cleaned(", ".join(f"{short.get(key, key)}={value}" for key, value in (p.split("=", 1) for p in parts)))
+    return sanitize(", ".join(f"{short.get(key, key)}={value}" for key, value in (p.split("=", 1) for p in parts)))
 
 
 def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float) -> TlsTransport:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, ListenerMismatchError, NetworkError
 from spark_kafka_sink.network.authenticator import ANONYMOUS, MIN_RESERVED_CORRELATION_ID
 from spark_kafka_sink.network.system import Buffer
@@ -26,7 +27,6 @@ from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, 
 from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.sasl.mechanism import ClientMechanism
-from spark_kafka_sink.words import cleaned
 
 REPEAT_AFTER_SHARE = (0.85, 0.95)
 """Authenticate again after this share of the session: early enough for slow networks, at random so that the channels
@@ -136,7 +136,7 @@ class SaslClientAuthenticator:
     def _take_handshake(self, frame: memoryview) -> Sequence[Buffer]:
         response = self._response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            offered = cleaned(", ".join(response.mechanisms)) or "none"
+            offered = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
                 f"SASL {self._mechanism}: the listener does not offer this mechanism, it offers {offered}: "
                 "compare sasl.mechanism"
@@ -172,7 +172,7 @@ class SaslClientAuthenticator:
             return bytes(frame)
         response = self._response(frame, SaslAuthenticateResponse, self._authenticate_version)
         if response.error_code != error_codes.NONE:
-            reason = cleaned(response.error_message) or _name(response.error_code)
+            reason = sanitize(response.error_message) or _name(response.error_code)
             raise AuthenticationError(f"SASL {self._mechanism}: the broker refused: {reason}")
         if response.session_lifetime_ms > 0:
             self._repeat_ms = now + response.session_lifetime_ms * self._share(*REPEAT_AFTER_SHARE)

@@ -19,10 +19,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.metadata_merge import LeaderHint
-from spark_kafka_sink.client.request import ClientResponse
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeApiVersions
 from spark_kafka_sink.errors import KafkaSinkError

@@ -7,6 +7,7 @@ from copy import copy
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import (
     AuthenticationError,
     BatchRefusedError,
@@ -23,7 +24,6 @@ from spark_kafka_sink.producer.sending.outcome import Fail
 from spark_kafka_sink.producer.sending.produce_exchange import Answer
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error, lookup_error_code
-from spark_kafka_sink.words import placed
 
 _DOUBT = "The records may be stored all the same."
 _AT_FAULT: dict[int, type[DataError]] = {
@@ -37,7 +37,7 @@ def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
     """What went wrong this time."""
     if answer.cause is not None:
         return answer.cause
-    where = placed(*batch.topic_partition)
+    where = format_partition(*batch.topic_partition)
     error = build_broker_error(answer.code, where)
     return _with_words(error, answer.words) if answer.words else error
 
@@ -100,7 +100,7 @@ def _silent(error: Exception | None) -> Exception | None:
 
 def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: bool) -> KafkaSinkError:
     """The error of a batch whose delivery.timeout.ms has passed."""
-    where = placed(*batch.topic_partition)
+    where = format_partition(*batch.topic_partition)
     limit_ms = batch.deadline_ms - batch.created_ms
     why = "" if batch.ever_sent else " Never sent."
     if last is not None:
@@ -112,7 +112,7 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
 
 def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
     """The error of a batch that cannot keep its sequence, while another sequence could store it twice (rule 3)."""
-    where = placed(*batch.topic_partition)
+    where = format_partition(*batch.topic_partition)
     words = (
         f"{where}: sent without an answer, and records before them were refused. "
         f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
@@ -121,12 +121,13 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
 
 
 def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
-    words = f"{placed(batch.topic_partition.topic)}: the rows could not be encoded: {batch.error!r}"
+    words = f"{format_partition(batch.topic_partition.topic)}: the rows could not be encoded: {batch.error!r}"
     return _because(DeliveryError(words), batch.error)
 
 
 def split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
-    words = f"{placed(*batch.topic_partition)}: a batch that was refused as too large could not be split: {error!r}"
+    partition = format_partition(*batch.topic_partition)
+    words = f"{partition}: a batch that was refused as too large could not be split: {error!r}"
     return _because(DeliveryError(words), error)
 
 
@@ -142,7 +143,7 @@ def record_errors(batch: ProducerBatch, answer: Answer) -> tuple[dict[int, Kafka
     words_by_index = {index: words for index, words in answer.record_words.items() if 0 <= index < batch.record_count}
     if not words_by_index:
         return {}, None
-    where = placed(*batch.topic_partition)
+    where = format_partition(*batch.topic_partition)
     name = lookup_error_code(answer.code).name
     named: dict[int, KafkaSinkError] = {
         index: InvalidRecordError(f"{where}: the broker refused this record: {words or answer.words or name} ({name})")

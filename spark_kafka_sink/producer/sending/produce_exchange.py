@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import NO_TOPIC_ID, ClusterSnapshot
-from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -24,7 +25,6 @@ from spark_kafka_sink.protocol.messages.produce import (
 )
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.produce_versions import produce_versions
-from spark_kafka_sink.words import cleaned
 
 if TYPE_CHECKING:  # a producer without a transactional.id does not load it
     from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -116,8 +116,8 @@ def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterat
 
 def answer_of(row: PartitionProduceResponse) -> Answer:
     errors = row.record_errors
-    named = {one.batch_index: cleaned(one.batch_index_error_message) for one in errors} if errors else _NONE_NAMED
-    words = cleaned(row.error_message) if row.error_message else ""
+    named = {one.batch_index: sanitize(one.batch_index_error_message) for one in errors} if errors else _NONE_NAMED
+    words = sanitize(row.error_message) if row.error_message else ""
     offset = row.base_offset if row.base_offset < _OFFSET_MAX else -1
     return Answer(row.error_code, offset, row.log_append_time_ms, row.log_start_offset, words, named)
 

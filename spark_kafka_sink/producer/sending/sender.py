@@ -13,11 +13,12 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from spark_kafka_sink.client.client_request import ClientResponse
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
-from spark_kafka_sink.client.request import ClientResponse
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import AuthorizationError, DeliveryError, KafkaSinkError, ProducerClosedError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
@@ -35,7 +36,6 @@ from spark_kafka_sink.producer.sending.delivery_errors import (
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
 from spark_kafka_sink.producer.sending.produce_exchange import SentBatches, produce_request
 from spark_kafka_sink.producer.sending.producer_id_call import ProducerIdCall
-from spark_kafka_sink.words import counted
 
 if TYPE_CHECKING:  # loaded for producers with a transactional.id only
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
@@ -165,7 +165,7 @@ class Sender:
             _log.warning(
                 "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
                 self.config.client_id,
-                counted(loss.records, "record"),
+                format_count(loss.records, "record"),
                 loss.first_error,
             )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, TransactionAbortedError
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.decoder import decode_batches
-from spark_kafka_sink.words import placed
 
 _KEY_BYTES_MAX = 60
 
@@ -45,7 +45,7 @@ def _with_records(
     which = "1 record" if count == 1 else f"{count} records"
     if key is not None:
         which += f" with the key {key}" if count == 1 else f", the first with the key {key},"
-    described = DeliveryError(f"{which} for {placed(*batch.topic_partition)}, failed: {named}")
+    described = DeliveryError(f"{which} for {format_partition(*batch.topic_partition)}, failed: {named}")
     described.__cause__ = named
     return described
 

@@ -37,7 +37,13 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
-from spark_kafka_sink.producer.transactions.states import ENDING, WRITING, Operation, TransactionCalls, TransactionState
+from spark_kafka_sink.producer.transactions.states import (
+    ENDING,
+    WRITING,
+    Operation,
+    TransactionCalls,
+    TransactionManagerState,
+)
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -53,7 +59,7 @@ from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
 
-_S = TransactionState
+_S = TransactionManagerState
 Request = TransactionRequest[Any]
 
 
@@ -80,7 +86,7 @@ class TransactionManager:
         return self._calls.transactional_id
 
     @property
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionManagerState:
         return self._calls.state
 
     @property

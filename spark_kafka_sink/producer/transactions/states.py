@@ -29,7 +29,7 @@ from enum import Enum
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError, fresh
 
 
-class TransactionState(Enum):
+class TransactionManagerState(Enum):
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
     READY = "ready"
@@ -41,9 +41,9 @@ class TransactionState(Enum):
     FATAL_ERROR = "fatal error"
 
 
-_S = TransactionState
+_S = TransactionManagerState
 
-TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
+TRANSITIONS: dict[TransactionManagerState, frozenset[TransactionManagerState]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
     # Back to UNINITIALIZED where a right was missing; the call may be repeated.
     _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.PREPARED, _S.ABORTABLE_ERROR}),
@@ -75,7 +75,9 @@ WRITING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 ENDING = frozenset({_S.COMMITTING, _S.ABORTING})
 
 
-def checked_move(source: TransactionState, target: TransactionState, transactional_id: str) -> TransactionState:
+def checked_move(
+    source: TransactionManagerState, target: TransactionManagerState, transactional_id: str
+) -> TransactionManagerState:
     """`target`, if the table allows the move."""
     if target is not _S.FATAL_ERROR and target not in TRANSITIONS[source]:
         raise IllegalStateError(
@@ -132,12 +134,12 @@ class TransactionCalls:
         """The reason for the state, in the two error states, and while a transaction is aborted for it."""
         self._operation: Operation | None = None
 
-    def move(self, target: TransactionState) -> None:
+    def move(self, target: TransactionManagerState) -> None:
         self.state = checked_move(self.state, target, self.transactional_id)
         if target is _S.READY:
             self.error = None  # of a transaction that is over
 
-    def fail(self, target: TransactionState, error: KafkaSinkError) -> None:
+    def fail(self, target: TransactionManagerState, error: KafkaSinkError) -> None:
         self.move(target)
         self.error = error
 

@@ -2,7 +2,7 @@
 
 table.py            the rows: name, default, how a value is read, meaning
 parse.py            reads all that a job gives
-new_topic.py        createTopic and what belongs to it: rows, and what they come to
+create_topic.py     createTopic and what belongs to it: rows, and what they come to
 distribution.py     distribution and what belongs to it, likewise
 delivery.py         deliveryGuarantee and what belongs to it, likewise
 values.py           how values are read that a job alone has

@@ -5,8 +5,8 @@ from __future__ import annotations
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
-from spark_kafka_sink.exactly_once.names import DECISION_LOG_TOPIC, prefix_fault
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, prefix_fault
+from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, whole
-from spark_kafka_sink.column_names import listed_columns
-from spark_kafka_sink.option import Option
+from spark_kafka_sink.options import Option
+from spark_kafka_sink.options.column_lists import parse_column_list
 
 NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
 NUMBER_OF_TASKS_MAX = 1_000_000
@@ -20,7 +20,7 @@ class OrderedBy:
 
 def _order(value: object) -> tuple[OrderedBy, ...]:
     """Names between commas, each with ASC or DESC behind it where that is wanted."""
-    listed = listed_columns(text(value), "'time, id DESC'", "asc", "desc")
+    listed = parse_column_list(text(value), "'time, id DESC'", "asc", "desc")
     return tuple(OrderedBy(name, direction == "desc") for name, direction in listed)
 
 

@@ -22,13 +22,15 @@ from itertools import combinations
 
 from spark_kafka_sink.client.option_parsing import Reading, read_options
 from spark_kafka_sink.client.other_names import meant
+from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import encoded_sides, formats_of
 from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
 from spark_kafka_sink.formats.registry_options import registry_of
-from spark_kafka_sink.held_log import warn_once
 from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
 from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
+from spark_kafka_sink.spark.constants import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
+from spark_kafka_sink.spark.options.create_topic import CONFIG, new_topic_of, settings_of
 from spark_kafka_sink.spark.options.delivery import delivery_of
 from spark_kafka_sink.spark.options.distribution import distribution_of
 from spark_kafka_sink.spark.options.names import (
@@ -40,11 +42,9 @@ from spark_kafka_sink.spark.options.names import (
     PRODUCER_NAMES,
     SINK_SPELLING,
 )
-from spark_kafka_sink.spark.options.new_topic import CONFIG, new_topic_of, settings_of
 from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
-from spark_kafka_sink.spark.words import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
 
 _log = logging.getLogger(__name__)
 

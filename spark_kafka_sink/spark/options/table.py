@@ -9,11 +9,11 @@ from __future__ import annotations
 from spark_kafka_sink.client.option_parsing import boolean, one_of, whole, words
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
-from spark_kafka_sink.option import Option, option_table
+from spark_kafka_sink.options import Option, option_table
 from spark_kafka_sink.reports.store import fault_of
+from spark_kafka_sink.spark.options.create_topic import NEW_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX
-from spark_kafka_sink.spark.options.new_topic import NEW_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.options.values import topic_name, without_fault
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import INT_MAX, text, whole
-from spark_kafka_sink.option import Parser
-from spark_kafka_sink.topic_names import TOPIC_NAME_RULE, is_topic_name
+from spark_kafka_sink.options import Parser
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 _REPLICAS_MAX = 32_767
 

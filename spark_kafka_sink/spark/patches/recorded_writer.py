@@ -22,7 +22,7 @@ _RECORD = "_pykafka_record"
 _CHOOSES_SINK = ("format", "foreach", "foreachBatch")
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One call of a setting. `named` has its arguments by the names of their parameters."""
 
     method: str
@@ -32,13 +32,13 @@ class Call(NamedTuple):
 
 
 @dataclass
-class Record:
+class RecordedCalls:
     """How a writer was made, and the calls of its settings since."""
 
     made_with: dict[str, Any]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
 
-    def last(self, *methods: str) -> Call | None:
+    def last(self, *methods: str) -> RecordedCall | None:
         return next((call for call in reversed(self.calls) if call.method in methods), None)
 
     def format(self) -> str | None:
@@ -63,7 +63,7 @@ class Record:
 
 
 def record(writer_class: Any) -> None:
-    """Let the writers of this class, made from now on, have a Record."""
+    """Let the writers of this class, made from now on, have a RecordedCalls."""
     if hasattr(writer_class, _RECORD):
         return
     setattr(writer_class, _RECORD, None)
@@ -73,9 +73,9 @@ def record(writer_class: Any) -> None:
             setattr(writer_class, name, _noted(method))
 
 
-def record_of(writer: Any) -> Record | None:
+def record_of(writer: Any) -> RecordedCalls | None:
     """None for a writer that was made before its class was changed."""
-    found: Record | None = getattr(writer, _RECORD)
+    found: RecordedCalls | None = getattr(writer, _RECORD)
     return found
 
 
@@ -91,7 +91,7 @@ def frame_of(writer: Any) -> Any:
 
 def made_anew(writer: Any, frame: Any, without: Collection[str]) -> Any:
     """A writer of another data frame with the same settings, without the calls of these methods."""
-    said: Record = getattr(writer, _RECORD)
+    said: RecordedCalls = getattr(writer, _RECORD)
     source = {"df": frame} if "df" in said.made_with else {"plan": frame._plan}
     made = type(writer)(**(said.made_with | source))
     for call in said.calls:
@@ -107,7 +107,7 @@ def _noted_init(original: Callable[..., None]) -> Callable[..., None]:
     def noted(self: Any, *arguments: Any, **keywords: Any) -> None:
         original(self, *arguments, **keywords)
         bound = signature.bind(self, *arguments, **keywords).arguments
-        setattr(self, _RECORD, Record(dict(list(bound.items())[1:])))
+        setattr(self, _RECORD, RecordedCalls(dict(list(bound.items())[1:])))
 
     return noted
 
@@ -121,7 +121,7 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
         said = record_of(self)
         if result is self and said is not None:
             named = signature.bind(self, *arguments, **keywords).arguments
-            said.calls.append(Call(original.__name__, arguments, keywords, dict(named)))
+            said.calls.append(RecordedCall(original.__name__, arguments, keywords, dict(named)))
         return result
 
     return noted

@@ -27,12 +27,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.checks import ask_driver, check_all
-from spark_kafka_sink.spark.distribution import Distribution, distributed, in_micro_batch, planned
-from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
-from spark_kafka_sink.spark.patches.recorded_writer import Record, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
-from spark_kafka_sink.spark.words import (
+from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.connect_checks import check_on_driver
+from spark_kafka_sink.spark.constants import (
     CHECKED,
     DISTRIBUTED,
     KEY_IN_STREAM,
@@ -45,6 +42,10 @@ from spark_kafka_sink.spark.words import (
     START,
     TASKS_AT_ONCE,
 )
+from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distributed, in_micro_batch
+from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
+from spark_kafka_sink.spark.patches.recorded_writer import RecordedCalls, frame_of, made_anew, record_of
+from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
 from spark_kafka_sink.spark.writer import CONTINUOUS
 
 _MODES = {"append", "error", "errorifexists", "default"}
@@ -215,7 +216,7 @@ class WriteChanges:
         options = self.options
         if _DISTRIBUTION in options:
             parsed, plan = check_all(options, frame.schema, options.get(START), ask=False)
-            how = planned(parsed, plan, frame.schema)
+            how = build_distribution(parsed, plan, frame.schema)
             if how is not None:
                 how = in_micro_batch(how, frame.sparkSession)
                 frame = distributed(frame, how, plan.positions(), _tasks_max(options))
@@ -223,7 +224,7 @@ class WriteChanges:
         frame.write.format(NAME).options(**options).mode("append").save()
 
 
-def _prepare_stream(writer: Any, said: Record, options: Mapping[str, Any], **settings: Any) -> None:
+def _prepare_stream(writer: Any, said: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
     writer.options(**options)
     _say(writer, **settings)
     _check_trigger(said)
@@ -237,21 +238,21 @@ def _say(writer: Any, **settings: Any) -> None:
             getattr(writer, method)(value)
 
 
-def _is_ours(writer: Any, said: Record, format: str | None) -> bool:
+def _is_ours(writer: Any, said: RecordedCalls, format: str | None) -> bool:
     name = format if format is not None else said.format()
     if name is None:
         name = frame_of(writer).sparkSession.conf.get("spark.sql.sources.default")
     return name.lower() == NAME
 
 
-def _check_mode(said: Record) -> None:
+def _check_mode(said: RecordedCalls) -> None:
     call = said.last("mode")
     mode = "default" if call is None or call.named["saveMode"] is None else str(call.named["saveMode"])
     if mode.lower() not in _MODES:
         raise ConfigurationError(MODE_NOT_ALLOWED.format(_REFUSED_MODES.get(mode.lower(), mode)))
 
 
-def _check_trigger(said: Record) -> None:
+def _check_trigger(said: RecordedCalls) -> None:
     trigger = said.last("trigger")
     if trigger is None:
         return
@@ -260,7 +261,7 @@ def _check_trigger(said: Record) -> None:
             raise ConfigurationError(words)
 
 
-def _warn_of_tables(said: Record) -> None:
+def _warn_of_tables(said: RecordedCalls) -> None:
     call = said.last(*_OF_TABLES)
     if call is not None:
         columns = ", ".join(repr(name) for name in (*call.arguments, *call.keywords.values()))
@@ -272,7 +273,7 @@ def _warn_of_tables(said: Record) -> None:
         )
 
 
-def _prepare_exactly_once(writer: Any, said: Record) -> None:
+def _prepare_exactly_once(writer: Any, said: RecordedCalls) -> None:
     """Reject a stream that exactly once has no name for, or a key that only batch jobs have.
 
     The name comes from the checkpoint's location, which Spark may have from a setting: it becomes an option here.
@@ -292,13 +293,13 @@ def _prepare_exactly_once(writer: Any, said: Record) -> None:
     writer.option("checkpointLocation", f"{folder.rstrip('/')}/{name}")
 
 
-def _output_mode(said: Record) -> str:
+def _output_mode(said: RecordedCalls) -> str:
     call = said.last("outputMode")
     return "append" if call is None else str(call.named["outputMode"]).lower()
 
 
 def _to_their_tasks(
-    frame: Any, said: Record, columns: list[int], how: Distribution | None
+    frame: Any, said: RecordedCalls, columns: list[int], how: Distribution | None
 ) -> tuple[Any, dict[str, str]]:
     """The rows to be written, without the columns that are none of the sink's, in the tasks that write them."""
     if how is None:
@@ -306,24 +307,24 @@ def _to_their_tasks(
     return distributed(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED: how.by}
 
 
-def _check_table(writer: Any, said: Record) -> None:
+def _check_table(writer: Any, said: RecordedCalls) -> None:
     _, how = _checked_columns(writer, said)
     if how is not None:
         raise ConfigurationError(NOT_DISTRIBUTED)
 
 
-def _checked_columns(writer: Any, said: Record) -> tuple[list[int], Distribution | None]:
+def _checked_columns(writer: Any, said: RecordedCalls) -> tuple[list[int], Distribution | None]:
     """The positions of the sink's columns, and what the option distribution asks for. Raises what is wrong."""
     frame = frame_of(writer)
     _say_tasks_at_once(writer, said)
     if _is_connect(writer):
         # Packages and files that options name are on the driver, and perhaps not on this client.
-        return ask_driver(frame.sparkSession, said.options(), frame.schema)
+        return check_on_driver(frame.sparkSession, said.options(), frame.schema)
     parsed, plan = check_all(said.options(), frame.schema, said.options().get(START))
-    return plan.positions(), planned(parsed, plan, frame.schema)
+    return plan.positions(), build_distribution(parsed, plan, frame.schema)
 
 
-def _say_tasks_at_once(writer: Any, said: Record) -> None:
+def _say_tasks_at_once(writer: Any, said: RecordedCalls) -> None:
     """Set the option by which each task knows its share of maxBytesPerSecond."""
     given = said.options()
     at_most = [_number(given[name]) for name in (_MAX_TASKS, _DISTRIBUTION_TASKS) if name in given]
@@ -344,7 +345,7 @@ def _number(text: str) -> int:
         return 1
 
 
-def _in_few_tasks(frame: Any, said: Record) -> Any:
+def _in_few_tasks(frame: Any, said: RecordedCalls) -> Any:
     tasks_max = _tasks_max(said.options())
     return frame if tasks_max is None else frame.coalesce(tasks_max)
 

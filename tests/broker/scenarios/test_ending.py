@@ -13,7 +13,8 @@ from tests.broker.loopback import LoopbackClient
 
 STUCK = """
 import threading
-from spark_kafka_sink import cli, signal_wait
+from spark_kafka_sink import cli
+from spark_kafka_sink.cli import signal_wait
 from spark_kafka_sink.broker import socket_server
 signal_wait.END_SECONDS_MAX = {seconds}
 def stuck(*_):

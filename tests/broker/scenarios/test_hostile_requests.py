@@ -19,7 +19,7 @@ from spark_kafka_sink.broker.offsets import OFFSETS_MAX
 from spark_kafka_sink.broker.reply import Later, Reply, Then
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.broker.topics import Topic
-from spark_kafka_sink.broker.transactions import TRANSACTIONAL_IDS_MAX
+from spark_kafka_sink.broker.transaction_coordinator import TRANSACTIONAL_IDS_MAX
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -282,7 +282,7 @@ def test_metadata_of_an_offset_is_as_short_as_brokers_want_it() -> None:
 def test_offsets_and_transactional_ids_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (OFFSETS_MAX, TRANSACTIONAL_IDS_MAX) == (100_000, 10_000)
     monkeypatch.setattr("spark_kafka_sink.broker.offsets.OFFSETS_MAX", 2)
-    monkeypatch.setattr("spark_kafka_sink.broker.transactions.TRANSACTIONAL_IDS_MAX", 2)
+    monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.TRANSACTIONAL_IDS_MAX", 2)
     broker = Broker()
     full = error_codes.POLICY_VIOLATION
     codes = [broker.ask(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]

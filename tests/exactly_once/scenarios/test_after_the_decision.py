@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError
 from spark_kafka_sink.exactly_once import commit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart

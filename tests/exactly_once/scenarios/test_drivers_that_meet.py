@@ -10,7 +10,7 @@ from itertools import product
 
 import pytest
 
-from spark_kafka_sink.broker.transactions import TransactionState
+from spark_kafka_sink.broker.transaction_coordinator import TransactionState
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.record import ProducerRecord

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_kafka_sink.broker import transactions as transactions_of_broker
+from spark_kafka_sink.broker import transaction_coordinator
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import CommitLostError, ExactlyOnceError, ProducerFencedError
 from spark_kafka_sink.exactly_once import decision_log, driver_ids, operations, query_transactions
@@ -19,8 +19,8 @@ from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.exactly_once.entry_json import encoded
 from spark_kafka_sink.exactly_once.leftovers import expected_identity
-from spark_kafka_sink.exactly_once.names import driver_id
 from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.pending import Call
@@ -357,7 +357,7 @@ def few_epochs(end: int, more: int) -> Iterator[set[str]]:
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):
             patches.enter_context(patch.object(module, "EPOCHS_END", end))
-        patches.enter_context(patch.object(transactions_of_broker, "EPOCH_MAX", end + more))
+        patches.enter_context(patch.object(transaction_coordinator, "EPOCH_MAX", end + more))
         patches.enter_context(patch.object(QueryTransactions, "_hand_over", hand_over))
         yield moved
 

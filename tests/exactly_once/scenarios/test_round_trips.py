@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
-from spark_kafka_sink.spark.report import TaskIdentity, TaskReport
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
 from tests.simulated_cluster import SimulatedCluster

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, KafkaChannel
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security.channels import server_channels
 from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
+from spark_kafka_sink.network.security.secured_channels import server_channels
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.transport import PlaintextTransport

@@ -17,10 +17,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
-from spark_kafka_sink.named_file import FILE_BYTES_MAX
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
 from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.options.files import FILE_BYTES_MAX
 
 STORES = Path(__file__).parent / "stores"
 STORE_PASSWORD, KEY_PASSWORD = "store-secret", "key-secret"

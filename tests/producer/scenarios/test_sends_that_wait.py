@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topics import Topics
+from spark_kafka_sink.producer.topic_waits import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer

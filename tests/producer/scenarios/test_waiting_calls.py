@@ -12,7 +12,7 @@ from spark_kafka_sink.errors import BufferExhaustedError
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topics import Topics
+from spark_kafka_sink.producer.topic_waits import Topics
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer

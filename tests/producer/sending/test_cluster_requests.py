@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 
 from spark_kafka_sink.client.backoff import ExponentialBackoff
+from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, UnsupportedVersionError
 from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests, WaitedCall
 from spark_kafka_sink.protocol import error_codes as codes

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.cluster import ClusterSnapshot
-from spark_kafka_sink.client.request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import (
     BrokerError,

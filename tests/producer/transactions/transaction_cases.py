@@ -20,7 +20,7 @@ from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.states import Operation, TransactionState
+from spark_kafka_sink.producer.transactions.states import Operation, TransactionManagerState
 from spark_kafka_sink.producer.transactions.transaction_call import TransactionCall
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
@@ -54,7 +54,7 @@ from spark_kafka_sink.requests.transactions import (
 )
 from tests.fake_system import FakeSystem
 
-S = TransactionState
+S = TransactionManagerState
 Request = ClusterRequest[Any]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GROUP = GroupMetadata("g")
@@ -84,7 +84,7 @@ class Talk:
         self.id_and_epoch = IDENTITY
         self.asked: list[type[Request]] = []
 
-    def state(self) -> TransactionState:
+    def state(self) -> TransactionManagerState:
         return self.manager.state
 
     # --- the way to a state

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from spark_kafka_sink.diagnostics.deferred_log import forget
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.held_log import forget
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, as_in_spark

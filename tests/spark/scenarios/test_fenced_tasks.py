@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError
-from spark_kafka_sink.exactly_once.names import split_id
+from spark_kafka_sink.exactly_once.transaction_names import split_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids

@@ -20,10 +20,10 @@ from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegis
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import schema_registry
 from spark_kafka_sink.producer.column_plan import ColumnPlan
+from spark_kafka_sink.spark.constants import START
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.words import START
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.test_protobuf import compiled, message_class
 from tests.spark.planned import planned

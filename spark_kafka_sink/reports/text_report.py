@@ -1,0 +1,116 @@
+"""Reports as a table on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from spark_kafka_sink.diagnostics.text import format_bytes, format_count, sanitize
+from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
+from spark_kafka_sink.reports.skew import longest_write, skew_of_tasks
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, latencies_of, query_id_of, ranges_of
+
+_HEAD = ("started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch")
+_BATCH_CHARACTERS_MAX = 48
+_PARTITIONS_MAX = 50
+
+
+def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """A line for each write, one for all of them, and the offsets of each partition."""
+    if not reports:
+        yield "no reports"
+        return
+    jobs = {query_id_of(report) for report in reports}
+    if len(jobs) == 1:
+        yield f"{sanitize(jobs.pop())}"
+    rows = [_write(report, several=bool(jobs)) for report in reports]
+    yield from _aligned([_HEAD, *rows, _sum(reports)], text=(0, len(_HEAD) - 1))
+    yield ""
+    yield from _partitions(reports)
+    yield from _tasks(reports)
+    yield from _requests(reports)
+    errors = errors_of(report.errors for report in reports)
+    if errors:
+        yield "dead letters: " + ", ".join(f"{number:,} {sanitize(name)}" for name, number in sorted(errors.items()))
+
+
+def _write(report: WriteReport, several: bool) -> tuple[str, ...]:
+    batch = sanitize(report.batch if several else report.batch.partition("/")[2], _BATCH_CHARACTERS_MAX)
+    return (*cells_of(report), f"{batch} FAILED" if report.status == FAILED else batch)
+
+
+def cells_of(report: WriteReport) -> tuple[str, ...]:
+    """From the start of the write to the time for which it was blocked, as the first columns of any table."""
+    return (
+        f"{report.started_at:%Y-%m-%d %H:%M:%S}",
+        f"{report.rows:,}",
+        format_bytes(report.bytes),
+        short(report.rows_per_second),
+        ratio(report.compression_ratio),
+        *(milliseconds(report.latency_ms(part)) for part in (0.5, 0.95, 0.99)),
+        f"{report.retries:,}",
+        f"{report.dead_letters:,}",
+        milliseconds(report.blocked_ms),
+    )
+
+
+def _sum(reports: Sequence[WriteReport]) -> tuple[str, ...]:
+    rows, duration_ms = sum(one.rows for one in reports), sum(one.duration_ms for one in reports)
+    wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
+    latencies = latencies_of(reports)
+    return (
+        "all",
+        f"{rows:,}",
+        format_bytes(sum(one.bytes for one in reports)),
+        short(1000 * rows / duration_ms if duration_ms else float("nan")),
+        ratio(wire / plain if plain else float("nan")),
+        *(milliseconds(latencies.percentile(part)) for part in (0.5, 0.95, 0.99)),
+        f"{sum(one.retries for one in reports):,}",
+        f"{sum(one.dead_letters for one in reports):,}",
+        milliseconds(sum(one.blocked_ms for one in reports)),
+        format_count(len(reports), "write"),
+    )
+
+
+def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
+    rows = [
+        (sanitize(topic), str(partition), f"{written.first_offset:,}", f"{written.last_offset:,}", f"{written.rows:,}")
+        for topic, of_topic in sorted(ranges_of(reports).items())
+        for partition, written in sorted(of_topic.items())
+    ]
+    if not rows:
+        return
+    head = ("topic", "partition", "first offset", "last offset", "rows")
+    yield from _aligned([head, *rows[:_PARTITIONS_MAX]], text=(0,))
+    if len(rows) > _PARTITIONS_MAX:
+        yield f"... and {format_count(len(rows) - _PARTITIONS_MAX, 'other partition')}"
+
+
+def _tasks(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """How the rows of the longest write were spread over its tasks."""
+    longest = longest_write(reports)
+    if longest is not None:
+        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {skew_of_tasks(longest)}"
+
+
+def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """What brokers had to do for these writes."""
+    requests, batches = sum(one.requests for one in reports), sum(one.batches for one in reports)
+    duration_ms = sum(one.duration_ms for one in reports)
+    if requests and batches and duration_ms:
+        yield (
+            f"brokers: {requests:,} requests, {short(1000 * requests / duration_ms)} a second; a batch has "
+            f"{format_bytes(sum(one.wire_bytes for one in reports) / batches)}; tasks were throttled by quotas for "
+            f"{milliseconds(sum(one.throttle_ms for one in reports))}, by maxBytesPerSecond for "
+            f"{milliseconds(sum(one.paced_ms for one in reports))}"
+        )
+
+
+def _aligned(rows: Sequence[Sequence[str]], text: Collection[int]) -> Iterator[str]:
+    """Lines with text aligned to the left and numbers to the right."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in text else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,238 @@
+"""The coordinator's answers, in both transaction versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.transaction_coordinator import (
+    MAX_EPOCH,
+    ProducerIdentity,
+    TopicPartition,
+    Transaction,
+    TransactionCoordinator,
+    TransactionState,
+)
+from spark_kafka_sink.protocol import error_codes
+
+PARTITION: TopicPartition = ("t", 0)
+FENCED = error_codes.PRODUCER_FENCED
+
+
+class Markers:
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, int, int, bool]] = []
+        self.ended: list[tuple[str, bool]] = []
+
+    def write(self, partition: TopicPartition, producer_id: int, epoch: int, commit: bool) -> None:
+        self.written.append((partition, producer_id, epoch, commit))
+
+    def end_offsets(self, transaction: Transaction, commit: bool) -> None:
+        self.ended.append((transaction.transactional_id, commit))
+
+
+@pytest.fixture
+def markers() -> Markers:
+    return Markers()
+
+
+@pytest.fixture
+def coordinator(markers: Markers) -> TransactionCoordinator:
+    return TransactionCoordinator(markers.write, markers.end_offsets)
+
+
+def init(coordinator: TransactionCoordinator, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+    return coordinator.init_producer("x", 1000, expected)
+
+
+def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now: float = 0, version: int = 1) -> int:
+    return coordinator.add_partitions("x", identity, [PARTITION], now, 0, version=version)
+
+
+def end(
+    coordinator: TransactionCoordinator, identity: ProducerIdentity, *, commit: bool = True, version: int = 1
+) -> ProducerIdentity:
+    return coordinator.end("x", identity, commit=commit, version=version)
+
+
+def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator: TransactionCoordinator) -> None:
+    first, second = (coordinator.init_producer(None, 0, None) for _ in range(2))
+    assert first.producer_id != second.producer_id
+    assert (first.epoch, second.epoch) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "error"),
+    [("", 1000, error_codes.INVALID_REQUEST), ("x", 900_001, error_codes.INVALID_TRANSACTION_TIMEOUT)],
+)
+def test_what_makes_no_sense_is_refused(
+    coordinator: TransactionCoordinator, name: str, timeout_ms: int, error: int
+) -> None:
+    assert coordinator.init_producer(name, timeout_ms, None).error == error
+
+
+def test_the_second_holder_of_an_id_fences_the_first(coordinator: TransactionCoordinator) -> None:
+    first, second = init(coordinator), init(coordinator)
+    assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
+    assert add(coordinator, first) == FENCED
+    assert end(coordinator, first).error == FENCED
+    assert add(coordinator, second) == 0
+
+
+def test_a_commit_writes_a_marker_to_each_partition_and_may_be_repeated(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    identity = init(coordinator)
+    coordinator.add_partitions("x", identity, [("t", 1), ("t", 0)], 0, 0)
+    assert [end(coordinator, identity).error for _ in range(2)] == [0, 0]
+    assert markers.written == [(("t", part), identity.producer_id, identity.epoch, True) for part in (0, 1)]
+    assert end(coordinator, identity, commit=False).error == error_codes.INVALID_TXN_STATE
+
+
+def test_an_end_without_a_beginning_is_an_invalid_state(coordinator: TransactionCoordinator) -> None:
+    assert end(coordinator, init(coordinator)).error == error_codes.INVALID_TXN_STATE
+    stranger = coordinator.end("unknown", ProducerIdentity(0, 0), commit=True, version=1)
+    assert stranger.error == error_codes.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_in_version_2_every_end_bumps_the_epoch_and_a_repetition_gets_the_same_one(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    identity = init(coordinator)
+    add(coordinator, identity, version=2)
+    ended = end(coordinator, identity, version=2)
+    assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+    assert end(coordinator, identity, version=2) == ended
+    assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, True)]
+    assert end(coordinator, ended, version=2).error == error_codes.INVALID_TXN_STATE
+    assert add(coordinator, identity, version=2) == FENCED
+    assert add(coordinator, ended, version=2) == 0
+
+
+def test_in_version_2_a_transaction_that_never_began_can_be_aborted(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    identity = init(coordinator)
+    for _ in range(3):
+        ended = end(coordinator, identity, commit=False, version=2)
+        assert ended == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        identity = ended
+    assert markers.written == []
+    assert end(coordinator, identity, commit=True, version=2).error == error_codes.INVALID_TXN_STATE
+    assert end(coordinator, init(coordinator), commit=False, version=1).error == error_codes.INVALID_TXN_STATE
+
+
+def test_a_new_holder_aborts_what_the_old_one_left_open_and_comes_again(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    old = init(coordinator)
+    add(coordinator, old)
+    assert init(coordinator).error == error_codes.CONCURRENT_TRANSACTIONS
+    assert markers.written == [(PARTITION, old.producer_id, old.epoch + 1, False)]
+    assert init(coordinator) == ProducerIdentity(old.producer_id, old.epoch + 2)
+    assert end(coordinator, old).error == FENCED
+
+
+def test_a_producer_that_names_its_identity_goes_on_with_the_next_epoch(coordinator: TransactionCoordinator) -> None:
+    identity = init(coordinator)
+    bumped = init(coordinator, identity)
+    assert bumped == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+    assert init(coordinator, identity) == bumped, "the answer was lost: the same again"
+    assert init(coordinator, ProducerIdentity(99, 0)).error == FENCED
+    init(coordinator)
+    assert init(coordinator, identity).error == FENCED
+
+
+def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    identity = init(coordinator)
+    add(coordinator, identity, now=100)
+    assert coordinator.next_timeout_ms() == 1100
+    assert coordinator.abort_overdue(1099) == []
+    assert coordinator.abort_overdue(1100) == ["x"]
+    assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
+    assert coordinator.next_timeout_ms() is None
+    assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
+
+
+def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinator: TransactionCoordinator) -> None:
+    began_ms = 902218.240992874
+    identity = coordinator.init_producer("x", 900_000, None)
+    add(coordinator, identity, now=began_ms)
+    announced_ms = coordinator.next_timeout_ms()
+    assert announced_ms is not None
+    assert announced_ms - began_ms < 900_000, "rounded"
+    assert coordinator.abort_overdue(announced_ms) == ["x"]
+    assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
+
+
+def test_when_the_epochs_of_an_id_are_used_up_there_is_a_new_id(coordinator: TransactionCoordinator) -> None:
+    identity = init(coordinator)
+    coordinator.transactions["x"].epoch = MAX_EPOCH - 1
+    fresh = init(coordinator)
+    assert (fresh.producer_id != identity.producer_id, fresh.epoch) == (True, 0)
+
+
+def test_in_version_2_an_end_that_uses_up_the_epochs_gives_a_new_id_and_may_be_repeated(
+    coordinator: TransactionCoordinator,
+) -> None:
+    producer_id = init(coordinator).producer_id
+    coordinator.transactions["x"].epoch = MAX_EPOCH - 1
+    last = ProducerIdentity(producer_id, MAX_EPOCH - 1)
+    add(coordinator, last, version=2)
+    fresh = end(coordinator, last, version=2)
+    assert (fresh.error, fresh.epoch, fresh.producer_id != producer_id) == (0, 0, True)
+    assert end(coordinator, last, version=2) == fresh
+
+
+def test_only_partitions_that_were_added_pass_in_version_1(coordinator: TransactionCoordinator) -> None:
+    identity = init(coordinator)
+    assert coordinator.verify("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
+    add(coordinator, identity)
+    assert coordinator.verify("x", identity, PARTITION) == 0
+    end(coordinator, identity)
+    assert coordinator.transactions["x"].state is TransactionState.COMPLETE_COMMIT
+    assert coordinator.verify("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_until_then(
+    coordinator: TransactionCoordinator, markers: Markers, version: int
+) -> None:
+    coordinator.completes_later = lambda transaction: True
+    identity = init(coordinator)
+    assert add(coordinator, identity, version=version) == 0
+    following = end(coordinator, identity, version=version)
+    assert not following.error
+    assert (following.epoch == identity.epoch) == (version == 1)
+    transaction = coordinator.transactions["x"]
+    assert transaction.state.value == "PrepareCommit"
+    assert markers.written == []
+    busy = error_codes.CONCURRENT_TRANSACTIONS
+    assert add(coordinator, following, version=version) == busy
+    assert coordinator.add_group("x", following, "g", 0, 0, version) == busy
+    assert init(coordinator).error == init(coordinator, following).error == busy
+    assert end(coordinator, identity, version=version).error == busy
+    assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
+    coordinator.abort_overdue(1e9)
+    coordinator.complete(transaction)
+    coordinator.complete(transaction)
+    assert transaction.state.value == "CompleteCommit"
+    assert markers.written == [(PARTITION, identity.producer_id, following.epoch, True)]
+    assert end(coordinator, identity, version=version) == following
+    assert add(coordinator, following, version=version) == 0
+
+
+def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_later(
+    coordinator: TransactionCoordinator, markers: Markers
+) -> None:
+    coordinator.completes_later = lambda transaction: True
+    identity = init(coordinator)
+    transaction = coordinator.transactions["x"]
+    transaction.epoch = MAX_EPOCH - 1
+    last = ProducerIdentity(identity.producer_id, MAX_EPOCH - 1)
+    assert add(coordinator, last, version=2) == 0
+    following = end(coordinator, last, version=2)
+    assert following.producer_id != identity.producer_id
+    coordinator.complete(transaction)
+    assert markers.written == [(PARTITION, identity.producer_id, MAX_EPOCH, True)]

@@ -1,0 +1,35 @@
+"""A signal ends the wait, however early it comes."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from spark_kafka_sink.cli.signal_wait import SignalWait
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_as_soon_as_it_is_handled_ends_the_wait(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled: list[int] = []
+    install = signal.signal
+
+    def and_it_comes(installed: int, handler: Any) -> Any:
+        before = install(installed, handler)
+        if installed == number and not handled:
+            handled.append(installed)
+            signal.raise_signal(number)
+        return before
+
+    monkeypatch.setattr(signal, "signal", and_it_comes)
+    with SignalWait() as signals:
+        assert signals.wait(0)
+    assert handled == [number]
+
+
+def test_without_a_signal_the_wait_ends_with_its_time() -> None:
+    with SignalWait() as signals:
+        assert not signals.wait(0)

@@ -1,0 +1,97 @@
+"""Lines of the log wait for the end of a check, and are dropped if it ends in an error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+from spark_kafka_sink.diagnostics.deferred_log import defer_log, forget, warn_once
+
+LOG = logging.getLogger("spark_kafka_sink.client.connections")
+OTHER = logging.getLogger("someone.else")
+
+
+@pytest.fixture(autouse=True)
+def anew(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    forget()
+    with caplog.at_level(logging.INFO):
+        yield
+    forget()
+
+
+def refuse(*lines: Callable[[], object]) -> None:
+    """A check that logs these lines and ends in an error."""
+
+    def check() -> None:
+        with defer_log():
+            for line in lines:
+                line()
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        check()
+
+
+def test_lines_appear_in_order_when_the_block_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    with defer_log():
+        LOG.info("first")
+        LOG.warning("second %d", 2)
+        assert caplog.messages == []
+    assert caplog.messages == ["first", "second 2"]
+    LOG.info("third")
+    assert caplog.messages[2:] == ["third"], "nothing is held any more"
+
+
+def test_lines_are_dropped_if_the_block_raises(caplog: pytest.LogCaptureFixture) -> None:
+    refuse(lambda: LOG.warning("the same in other words"))
+    assert caplog.messages == []
+    LOG.warning("later")
+    assert caplog.messages == ["later"]
+
+
+def test_blocks_may_stand_in_each_other(caplog: pytest.LogCaptureFixture) -> None:
+
+    def inner() -> None:
+        with defer_log():
+            LOG.warning("of the inner one")
+
+    refuse(inner)
+    assert caplog.messages == []
+
+
+def test_other_threads_and_other_packages_are_not_held(caplog: pytest.LogCaptureFixture) -> None:
+    thread = Thread(target=LOG.warning, args=("of another thread",))
+    refuse(thread.start, thread.join, lambda: OTHER.warning("of another package"))
+    assert caplog.messages == ["of another thread", "of another package"]
+
+
+def test_lines_of_what_is_waited_for_appear_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("spark_kafka_sink.formats.schema_registry", "spark_kafka_sink.formats", "spark_kafka_sink.formatting")
+    registry, formats, another = map(logging.getLogger, names)
+    with defer_log(exempt="spark_kafka_sink.formats"):
+        registry.info("the registry asks to wait")
+        formats.info("here, too")
+        another.info("not here")
+        assert caplog.messages == ["the registry asks to wait", "here, too"]
+    assert caplog.messages[2:] == ["not here"]
+
+
+def test_a_warning_is_logged_once_and_again_if_it_was_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    refuse(lambda: warn_once(LOG, "in clear"))
+    assert caplog.messages == []
+    for _ in range(3):
+        with defer_log():
+            warn_once(LOG, "in clear")
+    assert caplog.messages == ["in clear"]
+
+
+def test_what_was_logged_once_is_remembered_within_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1000):
+        warn_once(LOG, str(number))
+    warn_once(LOG, "999")
+    assert len(caplog.messages) == 1000
+    warn_once(LOG, "0")
+    assert caplog.messages[1000:] == ["0"], "the oldest was forgotten"

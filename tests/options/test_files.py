@@ -1,0 +1,84 @@
+"""Files as the value of an option: regular ones of a bounded size, and all are read through one function."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.options.files import FILE_BYTES_MAX, read_named_file
+
+PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
+READERS_OF_THEIR_OWN = {
+    "options/files.py",
+    "broker/storage.py",  # its own data
+    "exactly_once/job_names.py",  # the kernel's own words about this machine and its processes
+    "reports/store.py",  # its own reports, which grow
+    "cli/produced_rows.py",  # rows: as many as there are
+}
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "schema").write_bytes(b"{}")
+    (tmp_path / "link").symlink_to(tmp_path / "schema")  # as Kubernetes mounts secrets
+    assert read_named_file(tmp_path / "schema") == read_named_file(str(tmp_path / "link")) == b"{}"
+    assert read_named_file(tmp_path / "schema", 2) == b"{}"
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", FILE_BYTES_MAX + 1)
+    with pytest.raises(OSError, match=f"it is longer than {FILE_BYTES_MAX} bytes"):
+        read_named_file(tmp_path / "large")
+
+
+def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for path, words in (
+            (Path("/dev/zero"), "a device"),
+            (tmp_path, "a folder"),
+            (tmp_path / "socket", "a socket"),
+            (tmp_path / "pipe", "a pipe"),
+        ):
+            with pytest.raises(OSError, match=f"it is {words}, and must be a regular file"):
+                read_named_file(path)
+    with pytest.raises(OSError, match="NUL"):
+        read_named_file("a\0b")
+
+
+def test_a_command_may_be_given_a_pipe_and_no_device(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"a=b",))
+    writer.start()
+    assert read_named_file(pipe, may_be_pipe=True) == b"a=b"
+    writer.join()
+    with pytest.raises(OSError, match="a device"):
+        read_named_file("/dev/zero", may_be_pipe=True)
+
+
+def test_no_other_module_reads_a_file_by_its_name() -> None:
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _reads(node)
+    }
+    assert found == READERS_OF_THEIR_OWN
+
+
+def _reads(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "open"
+    named = call.func if isinstance(call.func, ast.Attribute) else None
+    return named is not None and named.attr in ("read_text", "read_bytes", "open", "open_csv") and not _is_os(named)
+
+
+def _is_os(named: ast.Attribute) -> bool:
+    return isinstance(named.value, ast.Name) and named.value.id == "os"

@@ -1,0 +1,23 @@
+"""The one rule for the names of topics, where it stands and where it is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_CHARACTERS_MAX, is_topic_name
+
+WRONG = ["", ".", "..", "../../x", "a/b", "a b", "tägliche", "a\n", "a\0", "x" * (TOPIC_NAME_CHARACTERS_MAX + 1)]
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "...", "x" * TOPIC_NAME_CHARACTERS_MAX])
+def test_letters_digits_dots_underscores_and_hyphens_make_a_name(name: str) -> None:
+    assert is_topic_name(name)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_anything_else_is_no_name_and_no_program_can_create_it(name: str) -> None:
+    assert not is_topic_name(name)
+    with pytest.raises(ConfigurationError, match="no name for a topic"):
+        EmbeddedCluster(ClusterConfig(), topics={name: 1})

@@ -1,0 +1,140 @@
+"""createTopic: made on the driver before the first task, compared where it is there, refused in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_kafka_sink import register
+from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.errors import PreflightError
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.schema import VersionRange
+from spark_kafka_sink.spark.checks import check_connection
+from spark_kafka_sink.spark.options.parse import parse_options
+from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
+
+
+@pytest.fixture(params=[True, False], ids=["auto create", "no auto create"])
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    forget()
+    with embedded_broker(auto_create_topics=request.param) as broker:
+        yield broker
+
+
+def options(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
+    asked = {"createTopic": "true", "createTopic.partitions": "3", "createTopic.config.cleanup.policy": "compact"}
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new", **asked}
+    return given | {name.replace("__", "."): value for name, value in more.items()}
+
+
+def check(broker: EmbeddedBroker, **more: str) -> None:
+    check_connection(parse_options(options(broker, **more)))
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+def test_a_topic_that_is_missing_is_made_as_the_options_say(broker: EmbeddedBroker, checks: str) -> None:
+    check(broker, checkConnection=checks)
+    made = broker.cluster.topic("new")
+    assert len(made.partitions) == 3
+    assert made.config == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+def test_a_topic_that_was_deleted_since_is_made_anew_by_the_next_write(broker: EmbeddedBroker, checks: str) -> None:
+    for _ in range(2):
+        check(broker, checkConnection=checks)
+        assert len(broker.cluster.topic("new").partitions) == 3
+        broker.control.delete_topic("new")
+
+
+def test_a_micro_batch_of_a_stream_does_not_look_again(broker: EmbeddedBroker) -> None:
+    """The stream must not fail because a broker restarts when it begins."""
+    parsed = parse_options(options(broker))
+    check_connection(parsed, "a start")
+    broker.control.delete_topic("new")
+    check_connection(parsed, "a start")
+    assert "new" not in broker.cluster.topics
+
+
+def test_a_topic_that_is_otherwise_is_a_warning_and_stays_as_it_is(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.control.create_topic("new", 2, {"cleanup.policy": "delete"})
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        check(broker)
+        check(broker)
+    (warning,) = caplog.messages
+    assert "it exists already and has 2 partitions, not 3; cleanup.policy delete, not compact" in warning
+    assert len(broker.cluster.topic("new").partitions) == 2
+
+
+def test_a_topic_that_is_as_it_is_wanted_is_none(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.control.create_topic("new", 3, {"cleanup.policy": "compact"})
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        check(broker)
+    assert caplog.messages == []
+
+
+def test_settings_that_may_not_be_seen_are_a_warning(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.control.create_topic("new", 3)
+    broker.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
+    with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
+        check(broker)
+    (warning,) = caplog.messages
+    assert "these settings cannot be seen: cleanup.policy. Grant the user the right DescribeConfigs" in warning
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (error_codes.POLICY_VIOLATION, "A policy of the cluster"),
+        (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the permission Create on the topic"),
+    ],
+)
+def test_what_the_cluster_refuses_comes_in_words_before_the_first_task(
+    broker: EmbeddedBroker, code: int, words: str, checks: str
+) -> None:
+    broker.control.when(api=ApiKey.CREATE_TOPICS).fail(code)
+    with pytest.raises(PreflightError, match=f"(?s)othing was written.*topic new.*{words}"):
+        check(broker, checkConnection=checks)
+    assert "new" not in broker.cluster.topics
+
+
+@pytest.mark.parametrize("checks", ["true", "false"])
+def test_brokers_that_are_too_old_for_exactly_once_are_refused_before_the_topic_is_made(checks: str) -> None:
+    with embedded_broker() as broker:
+        limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1)}
+        broker.cluster.config = dataclasses.replace(broker.cluster.config, version_limits=limits)
+        with pytest.raises(PreflightError, match=r"is older than Kafka 3\.0"):
+            check(broker, deliveryGuarantee="exactly-once", transactionalIdPrefix="old", checkConnection=checks)
+        assert "new" not in broker.cluster.topics
+
+
+def test_more_replicas_than_brokers_are_refused_with_both_numbers(broker: EmbeddedBroker) -> None:
+    with pytest.raises(PreflightError, match=r"7 replicas cannot be on 1 nodes.*\n.*at most as many replicas"):
+        check(broker, createTopic__replicationFactor="7")
+
+
+@pytest.mark.needs("java")
+def test_a_job_and_a_stream_make_their_topics(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    with embedded_broker() as broker:
+        rows = spark.range(9).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
+        for guarantee in ("at-least-once", "exactly-once"):
+            more = {"topic": f"batch-{guarantee}", "deliveryGuarantee": guarantee}
+            rows.write.format("pykafka").options(**options(broker, **more)).save()
+            assert len(broker.cluster.topic(more["topic"]).partitions) == 3
+            assert broker.topic(more["topic"]).read().num_rows == 9
+            stream = stream_of([rows], tmp_path / guarantee).writeStream.format("pykafka")
+            more |= {"topic": f"stream-{guarantee}", "checkpointLocation": str(tmp_path / f"checkpoint-{guarantee}")}
+            run_stream(stream.options(**options(broker, **more)))
+            assert len(broker.cluster.topic(more["topic"]).partitions) == 3
+            assert broker.topic(more["topic"]).read().num_rows == 9
