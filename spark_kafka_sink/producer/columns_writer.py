@@ -10,7 +10,6 @@ is: with more the writer waits for the oldest results. So a stream may be endles
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.network.system import OperatingSystem
+from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -68,11 +67,12 @@ class ColumnsWriter(Generic[ContextT]):
     thread at a time.
     """
 
-    def __init__(self, producer: ColumnsProducer, plan: ColumnPlan) -> None:
+    def __init__(self, producer: ColumnsProducer, plan: ColumnPlan, *, system: System | None = None) -> None:
         self.blocked_ms = 0.0
         """How long settle() has waited for memory."""
         self.pending_bytes = 0
         """The memory of all pending calls, with what the caller keeps of them."""
+        self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
         self._pending: deque[_PendingCall[ContextT]] = deque()
@@ -105,7 +105,7 @@ class ColumnsWriter(Generic[ContextT]):
 
     def _warn_of_seconds(self, timestamp: pa.Array) -> None:
         if not self._has_warned_of_seconds:
-            seconds = find_likely_seconds(timestamp, OperatingSystem().wall_ms())
+            seconds = find_likely_seconds(timestamp, self._system.wall_ms())
             if seconds is not None:
                 self._has_warned_of_seconds = True
                 _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
@@ -140,9 +140,9 @@ class ColumnsWriter(Generic[ContextT]):
             return
         with self._producer.without_linger():
             while self._pending and self.pending_bytes > self._max_pending_bytes // 2:
-                started = time.monotonic()
+                started_ms = self._system.now()
                 settled = self._take_oldest()
-                self.blocked_ms += (time.monotonic() - started) * 1000
+                self.blocked_ms += self._system.now() - started_ms
                 yield settled
 
     def drain(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
