@@ -79,6 +79,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def wheel_python(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel and what it depends on, which is packed beside it."""
+    from integration.support.spark_cluster import build_environment
+
+    return build_environment(tmp_path_factory.mktemp("wheel-environment"), wheel)
+
+
+@pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A Spark cluster on this machine. A driver that is left takes its cores from the next one."""
     from integration.support.spark_cluster import StandaloneCluster

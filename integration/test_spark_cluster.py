@@ -19,7 +19,7 @@ from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.open_transactions import ongoing, wait_until_ended
 from integration.support.processes import connections_to
-from integration.support.spark_cluster import ClusterDriver, StandaloneCluster, wheel_environment
+from integration.support.spark_cluster import ClusterDriver, StandaloneCluster
 from spark_kafka_sink.reports.store import read_reports
 
 pytestmark = pytest.mark.needs("kafka")
@@ -32,11 +32,8 @@ EXECUTORS_KILLED = 10 if SOAK else 1
 
 
 @pytest.fixture(scope="module")
-def driver(
-    standalone: StandaloneCluster, kafka: KafkaCluster, wheel: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClusterDriver]:
-    python = wheel_environment(tmp_path_factory.mktemp("wheel") / "environment", wheel)
-    with ClusterDriver(standalone, kafka.bootstrap(), python) as driver:
+def driver(standalone: StandaloneCluster, kafka: KafkaCluster, wheel_python: Path) -> Iterator[ClusterDriver]:
+    with ClusterDriver(standalone, kafka.bootstrap(), wheel_python) as driver:
         yield driver
     assert ongoing(kafka, "") == [], "a transaction is still open"
 

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from integration.support.spark_cluster import StandaloneCluster
+from integration.support.artifacts import ROOT
+from integration.support.spark_cluster import StandaloneCluster, deploying_commands
 from spark_kafka_sink.testing import embedded_broker, read_topic
-from tests.documents import FENCE, ROOT
 from tests.spark_session import JVM
 
 pytestmark = pytest.mark.needs("java")
 
-PAGE = (ROOT / "docs" / "deploying.md").read_text()
 ROWS = 10_000
 QUIET_AND_SMALL = {
     "spark.ui.enabled": "false",
@@ -48,12 +47,6 @@ def places(_):
 for place in spark.sparkContext.parallelize([0], 1).mapPartitions(places).collect():
     print("WORKER", *place)
 """
-
-
-def commands(heading: str) -> list[str]:
-    """The shell blocks of a section."""
-    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [text for language, text in FENCE.findall(section) if language == "sh"]
 
 
 @dataclass
@@ -89,20 +82,16 @@ class Machines:
 
 
 @pytest.fixture(scope="module")
-def machines(standalone: StandaloneCluster, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Machines:
-    folder = tmp_path_factory.mktemp("submit")
+def machines(standalone: StandaloneCluster, wheel: Path, wheel_python: Path) -> Machines:
+    folder = wheel_python.parents[2]
     (folder / "conf").mkdir()
     settings = "".join(f"{name} {value}\n" for name, value in QUIET_AND_SMALL.items())
     (folder / "conf" / "spark-defaults.conf").write_text(settings)
     (folder / "job.py").write_text(JOB)
     bare = folder / "bare" / "bin" / "python"
     venv.create(folder / "bare", with_pip=False)
-    made = Machines(standalone, folder, wheel, bare)
-    make, _ = commands("A whole environment")
-    # Compressing an archive that goes no further than this machine would take longest of all.
-    made.run(make.replace("--output", "--compress-level 0 --output"), {"PIP_NO_COMPILE": "1"})
     give_arrow(folder / "bare", folder / "environment")
-    return made
+    return Machines(standalone, folder, wheel, bare)
 
 
 def give_arrow(folder: Path, other: Path) -> None:
@@ -113,7 +102,7 @@ def give_arrow(folder: Path, other: Path) -> None:
 
 
 def test_py_files_brings_the_wheel_to_machines_that_have_pyarrow(machines: Machines) -> None:
-    (block,) = commands("The wheel alone")
+    (block,) = deploying_commands("The wheel alone")
     python = {"PYSPARK_PYTHON": str(machines.bare), "PYSPARK_DRIVER_PYTHON": str(machines.bare)}
     module, worker = machines.submit(block, python, codec="zstd")
     assert "spark_kafka_sink.zip" in module
@@ -121,7 +110,7 @@ def test_py_files_brings_the_wheel_to_machines_that_have_pyarrow(machines: Machi
 
 
 def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) -> None:
-    _, block = commands("A whole environment")
+    _, block = deploying_commands("A whole environment")
     module, worker = machines.submit(block, {}, codec="lz4")
     work = str(machines.cluster.folder)
     assert module.startswith(work), "unpacked beside the executor"

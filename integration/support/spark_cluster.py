@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pyspark
 
 from integration.support.artifacts import ROOT
 from integration.support.processes import command_line, descendants, python_workers
+from tests.documents import FENCE
 from tests.spark_session import JVM
 from tests.waiting import wait_until
 
@@ -27,12 +27,23 @@ def built_wheel(folder: Path) -> Path:
     return wheel
 
 
-def wheel_environment(folder: Path, wheel: Path) -> Path:
-    """The interpreter of an environment with the wheel and what the wheel depends on; not even pyspark."""
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    subprocess.run([*PIP, "--python", str(python), "install", "--no-compile", str(wheel)], check=True)
-    return python
+def deploying_commands(heading: str) -> list[str]:
+    """Return the shell blocks of a section of docs/deploying.md."""
+    section = (ROOT / "docs" / "deploying.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [text for language, text in FENCE.findall(section) if language == "sh"]
+
+
+def build_environment(folder: Path, wheel: Path) -> Path:
+    """Create an environment with the wheel and what it depends on, by the commands of docs/deploying.md.
+
+    It has no pyspark. The archive for `--archives` is beside it. Returns the interpreter.
+    """
+    build, _ = deploying_commands("A whole environment")
+    # Compressing an archive that goes no further than this machine would take longest of all.
+    build = build.replace("WHEEL", str(wheel)).replace("--output", "--compress-level 0 --output")
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
+    subprocess.run(["bash", "-ec", build], cwd=folder, env=os.environ | path, check=True)
+    return folder / "environment" / "bin" / "python"
 
 
 class StandaloneCluster:
