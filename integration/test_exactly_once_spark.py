@@ -18,7 +18,7 @@ from integration.support.exactly_once_jobs import ROWS_PER_BATCH, start_stream, 
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.librdkafka import create_topic, read_topic
 from integration.support.lost_shuffle import FIRST_RUN, ROWS, SECOND_RUN, TASKS, run_again, was_run_again
-from integration.support.open_transactions import ongoing, wait_until_ended
+from integration.support.open_transactions import ongoing, open_ids, wait_until_ended
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from spark_kafka_sink.exactly_once.operations import abort
@@ -28,8 +28,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.needs("kafka")
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
-TIMEOUTS_MS = (20_000, 80_000, 320_000)
-"""Transaction timeouts: the next one is for a machine on which a micro-batch takes longer than the one before."""
+TIMEOUTS_MS = (80_000, 320_000)
+"""Transaction timeouts: the second is for a machine on which a micro-batch takes longer than the first."""
 
 
 def numbers(kafka: KafkaCluster, topic: str, isolation: str = "read_committed") -> Counter[int]:
@@ -65,6 +65,34 @@ class Stream:
         assert anomalies_of_rows(read_topic(self.kafka.bootstrap(), self.topic), batches, ROWS_PER_BATCH) == []
 
 
+def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
+    """Return a stream whose last batch is decided and not committed.
+
+    A driver does not decide when too little is left of the transaction timeout: it ends, and the next one has more.
+    """
+    for timeout_ms in TIMEOUTS_MS:
+        stream = Stream(kafka, folder / str(timeout_ms), kafka_transaction_timeout_ms=str(timeout_ms))
+        driver = stream.driver()
+        try:
+            driver.begin()
+            stream.wait_for_first_commit(driver)
+            stream.stops.stop(driver, "after decide")
+            return stream
+        except DriverEndedError:
+            if timeout_ms == TIMEOUTS_MS[-1]:
+                raise
+        finally:
+            driver.kill()
+    raise AssertionError("there is no timeout")
+
+
+@pytest.fixture(scope="module")
+def decided(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+    """A stream whose driver was killed when it had decided, and not committed, its last batch."""
+    return kill_driver_after_decision(kafka, tmp_path_factory.mktemp("decided"))
+
+
+@pytest.mark.usefixtures("decided")  # its transactions time out while the next tests run
 def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_doubled(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -141,7 +169,7 @@ def test_transactions_of_a_killed_job_without_a_name_are_aborted_by_prefix(
 ) -> None:
     topic = create_topic(kafka.bootstrap(), partitions=3)
     stops = Stops(tmp_path / "steps")
-    before = ongoing(kafka, "pykafka-job")
+    before = open_ids(kafka, "pykafka-job")
     driver = DriverProcess(["exactly_once_jobs", "job", kafka.bootstrap(), topic], tmp_path, stops.environment)
     try:
         driver.begin()
@@ -149,56 +177,16 @@ def test_transactions_of_a_killed_job_without_a_name_are_aborted_by_prefix(
     finally:
         driver.kill()
     write_job(spark, kafka.bootstrap(), topic)
-    left = set(ongoing(kafka, "pykafka-job")) - set(before)
-    (prefix,) = {split[0] for split in (split_id(line.split()[0]) for line in left) if split is not None}
+    left = open_ids(kafka, "pykafka-job") - before
+    (prefix,) = {split[0] for split in map(split_id, left) if split is not None}
     assert abort({"bootstrap.servers": kafka.bootstrap()}, prefix)
-    assert ongoing(kafka, "pykafka-job") == before
+    assert ongoing(kafka, prefix) == []
     assert numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
 
 
 def wait_until_committed(stream: Stream, query: StreamingQuery, batch: int) -> None:
     wait_until(lambda: newest(stream.checkpoint / "commits") >= batch or not query.isActive)
     assert query.isActive, query.exception()
-
-
-def kill_driver_after_decision(kafka: KafkaCluster, folder: Path) -> Stream:
-    """Return a stream whose last batch is decided and not committed.
-
-    A driver does not decide when too little is left of the transaction timeout: it ends, and the next one has more.
-    """
-    for timeout_ms in TIMEOUTS_MS:
-        stream = Stream(kafka, folder / str(timeout_ms), kafka_transaction_timeout_ms=str(timeout_ms))
-        driver = stream.driver()
-        try:
-            driver.begin()
-            stream.wait_for_first_commit(driver)
-            stream.stops.stop(driver, "after decide")
-            return stream
-        except DriverEndedError:
-            if timeout_ms == TIMEOUTS_MS[-1]:
-                raise
-        finally:
-            driver.kill()
-    raise AssertionError("there is no timeout")
-
-
-def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_doubles_nothing(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
-) -> None:
-    stream = kill_driver_after_decision(kafka, tmp_path)
-    lost = newest(stream.checkpoint / "offsets")
-    prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
-    wait_until_ended(kafka, prefix)
-    assert ongoing(kafka, prefix) == []
-    for _ in range(2):
-        with pytest.raises(Exception, match="cannot be committed any more") as failure:
-            stream.start(spark).awaitTermination()
-        said = " ".join(str(failure.value).split())
-        assert f"batch {lost} of query" in said
-        assert "rows of Spark's partition 0, producer id" in said
-    stored = read_topic(kafka.bootstrap(), stream.topic)
-    assert len(stored) == lost * ROWS_PER_BATCH
-    assert anomalies_of_rows(stored, lost, ROWS_PER_BATCH) == []
 
 
 def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_with_the_reason(
@@ -263,3 +251,24 @@ def test_a_stage_that_spark_runs_again_since_shuffle_files_are_gone_is_written_o
     wait_until_ended(kafka, "pykafka-job")
     count = numbers(kafka, topic)
     assert (len(count), set(count.values())) == (ROWS, {1})
+
+
+# --- what was decided is committed too late
+
+
+def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_doubles_nothing(
+    spark: SparkSession, kafka: KafkaCluster, decided: Stream
+) -> None:
+    stream = decided
+    lost = newest(stream.checkpoint / "offsets")
+    prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
+    wait_until_ended(kafka, prefix)
+    for _ in range(2):
+        with pytest.raises(Exception, match="cannot be committed any more") as failure:
+            stream.start(spark).awaitTermination()
+        said = " ".join(str(failure.value).split())
+        assert f"batch {lost} of query" in said
+        assert "rows of Spark's partition 0, producer id" in said
+    stored = read_topic(kafka.bootstrap(), stream.topic)
+    assert len(stored) == lost * ROWS_PER_BATCH
+    assert anomalies_of_rows(stored, lost, ROWS_PER_BATCH) == []

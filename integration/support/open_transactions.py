@@ -18,8 +18,16 @@ def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
     return [line for line in listed.splitlines() if "Ongoing" in line and line.startswith(prefix)]
 
 
+def open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
+    """List the open transactions whose ids begin with the prefix by our own client: each start of the tool takes
+    seconds."""
+    config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
+    with new_client(config) as client:
+        return {name for name in list_transactional_ids(client, ONGOING) if name.startswith(prefix)}
+
+
 def wait_until_ended(kafka: KafkaCluster, prefix: str) -> None:
-    """Until no transaction of such an id is open, as our own client sees it: each start of the tool takes seconds."""
+    """Wait until no transaction of such an id is open, as our own client sees it."""
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with new_client(config) as client:
         wait_until(lambda: not any(name.startswith(prefix) for name in list_transactional_ids(client, ONGOING)))
