@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from integration.support.processes import command_line, descendants
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import SMALL, connect_session
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 
@@ -58,14 +62,27 @@ def write_streams(frame: DataFrame, options: dict[str, str], folder: Path) -> No
     print(f"continuous: {refusal(stream.option('checkpointLocation', f'{folder}/never').start)}")
 
 
-def started(stream: DataStreamWriter, again: int = 30) -> StreamingQuery:
-    """Spark gives a new worker, which foreachBatch needs, ten seconds to connect. A busy machine may take longer."""
-    try:
-        return stream.start()
-    except PySparkException as error:
-        if not again or "failed to connect back" not in str(error):
-            raise
-    return started(stream, again - 1)
+def started(stream: DataStreamWriter) -> StreamingQuery:
+    """Start the stream, again where Spark gave its worker up.
+
+    Spark gives the new worker that foreachBatch needs ten seconds to connect, and does not end one that is late. On a
+    busy machine late workers would hold up the next one, so each start waits until they have ended.
+    """
+    others = foreach_batch_workers()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return stream.start()
+        except PySparkException as error:
+            if time.monotonic() > deadline or "failed to connect back" not in str(error):
+                raise
+        wait_until(lambda: foreach_batch_workers() <= others)
+
+
+def foreach_batch_workers() -> set[int]:
+    """Find the workers of the server, which the tests that run this job have started."""
+    module = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+    return {pid for pid in descendants(os.getppid()) if module in command_line(pid)}
 
 
 def refuse_behind_a_shuffle(spark: SparkSession, options: dict[str, str], ran: Path) -> None:
