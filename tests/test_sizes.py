@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sizes import FOLDERS, complaints
+from tests.sizes import FILE_LINES_MAX, FOLDERS, complaints
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def function_of(lines: int, docstring: str = "") -> str:
     return "\n".join(["def long():", *body, ""])
 
 
-def test_files_of_400_lines_and_functions_of_50_are_let_through(root: Path) -> None:
-    (root / "tests" / "a.py").write_text("x = 1\n" * 400)
+def test_the_longest_file_and_function_allowed_are_let_through(root: Path) -> None:
+    (root / "tests" / "a.py").write_text("x = 1\n" * FILE_LINES_MAX)
     (root / "tests" / "b.py").write_text(function_of(50))
     assert complaints(root, {}) == []
 
@@ -30,8 +30,8 @@ def test_files_of_400_lines_and_functions_of_50_are_let_through(root: Path) -> N
 def test_a_longer_file_is_found_in_every_folder(root: Path) -> None:
     for folder in FOLDERS:
         (root / folder / "deep").mkdir()
-        (root / folder / "deep" / "a.py").write_text("x = 1\n" * 401)
-    assert complaints(root, {}) == [f"{folder}/deep/a.py has 401 lines" for folder in FOLDERS]
+        (root / folder / "deep" / "a.py").write_text("x = 1\n" * (FILE_LINES_MAX + 1))
+    assert complaints(root, {}) == [f"{folder}/deep/a.py has {FILE_LINES_MAX + 1} lines" for folder in FOLDERS]
 
 
 def test_a_longer_function_is_found_and_its_docstring_does_not_count(root: Path) -> None:
