@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import time
 import uuid
@@ -18,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from integration.support.processes import command_line, descendants
 from spark_kafka_sink.errors import KafkaSinkError
 from tests.spark_session import SMALL, connect_session
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import PATIENCE_SECONDS
 
 EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 
@@ -66,7 +68,7 @@ def started(stream: DataStreamWriter) -> StreamingQuery:
     """Start the stream, again where Spark gave its worker up.
 
     Spark gives the new worker that foreachBatch needs ten seconds to connect, and does not end one that is late. On a
-    busy machine late workers would hold up the next one, so each start waits until they have ended.
+    busy machine late workers would make the next one late, too, so they are killed.
     """
     others = foreach_batch_workers()
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -76,7 +78,9 @@ def started(stream: DataStreamWriter) -> StreamingQuery:
         except PySparkException as error:
             if time.monotonic() > deadline or "failed to connect back" not in str(error):
                 raise
-        wait_until(lambda: foreach_batch_workers() <= others)
+        for pid in foreach_batch_workers() - others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def foreach_batch_workers() -> set[int]:
