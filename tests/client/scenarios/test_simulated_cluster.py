@@ -138,7 +138,7 @@ def test_a_topic_created_again_while_it_is_read_is_an_error_and_not_a_mixture(cl
         cluster.control.delete_topic("t")
         cluster.control.create_topic("t", 2)
         write(cluster, "t", 0, b"1", b"2", b"3", b"4")
-        with pytest.raises(BrokerError, match="deleted and created again while it was read"):
+        with pytest.raises(BrokerError, match="deleted and recreated while it was being read"):
             list(tables)
         assert reader.read("t").column("value").to_pylist() == [b"1", b"2", b"3", b"4"]
 
