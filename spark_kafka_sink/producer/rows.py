@@ -37,7 +37,7 @@ class Rows:
     columns: RecordColumns
     """Deleted when the rows are grouped, so that encoded records can take their place in memory."""
     sizes: NDArray[np.int64]
-    """Of each row what it is encoded to at most (records/sizes.py)."""
+    """Of each row what it is encoded to at most (records/record_sizes.py)."""
     named: NDArray[np.int32] | None
     """The partition that each row names (partitioner.named_partitions), until all rows are assigned to theirs."""
     partitions: NDArray[np.int32] = field(init=False, repr=False)

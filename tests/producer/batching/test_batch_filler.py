@@ -112,7 +112,9 @@ def test_single_records_that_cannot_become_columns_fail(
     h = Harness(linger_ms=0)
     h.append_record(0, call="a")
     h.append_record(0, call="b")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.bytes_array", failing(lambda values: None, fault))
+    monkeypatch.setattr(
+        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", failing(lambda values: None, fault)
+    )
     h.ready()
     monkeypatch.undo()
     sent, (failed,) = sent_and_failed(h)
@@ -124,7 +126,7 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
     h = Harness()
     h.append_record(0, call="a")
     monkeypatch.setattr(
-        "spark_kafka_sink.producer.batching.grouping.bytes_array", failing(lambda values: None, MemoryError)
+        "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", failing(lambda values: None, MemoryError)
     )
     (aborted,) = h.accumulator.abort_incomplete(ValueError("closed"))
     assert [name_of(call) for call, _, _ in aborted.rows_by_call()] == [["a"]]

@@ -76,7 +76,7 @@ def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(mon
     def fails(*arguments: object, **named: object) -> object:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(batch_filler, "encode", fails)
+    monkeypatch.setattr(batch_filler, "encode_records", fails)
     failed_ms: list[float] = []
     future.add_done_callback(lambda done: failed_ms.append(cluster.system.now() - started))
     run_until(producer, future.done)  # without a wake-up: the round in which it fails may wait for long afterwards
