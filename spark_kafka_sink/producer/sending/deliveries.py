@@ -52,8 +52,8 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
 _log = logging.getLogger(__name__)
 
 
-class ConnectionLoss(NamedTuple):
-    """Records that failed when no caller was left to look at their futures."""
+class UnobservedFailures(NamedTuple):
+    """Failed records whose futures no caller could read any more."""
 
     records: int
     first_error: KafkaSinkError
@@ -82,7 +82,7 @@ class Deliveries:
         self._stored_ms = 0.0
         self.unwatched = False
         """The producer was dropped: what fails from now on is added to `loss`, for the log."""
-        self.loss: ConnectionLoss | None = None
+        self.loss: UnobservedFailures | None = None
 
     # --- answers
 
@@ -222,7 +222,7 @@ class Deliveries:
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
         if self.unwatched:
-            before = self.loss or ConnectionLoss(0, error)
+            before = self.loss or UnobservedFailures(0, error)
             self.loss = before._replace(records=before.records + batch.record_count)
         fail_futures(batch, error, by_record)
         self._accumulator.finish(batch)
