@@ -357,7 +357,7 @@ def few_epochs(end: int, more: int) -> Iterator[set[str]]:
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):
             patches.enter_context(patch.object(module, "EPOCHS_END", end))
-        patches.enter_context(patch.object(transaction_coordinator, "EPOCH_MAX", end + more))
+        patches.enter_context(patch.object(transaction_coordinator, "MAX_EPOCH", end + more))
         patches.enter_context(patch.object(QueryTransactions, "_hand_over", hand_over))
         yield moved
 

@@ -225,7 +225,7 @@ def test_a_close_without_time_fails_rows_that_cannot_be_encoded_with_their_error
 
     given = Given(batch_size=0)
     given.producer.partitions_for("t")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
     given.staged()  # with batches of one row they are grouped at once, in the caller's thread
     given.producer.close(timeout=0)
     for error in given.errors():

@@ -130,7 +130,7 @@ def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_retu
 
     h = Harness(linger_ms=0)
     h.append(0, 2, call="x")
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
     assert h.ready_nodes() == set()
     (failed,) = h.accumulator.failed_batches()
     assert failed.done
@@ -150,7 +150,7 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
         seen.append((h.accumulator.has_incomplete(), h.accumulator.has_undrained()))
         return encode_records(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", looked_at)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", looked_at)
     h.append(0)
     h.ready()
     assert seen == [(True, True)]
@@ -170,7 +170,7 @@ def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_
     def out_of_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
     h.ready()
     assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
     assert h.pool.free_bytes == h.pool.bytes_max
@@ -183,7 +183,7 @@ def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.
     h = Harness()
     h.append(0, BATCH_ROWS + 1, call="before")  # leaves an open batch, which the next grouping pins
     with monkeypatch.context() as patch:
-        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode", out_of_memory)
+        patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
         h.append(0, 20, call="failed")
     (failed,) = h.accumulator.failed_batches()
     assert [(name_of(call), len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
