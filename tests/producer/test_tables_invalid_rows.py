@@ -139,7 +139,7 @@ def test_decodes_a_dictionary_in_small_slices(
     words_type: pa.DataType,
 ) -> None:
     """One long word and many short ones: only the rows with the long one are in small slices."""
-    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 1_000_000)
+    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 100_000)
     send, sizes = producer.send_columns, []
 
     def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
@@ -148,11 +148,11 @@ def test_decodes_a_dictionary_in_small_slices(
 
     monkeypatch.setattr(producer, "send_columns", send_columns)
     indices = pa.array([0] * 1_000 + [1] * 3_000, pa.int32())
-    words = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 10_000, "y"] + ["z"] * 5_000, words_type))
+    words = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 1_000, "y"] + ["z"] * 500, words_type))
     if nest:
         words = pa.StructArray.from_arrays([words], ["word"])
     assert producer.send_table(topic, pa.table({"value": words}), value_format=value_format).rows_written == 4_000
-    assert max(nbytes for _, nbytes in sizes) < 1_100_000
+    assert max(nbytes for _, nbytes in sizes) < 110_000
     assert max(rows for rows, _ in sizes) == 2_000
 
 

@@ -158,9 +158,9 @@ def test_with_compression_a_full_batch_that_waits_holds_its_own_bytes_alone(code
 @pytest.mark.parametrize("in_flight", [0, 5], ids=["no leader", "five requests in flight"])
 def test_one_stalled_partition_of_a_hundred_lets_a_gigabyte_pass_before_a_call_waits(in_flight: int) -> None:
     leaders = [0] * 100 if in_flight else [None, *[0] * 99]
-    h = Harness(leaders=leaders, linger_ms=5, batch_size=16_384, buffer_memory=32 * MIB, max_block_ms=0)
-    value = np.random.default_rng(1).bytes(2_000)
-    partitions = [row % 100 for row in range(5_000)]
+    h = Harness(leaders=leaders, linger_ms=5, batch_size=65_536, buffer_memory=32 * MIB, max_block_ms=0)
+    value = np.random.default_rng(1).bytes(8_000)
+    partitions = [row % 100 for row in range(1_200)]
     on_the_wire: list[ProducerBatch] = []
     passed = 0
     while passed < 1 << 30:
