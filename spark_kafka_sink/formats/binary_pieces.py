@@ -35,7 +35,7 @@ def joined(pieces: Sequence[Piece], rows: int, header: bytes = b"") -> pa.Array:
             result.add_fields([piece])
         else:
             result.add_payloads([read_byte_column(piece)])
-    return result.array()
+    return result.to_array()
 
 
 def masked(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:

@@ -1,11 +1,11 @@
-"""Where batches begin and end, decided before a byte is encoded.
+"""Split rows into batches, before they are encoded.
 
-The width of a record's offset delta depends on its place in its batch, the width of its timestamp delta on the batch's
-first timestamp. So batches are cut first, by the sizes of records, and encoded afterwards.
+The width of a record's offset delta depends on its position in its batch, and the width of its timestamp delta on the
+base timestamp of the batch. So rows are first split into batches by the sizes of their records, and then encoded.
 
-Those sizes count both deltas as wide as they can ever be. When rows are cut, it is known how many records a batch can
-hold, and how far apart their times are. So both deltas are counted as wide as the widest of these rows can be: a batch
-of 16 kB with 150 records of 100 bytes counts two bytes for each offset delta, though the first 64 take one.
+record_sizes.py counts both deltas at their maximum widths. Here the number of records that a batch can hold and the
+range of the timestamps are known. So both deltas are counted at the maximum width for these rows: in a batch of 16 kB
+with 150 records of 100 bytes each offset delta counts as two bytes, although the first 64 have one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from spark_kafka_sink.records.arrays import integers_to_numpy
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.header import HEADER_BYTES
-from spark_kafka_sink.records.record_sizes import OFFSET_DELTA_BYTES, TIMESTAMP_DELTA_BYTES
+from spark_kafka_sink.records.record_sizes import COMMON_TIMESTAMP_DELTA_BYTES, MAX_OFFSET_DELTA_BYTES
 
 
 class PartitionSlices(NamedTuple):
-    """Column by column: rows [start, stop) go to one partition. The others describe a batch of it that is open and can
-    take more; `open_bytes` is what that batch has so far, its header included.
+    """Rows [start, stop) of each partition, and the open batch of the partition to which rows can be appended.
 
-    Slices are columns, here and below: with thousands of partitions an object for each is what the garbage collector
-    would look at most.
+    `open_bytes` includes the header of the open batch. The slices are stored as columns: with thousands of partitions,
+    one object for each would be most of the work of the garbage collector.
     """
 
     starts: Sequence[int]
@@ -42,14 +41,15 @@ class PartitionSlices(NamedTuple):
 
 
 def single_partition_slices(rows: int) -> PartitionSlices:
-    """All rows go to one partition, in which no batch is open."""
+    """Return the slices for rows that all go to one partition without an open batch."""
     return PartitionSlices([0], [rows], [0], [HEADER_BYTES], [None])
 
 
 class BatchSlices(NamedTuple):
-    """Column by column: rows [start, stop) go into one batch, the first of them as number `first_offset_delta`.
+    """Rows [start, stop) of each batch, as columns.
 
-    That is above 0 where the rows are appended to the open batch, whose `base_timestamp` they count from.
+    `first_offset_deltas`: offset delta of the first row. It is above 0 for rows that are appended to an open batch.
+    Their timestamp deltas refer to `base_timestamps`, which is None for a new batch.
     """
 
     partition_indexes: Sequence[int]
@@ -59,14 +59,14 @@ class BatchSlices(NamedTuple):
     base_timestamps: Sequence[int | None]
 
     def part(self, first: int, stop: int) -> BatchSlices:
-        """Those from number `first` on, up to `stop`."""
-        ours = slice(first, stop)
+        """Return the slices with numbers [first, stop)."""
+        selected = slice(first, stop)
         return BatchSlices(
-            self.partition_indexes[ours],
-            self.starts[ours],
-            self.stops[ours],
-            self.first_offset_deltas[ours],
-            self.base_timestamps[ours],
+            self.partition_indexes[selected],
+            self.starts[selected],
+            self.stops[selected],
+            self.first_offset_deltas[selected],
+            self.base_timestamps[selected],
         )
 
 
@@ -77,14 +77,14 @@ def consecutive_slices(stops: Sequence[int]) -> BatchSlices:
 
 
 class TimestampRange(NamedTuple):
-    """Between which times, in milliseconds, those of some rows are."""
+    """Lowest and highest timestamp of some rows, in milliseconds."""
 
     lowest: int
     highest: int
 
 
 def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
-    """The range of the rows' times. Rows without a time count as `now_ms`."""
+    """Return the range of the timestamps of the rows. A null timestamp counts as `now_ms`."""
     column = columns.timestamp
     if column is None or column.null_count == len(column):
         return TimestampRange(now_ms, now_ms)
@@ -93,37 +93,37 @@ def find_timestamp_range(columns: RecordColumns, now_ms: int) -> TimestampRange:
 
 
 def split_into_batches(
-    sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: TimestampRange
+    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> BatchSlices:
-    """Cut the rows of each partition into batches of at most `batch_bytes_max`, header included.
+    """Split the rows of each partition into batches of at most `max_batch_bytes`, including the header.
 
-    `sizes` are those of record_size_bounds, `times` those that the rows are encoded with. An open batch is filled
-    first. A record that is larger than a batch gets one of its own.
+    `sizes`: the result of record_size_bounds. `times`: the range of the timestamps with which the rows are encoded.
+    Rows are first appended to the open batch. A record that exceeds `max_batch_bytes` gets a batch of its own.
     """
     if not len(sizes):
         return consecutive_slices(())
-    starts, stops, records, taken, bases = slices
-    sums = _ends(sizes, slices, batch_bytes_max, times)
-    filled = sums.take(stops) - sums.take(starts) + taken
-    uncut = BatchSlices(range(len(starts)), starts, stops, records, bases)
-    to_cut = ((filled > batch_bytes_max) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
-    if not to_cut:  # one batch for each partition, as a rule where there are many
-        return uncut
+    starts, stops, records, open_bytes, bases = slices
+    sums = _cumulative_sizes(sizes, slices, max_batch_bytes, times)
+    filled = sums.take(stops) - sums.take(starts) + open_bytes
+    unsplit = BatchSlices(range(len(starts)), starts, stops, records, bases)
+    oversized = ((filled > max_batch_bytes) | np.greater_equal(starts, stops)).nonzero()[0].tolist()
+    if not oversized:  # one batch for each partition, which is usual with many partitions
+        return unsplit
     parts: list[BatchSlices] = []
-    for index, before in zip(to_cut, [-1, *to_cut], strict=False):
-        parts.append(uncut.part(before + 1, index))
-        parts.append(_cut_partition(index, sums, slices, batch_bytes_max))
-    parts.append(uncut.part(to_cut[-1] + 1, len(starts)))
+    for index, before in zip(oversized, [-1, *oversized], strict=False):
+        parts.append(unsplit.part(before + 1, index))
+        parts.append(_split_partition(index, sums, slices, max_batch_bytes))
+    parts.append(unsplit.part(oversized[-1] + 1, len(starts)))
     return BatchSlices(*[[*chain.from_iterable(columns)] for columns in zip(*parts, strict=True)])
 
 
-def _cut_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int) -> BatchSlices:
-    """Cut the rows of one partition."""
-    ends, room = sums.data, batch_bytes_max - HEADER_BYTES
+def _split_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int) -> BatchSlices:
+    """Split the rows of one partition."""
+    ends, room = sums.data, max_batch_bytes - HEADER_BYTES
     start, stop, open_records = slices.starts[index], slices.stops[index], slices.open_records[index]
     edges = [start]
     if open_records:
-        end = bisect_right(ends, ends[start] + batch_bytes_max - slices.open_bytes[index], start, stop + 1) - 1
+        end = bisect_right(ends, ends[start] + max_batch_bytes - slices.open_bytes[index], start, stop + 1) - 1
         edges += [end] if end > start else []
     has_appended = len(edges) > 1
     while (row := edges[-1]) < stop:
@@ -136,23 +136,26 @@ def _cut_partition(index: int, sums: NDArray[np.int64], slices: PartitionSlices,
     return BatchSlices([index] * count, edges[:-1], edges[1:], first_offset_deltas, base_timestamps)
 
 
-def _ends(
-    sizes: NDArray[np.int64], slices: PartitionSlices, batch_bytes_max: int, times: TimestampRange
+def _cumulative_sizes(
+    sizes: NDArray[np.int64], slices: PartitionSlices, max_batch_bytes: int, times: TimestampRange
 ) -> NDArray[np.int64]:
-    """For each row the bytes before it, and those of all: sums of the sizes, with the deltas of these rows."""
-    counted = OFFSET_DELTA_BYTES + TIMESTAMP_DELTA_BYTES
-    smallest = int(np.minimum.reduce(sizes)) - counted + 2
-    rows_max = max(map(sub, slices.stops, slices.starts))
-    last = max(slices.open_records) + min(rows_max, batch_bytes_max // smallest + 1)
-    deltas = len(encode_varint(last)) + _widest_timestamp_delta_bytes(slices, times)
+    """Return the total bytes before each row, and of all rows, with deltas as wide as these rows need."""
+    assumed_delta_bytes = MAX_OFFSET_DELTA_BYTES + COMMON_TIMESTAMP_DELTA_BYTES
+    min_record_bytes = int(np.minimum.reduce(sizes)) - assumed_delta_bytes + 2
+    max_rows = max(map(sub, slices.stops, slices.starts))
+    last = max(slices.open_records) + min(max_rows, max_batch_bytes // min_record_bytes + 1)
+    deltas = len(encode_varint(last)) + _max_timestamp_delta_bytes(slices, times)
     ends = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes + (deltas - counted), out=ends[1:])
+    np.cumsum(sizes + (deltas - assumed_delta_bytes), out=ends[1:])
     return ends
 
 
-def _widest_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
-    """The width of the widest: they count from the bases of open batches, and new batches begin at a row's time."""
+def _max_timestamp_delta_bytes(slices: PartitionSlices, times: TimestampRange) -> int:
+    """Return the maximum width of a timestamp delta.
+
+    Deltas refer to the base timestamp of an open batch, or to the timestamp of the first row of a new batch.
+    """
     bases = [base for base in slices.base_timestamps if base is not None]
     furthest = times.highest - min(bases, default=times.lowest), times.lowest - max(bases, default=times.highest)
-    apart = times.highest - times.lowest
-    return max([len(encode_varint(delta)) for delta in (*furthest, apart, -apart)])
+    span = times.highest - times.lowest
+    return max([len(encode_varint(delta)) for delta in (*furthest, span, -span)])

@@ -1,10 +1,10 @@
-"""CRC-32C with numpy, for a Python that has pyarrow and not the package crc32c: `--py-files`, a notebook's server.
+"""CRC-32C with numpy, for environments without the package crc32c, such as `--py-files` or a notebook server.
 
-Every record batch carries this checksum, so nothing could be written without one. header.py loads this module only
-where the package is missing. Each byte of a block adds a value that depends on the byte and on how many bytes follow
-it in the block; a table has these values, and one step of numpy looks up those of 64 blocks at a time.
+Every record batch has this checksum. header.py imports this module only if the package is missing. Each byte of a block
+contributes a value to the checksum that depends on the byte and on the number of bytes that follow it in the block. A
+table has these values, and one operation of numpy looks up those of 64 blocks.
 
-    table[zeros, byte]   what a byte adds that `zeros` bytes follow
+    table[zeros, byte]   contribution of a byte that is followed by `zeros` bytes
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Table: TypeAlias = NDArray[np.uint32]
+    UInt32Array: TypeAlias = NDArray[np.uint32]
 
 _POLYNOMIAL = 0x82F63B78
-"""Castagnoli's, its bits reversed."""
+"""Castagnoli polynomial with reversed bits."""
 _ALL_ONES = 0xFFFFFFFF
 _BLOCK_BYTES = 1024
-_BLOCKS_AT_ONCE = 64
-"""What is looked up takes 12 bytes for each byte of the message: less than a megabyte."""
+_BLOCKS_PER_LOOKUP = 64
+"""The lookup needs 12 bytes of memory for each byte of the blocks, which is less than a megabyte."""
 
 logging.getLogger(__name__).warning(
     "The package crc32c is not installed in this Python, so the checksums of batches are computed with numpy, which "
@@ -34,39 +34,42 @@ logging.getLogger(__name__).warning(
 
 
 def crc32c(data: Any, checksum: int = 0, _gil_release_mode: int = -1) -> int:
-    """The CRC-32C of `data`, continued from `checksum`, which is that of the bytes before. Equals crc32c.crc32c, whose
-    third parameter means nothing here: numpy releases the interpreter's lock by itself."""
+    """Compute the CRC-32C of `data`, continuing from `checksum`, that of the preceding bytes.
+
+    The signature is that of crc32c.crc32c. The third parameter is ignored, because numpy releases the interpreter lock
+    by itself.
+    """
     message = np.frombuffer(data, np.uint8)
     state = checksum ^ _ALL_ONES
     head = len(message) % _BLOCK_BYTES
     if head:
-        state = _moved(state, head) ^ int(_added(message[:head].reshape(1, head))[0])
+        state = _shift_state(state, head) ^ int(_compute_contributions(message[:head].reshape(1, head))[0])
     blocks = message[head:].reshape(-1, _BLOCK_BYTES)
-    for first in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        for added in _added(blocks[first : first + _BLOCKS_AT_ONCE]).tolist():
-            state = _moved(state, _BLOCK_BYTES) ^ added
+    for first in range(0, len(blocks), _BLOCKS_PER_LOOKUP):
+        for contribution in _compute_contributions(blocks[first : first + _BLOCKS_PER_LOOKUP]).tolist():
+            state = _shift_state(state, _BLOCK_BYTES) ^ contribution
     return state ^ _ALL_ONES
 
 
-def _added(blocks: NDArray[np.uint8]) -> Table:
-    """What each row of bytes adds to the state that was there before it, moved past it."""
+def _compute_contributions(blocks: NDArray[np.uint8]) -> UInt32Array:
+    """Return the contribution of each row of bytes to the checksum state."""
     size = blocks.shape[1]
     rows = np.arange(size - 1, -1, -1, dtype=np.intp) * 256
-    added: Table = np.bitwise_xor.reduce(_table().ravel()[rows + blocks], axis=1)
-    return added
+    contributions: UInt32Array = np.bitwise_xor.reduce(_contribution_table().ravel()[rows + blocks], axis=1)
+    return contributions
 
 
-def _moved(state: int, zeros: int) -> int:
-    """The state after `zeros` bytes of zero. Its four bytes move out, one with each of the first four."""
-    table = _table()
-    moved = state >> 8 * min(zeros, 4)
-    for at in range(min(zeros, 4)):
-        moved ^= int(table[zeros - 1 - at, state >> 8 * at & 0xFF])
-    return moved
+def _shift_state(state: int, zeros: int) -> int:
+    """Return the state after `zeros` more bytes of zero. Each of the first four shifts one byte out of the state."""
+    table = _contribution_table()
+    shifted = state >> 8 * min(zeros, 4)
+    for index in range(min(zeros, 4)):
+        shifted ^= int(table[zeros - 1 - index, state >> 8 * index & 0xFF])
+    return shifted
 
 
 @cache
-def _table() -> Table:
+def _contribution_table() -> UInt32Array:
     table = np.empty((_BLOCK_BYTES, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):

@@ -1,9 +1,8 @@
-"""The rows of one write, as Arrow columns: what the producer takes and the encoder reads.
+"""Rows of a write as Arrow columns, which the producer accepts and the encoder reads.
 
-Columns are checked once, when they come in, and changed only where a later step could not work with them: view types
-become offset types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices are free
-of copies. `chunks` joins pieces, `take` copies the rows that it takes, and the encoder copies each value once, into its
-record.
+Columns are checked once, by the constructor, and converted only if later steps require it: view types become offset
+types (Arrow cannot take rows from views), timestamps become int64 milliseconds. Slices are not copied. `chunks` joins
+small chunks, `take` copies the selected rows, and the encoder copies each value once, into its record.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from spark_kafka_sink.records.byte_column import byte_sizes, data_nbytes
 ArrowColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 NO_TIMESTAMP = -1
-"""The protocol's own way to say that a record has no timestamp."""
+"""Timestamp of a record without timestamp (RecordBatch.NO_TIMESTAMP of the Java client)."""
 BEFORE_EPOCH_TIMESTAMP = -2
-"""What the last millisecond before 1970 is read as: it must not be taken for no timestamp. The check of rows names all
-times before 1970, and no broker takes them."""
+"""Replacement of -1, the last millisecond before 1970, which must not be mistaken for NO_TIMESTAMP. Brokers reject all
+timestamps before 1970, and so does find_invalid_rows."""
 OVERFLOW_TIMESTAMP = 1 - (1 << 63)
-"""What a time is read as that is too far in the future for a count of milliseconds in 64 bits."""
+"""Replacement of a time in the future whose milliseconds do not fit into 64 bits."""
 
 MAX_CHUNK_ROWS = 10_000
-"""Larger chunks fall out of the processor's cache and cost more per record."""
-_TAKE_BYTES_MAX = 1 << 30
-"""What 32-bit offsets might not hold once rows are joined, or taken more than once."""
+"""Maximum rows of a chunk. Larger chunks exceed the CPU cache and cost more for each record."""
+_MAX_32_BIT_OFFSET_BYTES = 1 << 30
+"""Size from which columns get 64-bit offsets, because 32 bits could overflow if rows are joined or taken repeatedly."""
 _FIFTY_YEARS_MS = 50 * 365.25 * 86_400_000
 _ONE_DAY_S = 86_400
-"""Clocks differ, and times may be of tomorrow in another time zone."""
+"""Tolerance for clocks that differ, and for time zones in which it is the next day."""
 LIKELY_SECONDS_MESSAGE = (
     "Column timestamp has the number %d, which is a time in January 1970 in milliseconds and one of the last fifty "
     "years in seconds. It is written as milliseconds. If it is in seconds, multiply it by 1000 or make it a timestamp."
 )
-_JOINED_CHUNK_BYTES_MAX = 1 << 16
-"""Chunks that are smaller on average are joined: a copy of them costs less than the steps for each."""
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MAX_JOINED_CHUNK_BYTES = 1 << 16
+"""Average size up to which chunks are joined, because a copy costs less than processing each of them."""
+_TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class RecordColumns:
@@ -72,36 +71,42 @@ class RecordColumns:
         headers: ArrowColumn | None = None,
         timestamp: ArrowColumn | None = None,
     ) -> None:
-        _check_arrow("value", value)
+        _check_is_arrow("value", value)
         for name, column in (("key", key), ("headers", headers), ("timestamp", timestamp)):
             if column is None:
                 continue
-            _check_arrow(name, column)
+            _check_is_arrow(name, column)
             if len(column) != len(value):
                 raise SchemaError(f"column {name} has {len(column)} rows, column value has {len(value)}")
-        self.value = _byte_column("value", value)
-        self.key = None if key is None or pa.types.is_null(key.type) else _byte_column("key", key)
-        self.headers = None if headers is None else _header_column(headers)
-        self.timestamp = None if timestamp is None else _timestamp_column(timestamp)
+        self.value = _convert_byte_column("value", value)
+        self.key = None if key is None or pa.types.is_null(key.type) else _convert_byte_column("key", key)
+        self.headers = None if headers is None else _check_header_column(headers)
+        self.timestamp = None if timestamp is None else _convert_timestamp_column(timestamp)
         self.num_rows = len(value)
         self._nbytes = -1
 
     @classmethod
-    def _checked(
+    def _from_checked_columns(
         cls,
         value: ArrowColumn,
         key: ArrowColumn | None,
         headers: ArrowColumn | None,
         timestamp: ArrowColumn | None,
     ) -> RecordColumns:
-        """From columns that have been through the constructor already."""
-        made = cls.__new__(cls)
-        made.value, made.key, made.headers, made.timestamp, made.num_rows = value, key, headers, timestamp, len(value)
-        made._nbytes = -1
-        return made
+        """Create an instance of columns that were checked before."""
+        result = cls.__new__(cls)
+        result.value, result.key, result.headers, result.timestamp, result.num_rows = (
+            value,
+            key,
+            headers,
+            timestamp,
+            len(value),
+        )
+        result._nbytes = -1
+        return result
 
     def __repr__(self) -> str:
-        present = [f"{name}: {column.type}" for name, column in self._named() if column is not None]
+        present = [f"{name}: {column.type}" for name, column in self._columns_by_name() if column is not None]
         return f"RecordColumns({self.num_rows} rows, {', '.join(present)})"
 
     def __len__(self) -> int:
@@ -109,49 +114,54 @@ class RecordColumns:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of these rows alone, also where the arrays are slices of larger ones."""
+        """Bytes of these rows, without other rows of the arrays if these are slices."""
         if self._nbytes < 0:
-            self._nbytes = sum([column.nbytes for _, column in self._named() if column is not None])
+            self._nbytes = sum([column.nbytes for _, column in self._columns_by_name() if column is not None])
         return self._nbytes
 
     @property
     def payload_nbytes(self) -> int:
-        """The bytes of keys, values and headers alone: `nbytes` without Arrow's offsets and the timestamps."""
+        """Bytes of keys, values and headers: `nbytes` without offsets and timestamps."""
         headers = [] if self.headers is None else list_chunks(self.headers)
         columns = [column for column in (self.value, self.key) if column is not None]
         arrays = [piece for column in columns for piece in list_chunks(column)]
-        arrays += [field for piece in headers for field in _header_fields(piece)]
+        arrays += [field for piece in headers for field in _flatten_headers(piece)]
         return sum(data_nbytes(array) for array in arrays)
 
     @property
     def memory_nbytes(self) -> int:
-        """All memory that the arrays point into, also outside of their slices. No row has more; known at once."""
-        return sum([column.get_total_buffer_size() for _, column in self._named() if column is not None])
+        """Bytes of all buffers, including those outside of slices. This is an upper bound of each row, and fast to
+        compute."""
+        return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:
-        return self._checked(*[None if c is None else c.slice(offset, length) for _, c in self._named()])
+        return self._from_checked_columns(
+            *[None if c is None else c.slice(offset, length) for _, c in self._columns_by_name()]
+        )
 
     def take(self, indices: Any) -> RecordColumns:
-        """The rows at these positions, in this order (copied)."""
+        """Return a copy of the rows at these positions, in this order."""
         positions = integers_to_numpy(indices) if isinstance(indices, pa.Array) else np.asarray(indices, np.int64)
-        return self._checked(*[None if c is None else _take(combine_chunks(c), positions) for _, c in self._named()])
+        return self._from_checked_columns(
+            *[None if c is None else _take(combine_chunks(c), positions) for _, c in self._columns_by_name()]
+        )
 
-    def chunks(self, rows_max: int) -> Iterator[RecordColumns]:
-        """Runs of at most `rows_max` rows, whose columns are plain arrays. Only small chunks of the input are joined.
+    def chunks(self, max_rows: int) -> Iterator[RecordColumns]:
+        """Yield runs of at most `max_rows` rows, whose columns are plain arrays.
 
-        To join large ones would copy all their bytes, and fail above 2 GiB.
+        Only small chunks are joined. Joining large chunks would copy all their bytes, and fail above 2 GiB.
         """
-        if 0 < self.num_rows <= rows_max:
-            yield from self._plain_runs()
+        if 0 < self.num_rows <= max_rows:
+            yield from self._contiguous_runs()
             return
-        for start in range(0, self.num_rows, rows_max):
-            yield from self.slice(start, rows_max)._plain_runs()
+        for start in range(0, self.num_rows, max_rows):
+            yield from self.slice(start, max_rows)._contiguous_runs()
 
-    def _plain_runs(self) -> Iterator[RecordColumns]:
-        """The rows in one run, or in one for each chunk if the chunks are large."""
-        chunked = [column for _, column in self._named() if isinstance(column, pa.ChunkedArray)]
-        chunks_max = max([column.num_chunks for column in chunked], default=1)
-        if chunks_max <= 1 or self.nbytes < chunks_max * _JOINED_CHUNK_BYTES_MAX:
+    def _contiguous_runs(self) -> Iterator[RecordColumns]:
+        """Yield the rows in one run, or in one run for each chunk if chunks are large."""
+        chunked = [column for _, column in self._columns_by_name() if isinstance(column, pa.ChunkedArray)]
+        max_chunks = max([column.num_chunks for column in chunked], default=1)
+        if max_chunks <= 1 or self.nbytes < max_chunks * _MAX_JOINED_CHUNK_BYTES:
             yield self.contiguous()
             return
         ends = sorted({0, *(end for column in chunked for end in accumulate(map(len, column.chunks)))})
@@ -159,18 +169,22 @@ class RecordColumns:
             yield self.slice(start, end - start).contiguous()
 
     def contiguous(self) -> RecordColumns:
-        """The rows with each column as one plain array. Only columns in several pieces are copied."""
-        return self._checked(*[None if c is None else combine_chunks(c) for _, c in self._named()])
+        """Return the rows with each column as one plain array. Only columns with several chunks are copied."""
+        return self._from_checked_columns(
+            *[None if c is None else combine_chunks(c) for _, c in self._columns_by_name()]
+        )
 
     @classmethod
     def concat(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
-        """The rows of all parts in turn, without a copy. A column that only some parts have is null elsewhere."""
+        """Concatenate parts without a copy. A column that only some parts have is null in the others."""
         if len(parts) == 1:
             return parts[0]
         names = ("value", "key", "headers", "timestamp")
-        return cls._checked(*[_concat([getattr(part, name) for part in parts], parts) for name in names])
+        return cls._from_checked_columns(
+            *[_concat_columns([getattr(part, name) for part in parts], parts) for name in names]
+        )
 
-    def _named(self) -> tuple[tuple[str, Any], ...]:
+    def _columns_by_name(self) -> tuple[tuple[str, Any], ...]:
         return (
             ("value", self.value),
             ("key", self.key),
@@ -179,8 +193,8 @@ class RecordColumns:
         )
 
 
-def _header_fields(headers: pa.Array) -> Sequence[pa.Array]:
-    """The names and the values of all headers of these rows."""
+def _flatten_headers(headers: pa.Array) -> Sequence[pa.Array]:
+    """Return the keys and the values of all headers of these rows."""
     first, last = (headers.offsets[end].as_py() for end in (0, -1))
     if pa.types.is_map(headers.type):
         return [field.slice(first, last - first) for field in (headers.keys, headers.items)]
@@ -189,35 +203,35 @@ def _header_fields(headers: pa.Array) -> Sequence[pa.Array]:
 
 
 def list_chunks(column: ArrowColumn) -> Sequence[pa.Array]:
-    """The plain arrays that a column is made of."""
+    """Return the plain arrays of a column."""
     return [column] if isinstance(column, pa.Array) else column.chunks
 
 
 def combine_chunks(column: ArrowColumn) -> pa.Array:
-    """One plain array; the pieces of a chunked one are joined, in 64-bit offsets if 32 bits would not do."""
+    """Return a column as one plain array, with 64-bit offsets if 32 bits could overflow."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
     if column.num_chunks == 0:
         return pa.nulls(0, column.type)
-    return pa.concat_arrays(_roomy(column).chunks)
+    return pa.concat_arrays(_widen_offsets(column).chunks)
 
 
 def _take(array: pa.Array, positions: np.ndarray[Any, np.dtype[Any]]) -> pa.Array:
-    return pc.take(_roomy(array), numbers_to_arrow(positions), boundscheck=False)
+    return pc.take(_widen_offsets(array), numbers_to_arrow(positions), boundscheck=False)
 
 
-def _roomy(column: ArrowColumn) -> ArrowColumn:
-    """The array with 64-bit offsets if 32 bits might not be enough for what is made of it."""
-    # The buffer of a chunk that is repeated counts once in the total size, and again for each chunk in nbytes.
+def _widen_offsets(column: ArrowColumn) -> ArrowColumn:
+    """Return the column with 64-bit offsets if 32 bits could overflow when its rows are joined or taken."""
+    # If a chunk is repeated, the total buffer size counts it once, and nbytes counts each occurrence.
     size = column.get_total_buffer_size() if isinstance(column, pa.Array) else column.nbytes
-    if _is_narrow(column.type) and size >= _TAKE_BYTES_MAX:
+    if _has_32_bit_offsets(column.type) and size >= _MAX_32_BIT_OFFSET_BYTES:
         return column.cast(pa.large_binary())
     return column
 
 
-def _check_arrow(name: str, column: object) -> None:
+def _check_is_arrow(name: str, column: object) -> None:
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return
     kind = type(column)
@@ -231,36 +245,38 @@ def _check_arrow(name: str, column: object) -> None:
     raise SchemaError(f"column {name} is of type {shown}, not an Arrow array: write {write}")
 
 
-def _byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
+def _convert_byte_column(name: str, column: ArrowColumn) -> ArrowColumn:
     kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-        if _is_offset_type(kind) or _is_view(kind):
-            column = _decoded(column)
+        if _has_offsets(kind) or _is_view(kind):
+            column = _decode_dictionary(column)
             kind = column.type
     if pa.types.is_null(kind):
         return column.cast(pa.binary())
-    if _is_narrow(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+    if _has_32_bit_offsets(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
         return column
     if _is_view(kind):
         return column.cast(pa.large_binary())
     raise SchemaError(f"column {name} must be a string or binary column, not {kind}: cast it, or serialize it first")
 
 
-def _decoded(column: ArrowColumn) -> ArrowColumn:
-    """The rows of a dictionary, with 64-bit offsets if 32 bits might not be enough: each may be the longest word."""
+def _decode_dictionary(column: ArrowColumn) -> ArrowColumn:
+    """Decode a dictionary column, with 64-bit offsets if 32 bits could overflow when each row is the longest word."""
     kind, pieces = column.type.value_type, list_chunks(column)
-    if not _is_narrow(kind) or any(_longest(piece.dictionary) * len(piece) >= _TAKE_BYTES_MAX for piece in pieces):
+    if not _has_32_bit_offsets(kind) or any(
+        _max_byte_size(piece.dictionary) * len(piece) >= _MAX_32_BIT_OFFSET_BYTES for piece in pieces
+    ):
         kind = pa.large_binary()
     taken = [pc.take(piece.dictionary.cast(kind), piece.indices) for piece in pieces]
     return taken[0] if isinstance(column, pa.Array) else pa.chunked_array(taken, kind)
 
 
-def _longest(words: pa.Array) -> int:
+def _max_byte_size(words: pa.Array) -> int:
     return int(np.maximum.reduce(byte_sizes(words), initial=0))
 
 
-def _header_column(column: ArrowColumn) -> ArrowColumn | None:
+def _check_header_column(column: ArrowColumn) -> ArrowColumn | None:
     kind = column.type
     if pa.types.is_null(kind):
         return None
@@ -270,7 +286,7 @@ def _header_column(column: ArrowColumn) -> ArrowColumn | None:
         key, value = kind.value_type.field("key").type, kind.value_type.field("value").type
     else:
         raise SchemaError(f"column headers must be a list of struct<key: string, value: binary> or a map, not {kind}")
-    if not _is_offset_type(key) or not (_is_offset_type(value) or pa.types.is_null(value)):
+    if not _has_offsets(key) or not (_has_offsets(value) or pa.types.is_null(value)):
         raise SchemaError(f"the keys of headers must be strings and their values binary, not {kind}")
     return column
 
@@ -279,8 +295,8 @@ def _is_header_struct(kind: pa.DataType) -> bool:
     return pa.types.is_struct(kind) and sorted(kind.field(i).name for i in range(kind.num_fields)) == ["key", "value"]
 
 
-def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
-    """int64 milliseconds; nulls stay. Times are rounded down to the millisecond, as Spark does it."""
+def _convert_timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
+    """Convert to int64 milliseconds, rounded down as in Spark. Nulls are kept."""
     kind = column.type
     if pa.types.is_null(kind):
         return None
@@ -293,7 +309,9 @@ def _timestamp_column(column: ArrowColumn) -> ArrowColumn | None:
         raise SchemaError(f"column timestamp must be a timestamp or a count of milliseconds (bigint), not {kind}")
     array = combine_chunks(column)
     ticks = integers_to_numpy(array.view(pa.int64()))
-    return numbers_to_arrow(_ticks_to_ms(ticks, _PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None)
+    return numbers_to_arrow(
+        _ticks_to_ms(ticks, _TICKS_PER_SECOND[kind.unit]), null_mask(array) if array.null_count else None
+    )
 
 
 def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
@@ -317,22 +335,22 @@ def find_likely_seconds(timestamp: ArrowColumn, now_ms: float) -> int | None:
 
 def _ticks_to_ms(ticks: np.ndarray[Any, np.dtype[np.int64]], per_second: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     if per_second < 1_000:
-        seconds_max = np.iinfo(np.int64).max // 1_000
-        ms = np.clip(ticks, -seconds_max, seconds_max) * 1_000
-        ms = np.where(ticks > seconds_max, OVERFLOW_TIMESTAMP, ms)
+        max_seconds = np.iinfo(np.int64).max // 1_000
+        ms = np.clip(ticks, -max_seconds, max_seconds) * 1_000
+        ms = np.where(ticks > max_seconds, OVERFLOW_TIMESTAMP, ms)
     else:
         ms = np.maximum(ticks // (per_second // 1_000), OVERFLOW_TIMESTAMP + 1)
     return np.where(ms == NO_TIMESTAMP, BEFORE_EPOCH_TIMESTAMP, ms)
 
 
-def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:
+def _concat_columns(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -> ArrowColumn | None:
     kinds = [column.type for column in columns if column is not None]
     if not kinds:
         return None
     kind = kinds[0]
     if any(other != kind for other in kinds):
         wide = any(pa.types.is_large_binary(other) or pa.types.is_large_string(other) for other in kinds)
-        if not all(_is_offset_type(other) for other in kinds):
+        if not all(_has_offsets(other) for other in kinds):
             raise SchemaError(f"rows of different types cannot be one batch: {kinds}")
         kind = pa.large_binary() if wide else pa.binary()
     pieces: list[pa.Array] = []
@@ -343,7 +361,7 @@ def _concat(columns: list[ArrowColumn | None], parts: Sequence[RecordColumns]) -
     return pa.chunked_array(pieces, kind)
 
 
-def _is_narrow(kind: pa.DataType) -> bool:
+def _has_32_bit_offsets(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
@@ -351,5 +369,5 @@ def _is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
 
 
-def _is_offset_type(kind: pa.DataType) -> bool:
-    return _is_narrow(kind) or bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+def _has_offsets(kind: pa.DataType) -> bool:
+    return _has_32_bit_offsets(kind) or bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))

@@ -1,15 +1,15 @@
-"""The codecs of record batches, both ways.
+"""Compression and decompression of record batches.
 
     gzip    RFC 1952, one member
-    snappy  xerial framing: a header of 16 bytes, then blocks, each after its length (int32); raw snappy is read too
-    lz4     LZ4 frames with independent blocks and no dictionary; other readers take nothing else
+    snappy  xerial framing: a header of 16 bytes, then blocks with their lengths (int32); raw snappy can be read
+    lz4     LZ4 frames with independent blocks and no dictionary, because other clients read nothing else
     zstd    one frame
 
-Compression is of a whole batch, at the moment it is closed. What is decompressed comes from a peer: `max_bytes` holds
-whatever a header promises, so that a few bytes cannot become gigabytes.
+A batch is compressed as a whole when it is closed. Compressed bytes come from a peer: `max_bytes` limits the result
+whatever size a header has, so that a few bytes cannot become gigabytes.
 
-gzip is in Python, snappy and zstd are in pyarrow. The package lz4 is loaded when it is used, so that the others work
-where it is not installed. `require` finds out, before there are records.
+gzip is part of Python; snappy and zstd are part of pyarrow. The package lz4 is imported on first use, so that the other
+codecs work without it. `require_codec` checks that a codec is available, before there are records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class Codec(IntEnum):
-    """The numbers in a batch's attributes."""
+    """Compression codec, with its number in the attributes of a batch."""
 
     NONE = 0
     GZIP = 1
@@ -44,30 +44,31 @@ COMPRESSION_LEVELS: dict[Codec, tuple[int, int, int]] = {
     Codec.LZ4: (1, 17, 9),
     Codec.ZSTD: (-131072, 22, 3),
 }
-"""Lowest, highest and default level, as in the Java client."""
+"""Minimum, maximum and default level, as in the Java client."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1" + b"\0\0\0\1"
 _XERIAL_BLOCK_BYTES = 32 << 10
-_GZIP_MEMBERS_MAX = 16
-"""Producers write one. Thousands of tiny ones would take time without giving bytes."""
-_OF_PYARROW = (Codec.SNAPPY, Codec.ZSTD)
-_SNAPPY_RATIO_MAX = 64
-"""An element of snappy makes at most 64 bytes of its own 3."""
-_STEP_BYTES = 1 << 20
-_LZ4_FAST = 0
+_MAX_GZIP_MEMBERS = 16
+"""Limits the time for decompression: thousands of tiny members would take long and have few bytes. Producers write
+one."""
+_PYARROW_CODECS = (Codec.SNAPPY, Codec.ZSTD)
+_MAX_SNAPPY_RATIO = 64
+"""A snappy element of 3 bytes is at most 64 bytes when decompressed."""
+_READ_BYTES = 1 << 20
+_LZ4_FAST_LEVEL = 0
 
 
 def require_codec(codec: Codec) -> None:
-    """Raise MissingDependencyError if this Python cannot compress with the codec."""
+    """Raise MissingDependencyError if this Python environment lacks the codec."""
     if codec is Codec.LZ4:
-        _lz4_frame()
-    elif codec in _OF_PYARROW and not pa.Codec.is_available(codec.name.lower()):
+        _import_lz4_frame()
+    elif codec in _PYARROW_CODECS and not pa.Codec.is_available(codec.name.lower()):
         name = codec.name.lower()
         raise MissingDependencyError(
             OptionFault(
                 "compression.type",
-                f"{name} is not part of the pyarrow of this Python ({{python}}): install the one of PyPI with "
+                f"pyarrow in this Python ({{python}}) was built without {name}. Install pyarrow from PyPI with "
                 "`pip install --force-reinstall pyarrow`, or choose another {compression.type}.",
                 {"python": sys.executable},
             )
@@ -75,34 +76,37 @@ def require_codec(codec: Codec) -> None:
 
 
 def compress(codec: Codec, segments: Sequence[Buffer], level: int | None = None) -> Buffer:
-    """The segments one after the other, compressed. `level` None is the codec's default."""
+    """Compress the concatenated segments. The default of `level` is that of the codec."""
     if codec is Codec.NONE:
-        return _joined(segments)
-    chosen = COMPRESSION_LEVELS[codec][2] if level is None and codec in COMPRESSION_LEVELS else level
+        return _join_segments(segments)
+    default_level = COMPRESSION_LEVELS[codec][2] if codec in COMPRESSION_LEVELS else None
+    level = default_level if level is None else level
     if codec is Codec.GZIP:
-        stream = zlib.compressobj(-1 if chosen is None else chosen, zlib.DEFLATED, 31)
+        stream = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
         return b"".join([*(stream.compress(segment) for segment in segments), stream.flush()])
     if codec is Codec.SNAPPY:
-        return _compress_snappy(_joined(segments))
+        return _compress_snappy(_join_segments(segments))
     if codec is Codec.LZ4:
-        # The Java client's default, 9, means its fast compressor; the levels of this library start to differ at 3.
-        return _compress_lz4(segments, _LZ4_FAST if chosen is None or chosen == 9 else chosen)
-    return _zstd(3 if chosen is None else chosen).compress(_joined(segments), asbytes=True)  # type: ignore[no-any-return]
+        # The Java client uses its fast compressor for its default level, 9. The levels of this library start to differ
+        # at 3.
+        return _compress_lz4(segments, _LZ4_FAST_LEVEL if level is None or level == 9 else level)
+    return _zstd_codec(3 if level is None else level).compress(_join_segments(segments), asbytes=True)  # type: ignore[no-any-return]
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
-    """The bytes before compression: at most `max_bytes`, else DecodeError, as for anything that is not well-formed.
+    """Decompress at most `max_bytes`.
 
-    What a codec gives is a bytearray of the caller's own; bytes that were not compressed come back as they are.
+    Returns a new bytearray, or `data` itself if it is not compressed. Raises DecodeError for malformed data and for a
+    result of more than `max_bytes`, and UnsupportedFormatError for an unknown codec.
     """
     if codec == Codec.NONE:
         return data
     try:
-        known = _DECOMPRESSORS[codec]
+        decompressor = _DECOMPRESSORS[codec]
     except KeyError:
-        raise UnsupportedFormatError(f"compression codec {codec} is not known") from None
+        raise UnsupportedFormatError(f"Compression codec {codec} is not supported.") from None
     try:
-        return known(data, max_bytes)  # type: ignore[no-any-return]
+        return decompressor(data, max_bytes)  # type: ignore[no-any-return]
     except MissingDependencyError:
         raise
     except (zlib.error, OSError, ValueError, RuntimeError, EOFError) as error:
@@ -110,14 +114,14 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> Buffer:
 
 
 class CompressionRatios:
-    """How well each topic compresses: compressed bytes per byte, estimated as the Java client does.
+    """Estimated compression ratio of each topic, computed as in the Java client.
 
-    It goes up at once and comes down slowly: a batch that turns out too large costs more than one that could have
-    been larger. Values are replaced whole, so a reader in another thread sees the old or the new one.
+    The estimate rises at once and falls slowly, because a batch that is too large costs more than one that could have
+    been larger. Thread-safe for readers: an update replaces one number.
     """
 
-    WORSE_STEP = 0.05
-    BETTER_STEP = 0.005
+    DETERIORATING_STEP = 0.05
+    IMPROVING_STEP = 0.005
 
     def __init__(self) -> None:
         self._ratios: dict[tuple[str, int], float] = {}
@@ -128,23 +132,23 @@ class CompressionRatios:
     def update(self, topic: str, codec: int, observed: float) -> float:
         current = self.get(topic, codec)
         if observed > current:
-            current = max(current + self.WORSE_STEP, observed)
+            current = max(current + self.DETERIORATING_STEP, observed)
         elif observed < current:
-            current = max(current - self.BETTER_STEP, observed)
+            current = max(current - self.IMPROVING_STEP, observed)
         self._ratios[topic, codec] = current
         return current
 
     def reset(self, topic: str, codec: int, ratio: float = 1.0) -> None:
-        """Begin anew from `ratio`, for instance after a broker found a batch too large."""
+        """Replace the estimate, for example after a broker rejected a batch as too large."""
         self._ratios[topic, codec] = ratio
 
 
-def _joined(segments: Sequence[Buffer]) -> Buffer:
+def _join_segments(segments: Sequence[Buffer]) -> Buffer:
     return segments[0] if len(segments) == 1 else b"".join(segments)
 
 
 @cache
-def _lz4_frame() -> Any:
+def _import_lz4_frame() -> Any:
     try:
         return import_module("lz4.frame")
     except ImportError as error:
@@ -159,18 +163,18 @@ def _lz4_frame() -> Any:
 
 
 @cache
-def _snappy() -> Any:
-    """The codec of snappy. It has no state, so all threads share one."""
+def _snappy_codec() -> Any:
+    """Return the snappy codec, which has no state and is shared by all threads."""
     return pa.Codec("snappy")
 
 
 @cache
-def _zstd(level: int) -> Any:
+def _zstd_codec(level: int) -> Any:
     return pa.Codec("zstd", compression_level=level)
 
 
 def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
-    stream = _lz4_frame().LZ4FrameCompressor(block_linked=False, compression_level=level)
+    stream = _import_lz4_frame().LZ4FrameCompressor(block_linked=False, compression_level=level)
     parts = [stream.begin()]
     parts += [stream.compress(segment) for segment in segments]
     parts.append(stream.flush())
@@ -179,7 +183,7 @@ def _compress_lz4(segments: Sequence[Buffer], level: int) -> bytes:
 
 def _compress_snappy(data: Buffer) -> bytes:
     view = memoryview(data)
-    snappy = _snappy()
+    snappy = _snappy_codec()
     parts: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
@@ -190,91 +194,90 @@ def _compress_snappy(data: Buffer) -> bytes:
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytearray:
     out = bytearray()
     rest: Buffer = data
-    for _ in range(_GZIP_MEMBERS_MAX):
+    for _ in range(_MAX_GZIP_MEMBERS):
         stream = zlib.decompressobj(31)
-        while part := stream.decompress(rest, _STEP_BYTES):
-            _add(out, part, max_bytes)
+        while part := stream.decompress(rest, _READ_BYTES):
+            _append(out, part, max_bytes)
             rest = stream.unconsumed_tail
         if not stream.eof:
-            raise DecodeError("gzip: the stream ends in the middle")
+            raise DecodeError("gzip: the stream is truncated")
         rest = stream.unused_data
         if not rest:
             return out
-    raise DecodeError(f"gzip: more than {_GZIP_MEMBERS_MAX} members in one batch")
+    raise DecodeError(f"gzip: more than {_MAX_GZIP_MEMBERS} members in one batch")
 
 
 def _decompress_snappy(data: Buffer, max_bytes: int) -> bytearray:
     view = memoryview(data)
     out = bytearray()
     if view[:8] != _XERIAL_MAGIC:
-        _add(out, _snappy_block(view, max_bytes, max_bytes), max_bytes)
+        _append(out, _decompress_snappy_block(view, max_bytes, max_bytes), max_bytes)
         return out
     if len(view) < len(_XERIAL_HEADER):
-        raise DecodeError("snappy: the header of the framing is cut off")
+        raise DecodeError("snappy: the xerial header is truncated")
     at = len(_XERIAL_HEADER)
     while at < len(view):
         end = at + 4 + int.from_bytes(view[at : at + 4], "big")
         if end > len(view) or at + 4 >= end:
-            raise DecodeError("snappy: a block ends outside the batch")
-        _add(out, _snappy_block(view[at + 4 : end], max_bytes - len(out), max_bytes), max_bytes)
+            raise DecodeError("snappy: a block exceeds the batch")
+        _append(out, _decompress_snappy_block(view[at + 4 : end], max_bytes - len(out), max_bytes), max_bytes)
         at = end
     return out
 
 
-def _snappy_block(block: memoryview, room: int, max_bytes: int) -> Buffer:
-    """A raw block begins with its size before compression, a varint."""
+def _decompress_snappy_block(block: memoryview, room: int, max_bytes: int) -> Buffer:
+    """Decompress a raw block, which begins with its uncompressed size as a varint."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             break
     else:
-        raise DecodeError("snappy: the size of a block has no end")
+        raise DecodeError("snappy: the size of a block is a malformed varint")
     if size > room:
         raise _too_large(max_bytes)
-    if size > _SNAPPY_RATIO_MAX * len(block):
-        raise DecodeError("snappy: a block promises more than its bytes can hold")
-    return memoryview(_snappy().decompress(block, decompressed_size=size))
+    if size > _MAX_SNAPPY_RATIO * len(block):
+        raise DecodeError("snappy: a block has a larger size than its bytes can have")
+    return memoryview(_snappy_codec().decompress(block, decompressed_size=size))
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytearray:
-    stream = _lz4_frame().LZ4FrameDecompressor()
+    stream = _import_lz4_frame().LZ4FrameDecompressor()
     out = bytearray()
-    fed: Buffer = data
+    chunk: Buffer = data
     while not stream.eof:
-        part = stream.decompress(fed, max_length=_STEP_BYTES)
-        fed = b""
+        part = stream.decompress(chunk, max_length=_READ_BYTES)
+        chunk = b""
         if not part and stream.needs_input and not stream.eof:
-            raise DecodeError("lz4: the frame ends in the middle")
-        _add(out, part, max_bytes)
+            raise DecodeError("lz4: the frame is truncated")
+        _append(out, part, max_bytes)
     if stream.unused_data:
         raise DecodeError("lz4: bytes follow the frame")
     return out
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytearray:
-    """Decompress into a buffer of ours: `stream.read` leaks its buffer when the frame is corrupt (pyarrow 26).
+    """Decompress into our own buffer, because `stream.read` leaks its buffer if the frame is corrupt (pyarrow 26).
 
-    `pa.Codec.decompress` needs the exact size of the result, and frames written as a stream, as Java writes them, do
-    not have it.
+    `pa.Codec.decompress` requires the exact size of the result, which frames of the Java client do not have.
     """
     out = bytearray()
-    step = memoryview(bytearray(_STEP_BYTES))
+    buffer = memoryview(bytearray(_READ_BYTES))
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-        while size := stream.readinto(step):
-            _add(out, step[:size], max_bytes)
+        while size := stream.readinto(buffer):
+            _append(out, buffer[:size], max_bytes)
     return out
 
 
-def _add(out: bytearray, part: Buffer, max_bytes: int) -> None:
-    """The parts grow together in place: joined at the end they would be in memory twice."""
+def _append(out: bytearray, part: Buffer, max_bytes: int) -> None:
+    """Append in place, because parts that are joined at the end would be in memory twice."""
     if len(out) + len(part) > max_bytes:
         raise _too_large(max_bytes)
     out += part
 
 
 def _too_large(max_bytes: int) -> DecodeError:
-    return DecodeError(f"more than {max_bytes} bytes come out of the decompressed batch")
+    return DecodeError(f"the decompressed batch has more than {max_bytes} bytes")
 
 
 _DECOMPRESSORS: dict[int, Any] = {

@@ -1,11 +1,9 @@
-"""Columns to the records section of record batches (format v2). No loop over records.
+"""Encoder of columns to the records of record batches (format v2), without a loop over records.
 
-A record in a batch:
-
-    length          varint   of everything after it
+    length          varint   bytes after this field
     attributes      1 byte   always 0
     timestampDelta  varlong  from the batch's baseTimestamp
-    offsetDelta     varint   place in the batch
+    offsetDelta     varint   position in the batch
     keyLength       varint   -1 for null
     key
     valueLength     varint   -1 for null
@@ -13,8 +11,8 @@ A record in a batch:
     headerCount     varint
     headers         for each: keyLength, key, valueLength, value
 
-All records are encoded one after the other (joined_rows.py), in the order of their batches; a batch is a slice of them.
-Some thousand of them lie in one buffer, which ends where a batch ends.
+All records are encoded one after the other (joined_rows.py), in the order of their batches. A batch is a slice of a
+buffer with some thousand records, which ends at the end of a batch.
 """
 
 from __future__ import annotations
@@ -36,15 +34,20 @@ from spark_kafka_sink.records.header_column import read_header_column
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 TARGET_BUFFER_BYTES = 4 << 20
-"""A buffer of large records has fewer of them: it returns to the pool only when all of its batches have gone. With
-three times as many small ones in a buffer, records cost 3 % less, and memory grew over its bound."""
+"""Target size of a buffer, with at most MAX_CHUNK_ROWS records.
+
+A buffer is released only after all its batches were delivered, so buffers with large records have fewer of them. With
+three times as many small records in a buffer, a record costs 3 % less, but memory exceeded its bound.
+"""
 _ATTRIBUTES = b"\0"
 _NO_HEADERS = encode_varint(0)
 
 
 class EncodedSlices(NamedTuple):
-    """The records of neighbouring batch slices in one buffer, column by column: slice i has `sizes[i]` bytes from
-    `begins[i]` on."""
+    """Encoded records of consecutive batch slices in one buffer, as columns.
+
+    Slice i has `sizes[i]` bytes from `begins[i]` on.
+    """
 
     data: memoryview
     begins: Sequence[int]
@@ -54,16 +57,17 @@ class EncodedSlices(NamedTuple):
     max_timestamps: Sequence[int]
 
     def segment(self, number: int) -> memoryview:
-        """Return the bytes of one slice, which keep the buffer alive."""
+        """Return the bytes of one slice as a view, which keeps the buffer alive."""
         return self.data[self.begins[number] : self.begins[number] + self.sizes[number]]
 
 
 def encode_records(
     columns: RecordColumns, slices: BatchSlices, now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlices]:
-    """Encode all rows, in `order` (None: as they stand). The slices count rows in that order and leave none out.
+    """Encode all rows, one result for each buffer.
 
-    Rows must have passed `find_invalid_rows`; those without a timestamp get `now_ms`.
+    `order`: the row indices in the order of the slices, which must include all rows; None for the given order. Rows
+    that `find_invalid_rows` returns must not be passed. Rows without a timestamp get `now_ms`.
     """
     _, starts, stops, first_deltas, bases = slices
     if not starts:
@@ -73,43 +77,44 @@ def encode_records(
         base, highest = [now_ms if base is None else base for base in bases], [now_ms] * len(bases)
         timestamp_deltas = np.subtract(now_ms, base).repeat(counts)
     else:
-        times = _times(columns.timestamp, now_ms, order)
+        times = _read_timestamps(columns.timestamp, now_ms, order)
         base = [first if base is None else base for first, base in zip(times[[*starts]].tolist(), bases, strict=True)]
         timestamp_deltas, highest = times - np.repeat(base, counts), np.maximum.reduceat(times, starts).tolist()
     offset_deltas = np.arange(columns.num_rows, dtype=np.int32)
     offset_deltas -= np.repeat(np.subtract(starts, first_deltas).astype(np.int32), counts)
-    records = _joined_rows(columns, timestamp_deltas, offset_deltas, order)
+    records = _build_records(columns, timestamp_deltas, offset_deltas, order)
     encoded: list[EncodedSlices] = []
-    ends, numbers = _chunk_ends(columns, stops), counts.tolist()
+    ends, numbers = _find_buffer_ends(columns, stops), counts.tolist()
     for (begin, end), (data, edges) in zip(
         pairwise([0, *ends]), records.join([stops[end - 1] for end in ends]), strict=True
     ):
         bounds = np.zeros(1 + end - begin, np.int64)
         bounds[1:] = edges.take(np.subtract(stops[begin:end], starts[begin]))
         begins, sizes = bounds[:-1].tolist(), np.diff(bounds).tolist()
-        ours = slice(begin, end)
-        encoded.append(EncodedSlices(memoryview(data), begins, sizes, numbers[ours], base[ours], highest[ours]))
+        selected = slice(begin, end)
+        encoded.append(
+            EncodedSlices(memoryview(data), begins, sizes, numbers[selected], base[selected], highest[selected])
+        )
     return encoded
 
 
-def _chunk_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
-    """Which neighbouring slices have about as many rows as go into one buffer: for each buffer the slice behind its
-    last. A slice is never cut."""
-    rows_max = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
+def _find_buffer_ends(columns: RecordColumns, stops: Sequence[int]) -> list[int]:
+    """Group consecutive slices into buffers. Return, for each buffer, the number of the slice after its last one."""
+    max_rows = min(MAX_CHUNK_ROWS, TARGET_BUFFER_BYTES * columns.num_rows // max(1, columns.nbytes))
     ends = [0]
     while ends[-1] < len(stops):
         begin = ends[-1]
         first = stops[begin - 1] if begin else 0
-        ends.append(max(begin + 1, bisect_right(stops, first + rows_max, begin)))
+        ends.append(max(begin + 1, bisect_right(stops, first + max_rows, begin)))
     return ends[1:]
 
 
-def _times(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
+def _read_timestamps(column: ArrowColumn, now_ms: int, order: NDArray[np.int32] | None) -> NDArray[np.int64]:
     times = integers_to_numpy(combine_chunks(column), null=now_ms)
     return times if order is None else times.take(order)
 
 
-def _joined_rows(
+def _build_records(
     columns: RecordColumns,
     timestamp_deltas: NDArray[np.int64],
     offset_deltas: NDArray[np.int32],
@@ -117,19 +122,19 @@ def _joined_rows(
 ) -> JoinedRowsBuilder:
     records = JoinedRowsBuilder(columns.num_rows, order)
     records.add_constant(_ATTRIBUTES)
-    records.add_numbers(timestamp_deltas)
-    records.add_numbers(offset_deltas)
-    records.add_bytes(None if columns.key is None else _byte_columns(columns.key))
-    records.add_bytes(_byte_columns(columns.value))
+    records.add_varints(timestamp_deltas)
+    records.add_varints(offset_deltas)
+    records.add_length_prefixed(None if columns.key is None else _read_byte_columns(columns.key))
+    records.add_length_prefixed(_read_byte_columns(columns.value))
     headers = None if columns.headers is None else read_header_column(combine_chunks(columns.headers))
     if headers is None or not len(headers.keys):
         records.add_constant(_NO_HEADERS)
     else:
-        records.add_numbers(headers.counts if order is None else headers.counts.take(order))
-        records.add_payloads([headers.encoded()])
-    records.add_length_in_front()
+        records.add_varints(headers.counts if order is None else headers.counts.take(order))
+        records.add_payloads([headers.encode()])
+    records.prepend_lengths()
     return records
 
 
-def _byte_columns(column: ArrowColumn) -> list[ByteColumn]:
+def _read_byte_columns(column: ArrowColumn) -> list[ByteColumn]:
     return [read_byte_column(piece) for piece in list_chunks(column)]

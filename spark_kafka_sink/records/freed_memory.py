@@ -1,4 +1,4 @@
-"""A setting of glibc for the whole process: freed memory is kept for the next allocations."""
+"""Tuning of glibc's malloc, which affects the whole process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def reuse_freed_memory() -> None:
-    """Let glibc keep up to 8 MB of freed memory for the next allocations, from now on in this process.
+    """Make glibc keep up to 8 MB of freed memory for later allocations of this process.
 
-    By default it gives everything above 128 kB back to the system, so that the columns of each chunk would be mapped
-    page by page again: 200 page faults for 10,000 records, half as much again as encoding them costs. The limit becomes
-    twice the size of the largest block that was ever freed, so one block is allocated and freed.
+    By default glibc returns freed memory above 128 kB to the system. The columns of each chunk would be mapped again
+    page by page, with 200 page faults for 10,000 records, which adds half to the cost of encoding them. glibc sets the
+    limit to twice the size of the largest block that was freed, so this function allocates and frees one block.
     """
     np.empty(4 << 20, np.uint8)

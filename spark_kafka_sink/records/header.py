@@ -1,11 +1,11 @@
-"""The 61 bytes in front of a record batch (format v2).
+"""Header of a record batch (format v2), which has 61 bytes.
 
     offset  bytes  field
-         0      8  baseOffset              not in the CRC: the broker assigns it
-         8      4  batchLength             of everything after this field
-        12      4  partitionLeaderEpoch    not in the CRC either
+         0      8  baseOffset              assigned by the broker, not covered by the CRC
+         8      4  batchLength             bytes after this field
+        12      4  partitionLeaderEpoch    not covered by the CRC
         16      1  magic = 2
-        17      4  crc                     CRC-32C of everything after this field
+        17      4  crc                     CRC-32C of the bytes after this field
         21      2  attributes              bits 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 horizon
         23      4  lastOffsetDelta
         27      8  baseTimestamp
@@ -15,8 +15,8 @@
         53      4  baseSequence
         57      4  record count
 
-The records are not touched by any of it: a batch that is sent again, or under another producer's identity, gets new
-bytes here and a CRC over the segments, which are encoded once.
+Records are encoded once and do not depend on the header. A batch that is retried, or sent under another producer
+identity, gets a new header and a CRC of the same segments.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 HEADER_BYTES = 61
 LENGTH_PREFIX_BYTES = 12
-"""baseOffset and batchLength, which the length does not count."""
-_LENGTH_OF_NOTHING = HEADER_BYTES - LENGTH_PREFIX_BYTES
-_KEEP_INTERPRETER_LOCK = 0
-"""Above 32 kB the package crc32c releases it. The checksum of 300 kB takes 20 us, and after it the sender's thread
-waited until a caller's thread returned the lock: 3 to 9 % of the CPU of records in large batches."""
+"""Bytes of baseOffset and batchLength, which batchLength does not include."""
+_EMPTY_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
+_KEEP_GIL = 0
+"""Value of `gil_release_mode` of the package crc32c that keeps the GIL.
+
+By default the package releases it above 32 kB. The checksum of 300 kB takes 20 us, after which the sender thread had to
+wait for a caller's thread to return the lock. This cost 3 to 9 % of the CPU time of records in large batches.
+"""
 ATTRIBUTES_OFFSET = 21
 _MAGIC = 2
 
@@ -49,14 +52,14 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
-_HEAD = struct.Struct(">qiibI")
-_TAIL = struct.Struct(">hiqqqhii")
-_OFFSET = struct.Struct(">q")
-_LEADER_EPOCH = struct.Struct(">i")
+_CHECKED_LAYOUT = struct.Struct(">qiibI")
+_ATTRIBUTES_TO_COUNT_LAYOUT = struct.Struct(">hiqqqhii")
+_OFFSET_LAYOUT = struct.Struct(">q")
+_LEADER_EPOCH_LAYOUT = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """The fields in the order of the bytes."""
+    """Decoded header, with the fields in the order of the wire."""
 
     base_offset: int
     batch_length: int
@@ -97,7 +100,7 @@ class BatchHeader(NamedTuple):
         return self.batch_length + LENGTH_PREFIX_BYTES
 
 
-def encode_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of them costs as much as the checksum
+def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of them would cost as much as the checksum
     segments: Sequence[Buffer],
     *,
     last_offset_delta: int,
@@ -109,8 +112,9 @@ def encode_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of t
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """The bytes of a header in front of these records, which are compressed already if `attributes` name a codec."""
-    tail = _TAIL.pack(
+    """Encode the header for a batch with these records, which must be compressed already if `attributes` have a
+    codec."""
+    tail = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
         last_offset_delta,
         base_timestamp,
@@ -121,28 +125,37 @@ def encode_header(  # noqa: PLR0913 - the fields, each by its name; a tuple of t
         record_count,
     )
     checksum = crc32c(tail)
-    length = _LENGTH_OF_NOTHING
+    length = _EMPTY_BATCH_LENGTH
     for segment in segments:
-        checksum = crc32c(segment, checksum, _KEEP_INTERPRETER_LOCK)
+        checksum = crc32c(segment, checksum, _KEEP_GIL)
         length += len(segment)
-    return _HEAD.pack(0, length, -1, _MAGIC, checksum) + tail
+    return _CHECKED_LAYOUT.pack(0, length, -1, _MAGIC, checksum) + tail
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:
-    """The header at the start of `buffer`. Only what makes the rest readable is checked: length and magic."""
+    """Parse the header at the start of `buffer`.
+
+    Only length and magic are checked. Raises DecodeError for a header that is too short or has an invalid length, and
+    UnsupportedFormatError for another record format.
+    """
     if len(buffer) < HEADER_BYTES:
         if len(buffer) > 16 and buffer[16] < _MAGIC:
-            raise _too_old(buffer[16])
-        raise DecodeError(f"a record batch has a header of {HEADER_BYTES} bytes, here are {len(buffer)}")
-    base_offset, batch_length, leader_epoch, magic, crc = _HEAD.unpack_from(buffer, 0)
+            raise _old_format_error(buffer[16])
+        raise DecodeError(f"record batch of {len(buffer)} bytes is shorter than its header of {HEADER_BYTES} bytes")
+    base_offset, batch_length, leader_epoch, magic, crc = _CHECKED_LAYOUT.unpack_from(buffer, 0)
     if magic in (0, 1):
-        raise _too_old(magic)
+        raise _old_format_error(magic)
     if magic != _MAGIC:
-        raise UnsupportedFormatError(f"record format v{magic} is not known; v2 is")
+        raise UnsupportedFormatError(f"Record format v{magic} is not supported. Only v2 is.")
     if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
-        raise DecodeError(f"a record batch says that it is {batch_length} bytes long: less than its own header")
+        raise DecodeError(f"record batch has a length of {batch_length}, which is less than its header")
     return BatchHeader(
-        base_offset, batch_length, leader_epoch, magic, crc, *_TAIL.unpack_from(buffer, ATTRIBUTES_OFFSET)
+        base_offset,
+        batch_length,
+        leader_epoch,
+        magic,
+        crc,
+        *_ATTRIBUTES_TO_COUNT_LAYOUT.unpack_from(buffer, ATTRIBUTES_OFFSET),
     )
 
 
@@ -153,23 +166,22 @@ def patch_header(
     leader_epoch: int | None = None,
     append_time: int | None = None,
 ) -> None:
-    """What a broker writes into a batch that it stores. Offset and epoch leave the CRC as it is.
+    """Write the fields that a broker sets in a batch before it stores the batch.
 
-    With `append_time` the batch gets the broker's clock in place of the records' own times; that one changes the CRC.
+    `append_time`: log append time, which replaces the timestamps of the records and changes the CRC. Offset and epoch
+    are not covered by the CRC.
     """
     if base_offset is not None:
-        _OFFSET.pack_into(buffer, 0, base_offset)
+        _OFFSET_LAYOUT.pack_into(buffer, 0, base_offset)
     if leader_epoch is not None:
-        _LEADER_EPOCH.pack_into(buffer, 12, leader_epoch)
+        _LEADER_EPOCH_LAYOUT.pack_into(buffer, 12, leader_epoch)
     if append_time is not None:
         header = parse_header(buffer)
         struct.pack_into(">h", buffer, ATTRIBUTES_OFFSET, header.attributes | LOG_APPEND_TIME)
-        _OFFSET.pack_into(buffer, 35, append_time)
+        _OFFSET_LAYOUT.pack_into(buffer, 35, append_time)
         end = header.size_bytes
         struct.pack_into(">I", buffer, 17, crc32c(memoryview(buffer)[ATTRIBUTES_OFFSET:end]))
 
 
-def _too_old(magic: int) -> UnsupportedFormatError:
-    return UnsupportedFormatError(
-        f"these are records of format v{magic}, from before Kafka 0.11; only v2 is spoken here"
-    )
+def _old_format_error(magic: int) -> UnsupportedFormatError:
+    return UnsupportedFormatError(f"Record format v{magic} from before Kafka 0.11 is not supported. Only v2 is.")

@@ -134,7 +134,7 @@ def test_rows_are_taken_by_their_positions(kind: pa.DataType, values: list[str |
 
 
 def test_columns_that_may_outgrow_32_bit_offsets_get_wider_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_module, "_TAKE_BYTES_MAX", 100)
+    monkeypatch.setattr(columns_module, "_MAX_32_BIT_OFFSET_BYTES", 100)
     value = pa.array([b"x" * 60, b"y" * 60])
     for wide in (
         RecordColumns(value).take([1, 0, 1]).value,
@@ -186,7 +186,7 @@ def test_joins_small_chunks_and_leaves_large_ones_where_they_are(size: int, leng
 
 
 def test_takes_rows_of_a_chunk_that_is_repeated_beyond_32_bit_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.records.columns._TAKE_BYTES_MAX", 1_000)
+    monkeypatch.setattr("spark_kafka_sink.records.columns._MAX_32_BIT_OFFSET_BYTES", 1_000)
     repeated = pa.chunked_array([pa.array([b"v" * 100])] * 20)
     assert RecordColumns(repeated).take([19]).value.type == pa.large_binary()
 

@@ -22,7 +22,7 @@ from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import (
-    _RUN_AFTER,
+    _MIN_RUN_RECORDS,
     SCHEMA,
     decode_batches,
     decode_records,
@@ -189,7 +189,7 @@ def test_a_body_that_is_not_what_the_header_says_is_refused(body: bytes, count: 
 
 
 def test_a_negative_count_is_refused_also_where_no_record_is() -> None:
-    with pytest.raises(DecodeError, match="a batch of -1 records"):
+    with pytest.raises(DecodeError, match="batch of -1 records"):
         list(decode_batches(batch_of(b"", -1, last_offset_delta=0)))
 
 
@@ -199,20 +199,20 @@ def test_records_that_take_no_bytes_when_compressed_are_bounded() -> None:
     enough = 1_000 * decoder.DECODING_BYTES_PER_RECORD
     (found,) = decode_batches(batch, max_bytes=enough)
     assert found.columns.num_rows == 1_000
-    with pytest.raises(DecodeError, match="a batch of 1000 records, at most 999 are read"):
+    with pytest.raises(DecodeError, match="batch of 1000 records, at most 999 are allowed"):
         list(decode_batches(batch, max_bytes=enough - 1))
 
 
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_they_are_looked_at() -> None:
     body = slow_record(Row(b"a"), 0, 0)
-    with pytest.raises(DecodeError, match=f"1000 records cannot stand in {len(body)} bytes"):
+    with pytest.raises(DecodeError, match=f"1000 records do not fit into {len(body)} bytes"):
         list(decode_batches(batch_of(body, 1_000, last_offset_delta=999)))
 
 
 @pytest.mark.parametrize("count", [-1, 2, 1 << 20])
 def test_a_count_of_headers_that_the_record_cannot_hold_is_refused_before_there_is_room_for_them(count: int) -> None:
     fields = b"\0\0\0\1\1" + slow_varint(count) + b"\0\0\0"
-    with pytest.raises(DecodeError, match="the count of headers is negative, or more than its record can hold"):
+    with pytest.raises(DecodeError, match="the count of headers is negative, or exceeds its record"):
         list(decode_batches(batch_of(slow_varint(len(fields)) + fields, 1)))
 
 
@@ -261,7 +261,7 @@ def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, mo
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 2_000)
     assert len(decoded(batch)) == records
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 1_999)
-    with pytest.raises(DecodeError, match="2000 headers in one batch, at most 1999"):
+    with pytest.raises(DecodeError, match="batch of 2000 headers, at most 1999"):
         decoded(batch)
 
 
@@ -275,7 +275,7 @@ def test_many_short_runs_of_equal_sizes_do_not_hold_the_reader_up(monkeypatch: p
         return from_buffer(data, dtype, count, offset)
 
     monkeypatch.setattr(np, "frombuffer", counting)
-    run = _RUN_AFTER + 2
+    run = _MIN_RUN_RECORDS + 2
     batch = slow_batch([Row(b"v" * (i % run == 0)) for i in range(200 * run)])
     assert len(decoded(batch)) == 200 * run
     assert looked_at < 20 * len(batch)

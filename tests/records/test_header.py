@@ -100,7 +100,7 @@ def test_a_format_of_the_future_is_refused() -> None:
 def test_a_batch_shorter_than_its_own_header_is_refused(length: int) -> None:
     batch = bytearray(stamp([]))
     struct.pack_into(">i", batch, 8, length)
-    with pytest.raises(DecodeError, match="less than its own header"):
+    with pytest.raises(DecodeError, match="less than its header"):
         parse_header(batch)
     with pytest.raises(DecodeError, match="61 bytes"):
         parse_header(batch[:60])

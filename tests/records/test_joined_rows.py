@@ -58,11 +58,13 @@ def test_rows_are_what_their_columns_are_one_after_the_other(seed: int) -> None:
         if kind == "constant":
             rows.add_constant(values[0])
         elif kind == "numbers":
-            rows.add_numbers(np.array(values, np.int64))
+            rows.add_varints(np.array(values, np.int64))
         else:
-            rows.add_bytes([read_byte_column(pa.array(part, pa.binary())) for part in (values[:7], values[7:])])
+            rows.add_length_prefixed(
+                [read_byte_column(pa.array(part, pa.binary())) for part in (values[:7], values[7:])]
+            )
     if with_length:
-        rows.add_length_in_front()
+        rows.prepend_lengths()
         expected = [encode_varint(len(row)) + row for row in expected]
 
     joined = []
@@ -93,7 +95,7 @@ def test_a_row_that_is_above_two_gibibytes_with_its_numbers_is_refused() -> None
     data = pa.py_buffer(np.zeros(MAX_OFFSET - 9, np.uint8))  # pages that are never touched
     rows = JoinedRowsBuilder(1)
     rows.add_constant(b"\0" * 7)
-    rows.add_bytes([ByteColumn(np.array([0, MAX_OFFSET - 9], np.int32), data)])
-    rows.add_length_in_front()
+    rows.add_length_prefixed([ByteColumn(np.array([0, MAX_OFFSET - 9], np.int32), data)])
+    rows.prepend_lengths()
     with pytest.raises(RecordTooLargeError, match="2 GiB"):
         next(rows.join([1]))
