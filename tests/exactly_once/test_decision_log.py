@@ -270,7 +270,7 @@ def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_
     (found,) = operations.survey(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
-    assert "it cannot be read (more than 1048576 bytes come out" in caplog.text
+    assert "it cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
 
 
 def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it_stops_no_query(
