@@ -38,14 +38,15 @@ SOAK = bool(os.environ.get("SOAK"))
 CLUSTERS = [(brokers, version) for brokers in (1, 3) for version in (1, 2)] if SOAK else [(1, 2)]
 """How many brokers, and the version of transactions."""
 QUERIES = 8 if SOAK else 6
-"""Of those that write exactly once: more than a kill has places, since a query stops at one of them."""
+"""The number of exactly-once queries: more than a kill has places, since a query stops at one of them."""
 PLACES_IN_TASKS = [f"{when} {step}" for step in (TASK, WRITE) for when in ("before", "after")]
 PLACES = [f"{when} {step}" for step in (START, DECIDE, COMMIT, ABORT, LOSERS) for when in ("before", "after")]
 AIMED_KILLS = 6 if SOAK else 3
-"""Each is aimed at several places, where processes of several queries have stopped; the other queries go on."""
+"""Kills at several places, where processes of several queries have stopped; the other queries continue."""
 RANDOM_KILLS = 5 if SOAK else 0
 KILLS = AIMED_KILLS + RANDOM_KILLS + 1
-"""Of one run: 384 restarts in the long form, 24 in the short one. One is timed so that at least once doubles rows."""
+"""Kills in one run: 384 restarts in the long form, 24 in the short one. One kill is timed so that at-least-once queries
+write rows twice."""
 BROKER_RESTARTS = 5 if SOAK else 1
 BATCHES = 200 if SOAK else 24
 """Of all the queries that write exactly once, at least."""

@@ -80,11 +80,11 @@ KAFKA_PYTHON = {
 
 def unknown_option(name: str, known: Collection[str], reader: str) -> OptionFault:
     """The fault of a name that is none of `known`. `reader` is who reads the options."""
-    return OptionFault(name, f"is not an option of the Kafka {reader}. {meant(name, known)}".rstrip())
+    return OptionFault(name, f"is not an option of the Kafka {reader}. {suggest_option_name(name, known)}".rstrip())
 
 
-def meant(name: str, known: Collection[str]) -> str:
-    """What may be meant by a name that is none of `known`: the text of an OptionFault, or nothing."""
+def suggest_option_name(name: str, known: Collection[str]) -> str:
+    """Suggest an option for an unknown name. Return the text of an OptionFault, empty if there is no suggestion."""
     words = _other_clients(name, known)
     if words is None:
         near = difflib.get_close_matches(name, known, n=1)

@@ -22,24 +22,24 @@ class DeliveryOptions:
     """The decision log."""
     replication: int = BROKER_DEFAULT
     timeout_ms: int | None = None
-    """Of the tasks' transactions; None: the longest that the brokers grant."""
+    """The timeout of the tasks' transactions; None for the longest that the brokers allow."""
     checkpoint: str | None = None
     tolerates_mismatch: bool = False
-    """A batch that was decided with other rows is skipped with a warning. Else that is an error."""
+    """Whether a batch that was decided with other rows is skipped with a warning; it is an error otherwise."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The options, and the names that follow from them for one query or job."""
+    """The options of one query or job, and the names derived from them."""
 
     client: ClientConfig = field(repr=False)
     prefix: str
-    """The user's, or made from the checkpoint, or from the key, or of this job alone."""
+    """The user's prefix, or one derived from the checkpoint or the key, or one for this job only."""
     options: DeliveryOptions = DeliveryOptions()
     checkpoint: str = ""
     """The name of a stream's checkpoint, the same however its path is written."""
     scope: str = ""
-    """Of the key: the topic that the job names for all rows."""
+    """The scope of the key: the topic that the job sets for all rows."""
     is_forgotten: bool = False
     """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
     writer: WriterKind | None = None

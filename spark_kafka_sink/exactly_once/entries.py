@@ -94,7 +94,7 @@ class Entry:
     """The last ones, the newest at the end; digests of the names of the others."""
     checkpoint: str = ""
     timeout_ms: int = 0
-    """Of the tasks' transactions; 0 if that is not known."""
+    """The timeout of the tasks' transactions; 0 if it is unknown."""
     keys: tuple[KeyedJob, ...] = ()
     """Jobs that are committed, the newest at the end."""
     claimed: ProducerIdAndEpoch = NO_PRODUCER_ID

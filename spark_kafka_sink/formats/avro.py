@@ -122,7 +122,7 @@ class _WriterBuilder:
         return write_nullable
 
     def _nullable(self, schema: Any, space: str, kind: pa.DataType, where: str) -> _Nullable:
-        """By the first branch that fits, which is chosen once: a schema may be unions all the way down."""
+        """Use the first branch that fits. Each union is resolved only once, since unions may be nested deeply."""
         if not isinstance(schema, list):
             return _Nullable(self._present(schema, space, kind, where), None, None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, meant, unknown_option
+from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, suggest_option_name, unknown_option
 from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -24,10 +24,13 @@ def test_each_name_leads_to_names_that_can_be_set(name: str) -> None:
 
 
 def test_suggests_the_name_that_is_meant() -> None:
-    assert meant("message.timeout.ms", KNOWN) == "That is librdkafka's name; here it is {delivery.timeout.ms}."
-    assert meant("max_block_ms", KNOWN) == "Names have dots here: {max.block.ms}."
-    assert meant("lingr.ms", KNOWN) == "Is {linger.ms} meant?"
-    assert meant("zzzzzz", KNOWN) == ""
+    assert (
+        suggest_option_name("message.timeout.ms", KNOWN)
+        == "That is librdkafka's name; here it is {delivery.timeout.ms}."
+    )
+    assert suggest_option_name("max_block_ms", KNOWN) == "Names have dots here: {max.block.ms}."
+    assert suggest_option_name("lingr.ms", KNOWN) == "Is {linger.ms} meant?"
+    assert suggest_option_name("zzzzzz", KNOWN) == ""
 
 
 def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
@@ -38,6 +41,6 @@ def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
 
 
 def test_a_login_is_written_out() -> None:
-    words = meant("sasl.username", KNOWN)
+    words = suggest_option_name("sasl.username", KNOWN)
     assert 'org.apache.kafka.common.security.plain.PlainLoginModule required username="<user>"' in words
     assert 'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>"' in words

@@ -20,14 +20,14 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
     cluster = context.cluster
-    asked = Counter(topic.name for topic in request.topics)
+    requested = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
     wanted: dict[str, TopicDefinition] = {}
     with cluster.lock:
         left = cluster.partitions_left()
         for topic in request.topics:
-            new, result = _wanted(context, topic)
-            if asked[topic.name] > 1:
+            new, result = _resolve_defaults(context, topic)
+            if requested[topic.name] > 1:
                 result.error_code, result.error_message = error_codes.INVALID_REQUEST, "the topic is named twice"
             else:
                 result.error_code, result.error_message = _fault(context, topic, new, left)
@@ -40,15 +40,19 @@ def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
     return CreateTopicsResponse(topics=results)
 
 
-def _wanted(context: RequestContext, asked: CreatableTopic) -> tuple[TopicDefinition, CreatableTopicResult]:
+def _resolve_defaults(
+    context: RequestContext, requested: CreatableTopic
+) -> tuple[TopicDefinition, CreatableTopicResult]:
     cluster = context.cluster
-    partitions = len(asked.assignments) or (
-        cluster.config.default_partitions if asked.num_partitions == -1 else asked.num_partitions
+    partitions = len(requested.assignments) or (
+        cluster.config.default_partitions if requested.num_partitions == -1 else requested.num_partitions
     )
-    settings = {each.name: each.value for each in asked.configs if each.value is not None}
-    result = CreatableTopicResult(name=asked.name, num_partitions=partitions)
-    result.replication_factor = len(cluster.nodes) if asked.replication_factor == -1 else asked.replication_factor
-    return TopicDefinition(asked.name, partitions, settings), result
+    settings = {each.name: each.value for each in requested.configs if each.value is not None}
+    result = CreatableTopicResult(name=requested.name, num_partitions=partitions)
+    result.replication_factor = (
+        len(cluster.nodes) if requested.replication_factor == -1 else requested.replication_factor
+    )
+    return TopicDefinition(requested.name, partitions, settings), result
 
 
 def _create(
@@ -62,21 +66,23 @@ def _create(
             results[name].error_code, results[name].error_message = refusal.code, refusal.reason
 
 
-def _fault(context: RequestContext, asked: CreatableTopic, new: TopicDefinition, left: int) -> tuple[int, str | None]:
+def _fault(
+    context: RequestContext, requested: CreatableTopic, new: TopicDefinition, left: int
+) -> tuple[int, str | None]:
     cluster = context.cluster
-    injected = context.injected(asked.name)
+    injected = context.injected(requested.name)
     if injected:
         return injected, None
-    if not is_topic_name(asked.name):
+    if not is_topic_name(requested.name):
         return error_codes.INVALID_TOPIC_EXCEPTION, f"that is no name for a topic: it takes {TOPIC_NAME_RULE}"
-    if asked.name in cluster.topics:
-        return error_codes.TOPIC_ALREADY_EXISTS, f"topic {asked.name} exists already"
+    if requested.name in cluster.topics:
+        return error_codes.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already"
     if not 1 <= new.partitions <= left:
         return error_codes.INVALID_PARTITIONS, f"{new.partitions} partitions: from 1 to {left} can be had here now"
-    if asked.replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not asked.assignments:
+    if requested.replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:
         return (
             error_codes.INVALID_REPLICATION_FACTOR,
-            f"{asked.replication_factor} replicas cannot be on {len(cluster.nodes)} nodes",
+            f"{requested.replication_factor} replicas cannot be on {len(cluster.nodes)} nodes",
         )
     try:
         log_config(new.config, message_bytes_max=0, check_records=True, discard=False)

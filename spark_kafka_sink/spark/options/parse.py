@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from spark_kafka_sink.client.option_parsing import Reading, read_options
-from spark_kafka_sink.client.other_names import meant
+from spark_kafka_sink.client.other_names import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import encoded_sides, formats_of
@@ -164,7 +164,7 @@ def _meant(name: str) -> str:
         return f"Did you mean '{IN_LOWER_CASE[near[0]]}'?"
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
-    suggestion = KAFKA_SPELLING.fill(meant(name.removeprefix("kafka"), PRODUCER_NAMES))
+    suggestion = KAFKA_SPELLING.fill(suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES))
     return suggestion or f"Known are: {all_known}."
 
 
