@@ -14,7 +14,7 @@ from integration.support.librdkafka import create_topic
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.preflight import run
-from spark_kafka_sink.preflight.checks import HASTE
+from spark_kafka_sink.preflight.checks import INTERACTIVE_TIMEOUTS
 from spark_kafka_sink.spark.checks import check_all
 from tools.error_document import rows_that_explain
 
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "Patience", lambda: HASTE)
+    monkeypatch.setattr(run, "PreflightTimeouts", lambda: INTERACTIVE_TIMEOUTS)
 
 
 def words_of(attempt: Callable[[], object]) -> str:

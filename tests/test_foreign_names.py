@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
+from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -137,7 +137,7 @@ def checking(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
     target = Target(["t"], idempotent=True, transactional_id="x")
 
     def checks() -> str:
-        found = preflight(config, target, patience=HASTE, thorough=True, system=cluster.system)
+        found = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=True, system=cluster.system)
         error = failure(found)
         return "".join(map(str, found)).replace("\n", "") if error is None else f"{found} {error!r}"
 

@@ -94,10 +94,10 @@ def text_of(path: Path, where: str) -> str:
 
 def reach(config: ClientConfig, *topics: str) -> None:
     """PreflightError, after a second, if there is no cluster to talk to, or not these topics."""
-    from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
+    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
 
     with quiet():
-        checks = preflight(config, Target(topics, create_topics=False), patience=HASTE)
+        checks = preflight(config, Target(topics, create_topics=False), timeouts=INTERACTIVE_TIMEOUTS)
     error = failure(checks, "Kafka cannot be read")
     if error is not None:
         raise error
@@ -105,11 +105,11 @@ def reach(config: ClientConfig, *topics: str) -> None:
 
 def reach_to_write(config: ProducerConfig, topic: str) -> None:
     """PreflightError, after a second, if this user cannot write to this topic from here."""
-    from spark_kafka_sink.preflight import HASTE, Target, failure, preflight
+    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
 
     target = Target((topic,), idempotent=config.enable_idempotence)
     with quiet():
-        checks = preflight(config.client_config(), target, patience=HASTE)
+        checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS)
     error = failure(checks)
     if error is not None:
         raise error

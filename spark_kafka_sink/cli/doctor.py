@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.preflight import HASTE, Outcome, preflight
+    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Outcome, preflight
 
     config, target, report_path = _of_options(chosen) if chosen.spark_conf is None else _of_spark(chosen)
     target = replace(
@@ -65,7 +65,7 @@ def run(chosen: argparse.Namespace) -> int:
         record_bytes_max=config.max_request_size,
     )
     with quiet():
-        checks = preflight(config.client_config(), target, patience=HASTE, thorough=True)
+        checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     if report_path is not None:
         checks.append(_rows_of_tasks(report_path))
     failed = sum(check.outcome is Outcome.FAILED for check in checks)

@@ -17,7 +17,7 @@ run.py        all of it, in order
 The driver makes these checks before a write, and `pykafka doctor` makes the same ones and a few more (`thorough`).
 """
 
-from spark_kafka_sink.preflight.checks import HASTE, Check, Outcome, Patience, Target, failure
+from spark_kafka_sink.preflight.checks import INTERACTIVE_TIMEOUTS, Check, Outcome, PreflightTimeouts, Target, failure
 from spark_kafka_sink.preflight.run import preflight
 
-__all__ = ["HASTE", "Check", "Outcome", "Patience", "Target", "failure", "preflight"]
+__all__ = ["INTERACTIVE_TIMEOUTS", "Check", "Outcome", "PreflightTimeouts", "Target", "failure", "preflight"]

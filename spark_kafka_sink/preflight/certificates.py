@@ -23,7 +23,7 @@ _DAY_S = 86_400
 
 
 def certificate_checks(
-    config: ClientConfig, nodes: Iterable[Node], system: System, patience_ms: float
+    config: ClientConfig, nodes: Iterable[Node], system: System, timeout_ms: float
 ) -> Iterator[Check]:
     """One for each address, of a bounded number of them; none without TLS."""
     tls = config.security.tls
@@ -36,7 +36,7 @@ def certificate_checks(
         name = f"certificate of {node.address}"
         try:
             addresses = resolve_advertised(system, host, port)
-            shown = look(tls, addresses[0], system, system.now() + patience_ms)
+            shown = look(tls, addresses[0], system, system.now() + timeout_ms)
         except (NetworkError, TlsError, ConfigurationError) as error:
             yield Check(name, Outcome.SKIPPED, str(error))
             continue

@@ -66,18 +66,18 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long to wait, in milliseconds."""
+class PreflightTimeouts:
+    """The time limits of preflight checks, in milliseconds."""
 
-    unresponsive_ms: float = 5_000.0
-    """For an answer that does not come."""
-    faults_ms: float = 5_000.0
-    """For a fault to pass: a broker restarts, a leader is elected, a topic is created. One that does not pass
-    (credentials that are refused, a right that is missing) is not waited for."""
+    response_ms: float = 5_000.0
+    """How long to wait for a response."""
+    retry_ms: float = 5_000.0
+    """How long to retry temporary failures: a broker restarts, a leader is elected, a topic is being created. Permanent
+    failures, such as rejected credentials or a missing permission, are not retried."""
 
 
-HASTE = Patience(faults_ms=1_000.0)
-"""For a person who waits at a terminal."""
+INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
+"""The time limits of commands, where a user waits for the result."""
 
 
 def failure(

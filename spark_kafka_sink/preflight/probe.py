@@ -12,7 +12,7 @@ from spark_kafka_sink.client.metadata import FINAL_TOPIC_ERRORS, Metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import System
-from spark_kafka_sink.preflight.checks import Patience, Target
+from spark_kafka_sink.preflight.checks import PreflightTimeouts, Target
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from spark_kafka_sink.requests.pending import Call, PendingRequests
@@ -68,7 +68,7 @@ class Probe:
     """Used by one thread; `close` it."""
 
     def __init__(
-        self, config: ClientConfig, nodes: Sequence[Node], target: Target, patience: Patience, system: System
+        self, config: ClientConfig, nodes: Sequence[Node], target: Target, timeouts: PreflightTimeouts, system: System
     ) -> None:
         """ConfigurationError if the files that the security options name are not what they should be."""
         self.bootstrap = nodes
@@ -80,10 +80,10 @@ class Probe:
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = new_network_client(config, metadata, system=system)
         pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _PAUSE_MS)
-        self._requests = PolledRequests(self.client, pending, patience.unresponsive_ms)
+        self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
         auto_create = target.create_topics and target.new_topic is None
         self._topics = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
-        self._patience = patience
+        self._timeouts = timeouts
         self._system = system
 
     @property
@@ -109,15 +109,15 @@ class Probe:
 
     def run(self) -> None:
         """Connect and describe the topics, until all is well or will not become so."""
-        system, patience = self._system, self._patience
+        system, timeouts = self._system, self._timeouts
         started = system.now()
-        deadline = started + patience.unresponsive_ms
+        deadline = started + timeouts.response_ms
         self._requests.add(self._topics)
         while (now := system.now()) < deadline:
             self.is_settled = self._is_settled()
             if self.is_settled:
                 break
-            if now - started >= patience.faults_ms and not self._is_waiting():
+            if now - started >= timeouts.retry_ms and not self._is_waiting():
                 break
             for node in (*self.bootstrap, *self.leaders()):
                 if node.id not in self.reached and self.client.ready(node, now):
@@ -136,8 +136,8 @@ class Probe:
         try:
             while not call.is_done:
                 now = self._system.now()
-                call.retries = now - started < self._patience.faults_ms
-                limit_ms = self._patience.faults_ms if call.last_failure else self._patience.unresponsive_ms
+                call.retries = now - started < self._timeouts.retry_ms
+                limit_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
                 if not call.in_flight and self.ready_node() is None and now - started >= limit_ms:
                     break
                 self._poll(_LOOK_AGAIN_MS, now)

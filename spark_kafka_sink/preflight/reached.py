@@ -27,7 +27,7 @@ from spark_kafka_sink.preflight.checks import (
     SECURITY,
     Check,
     Outcome,
-    Patience,
+    PreflightTimeouts,
     Target,
     count,
     topic_name,
@@ -68,8 +68,8 @@ _LOGIN_REMEDIES = {
 _MAY_WRITE, _MAY_DESCRIBE = 1 << 4, 1 << 8
 
 
-def reached_checks(probe: Probe, config: ClientConfig, patience: Patience) -> list[Check]:
-    waited = f"within {patience.unresponsive_ms / 1000:g} s"
+def reached_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
+    waited = f"within {timeouts.response_ms / 1000:g} s"
     return [
         _bootstrap_check(probe, waited),
         _security_check(probe, config),

@@ -16,7 +16,7 @@ from spark_kafka_sink.preflight.checks import (
     SECURITY,
     Check,
     Outcome,
-    Patience,
+    PreflightTimeouts,
     Target,
     topic_name,
 )
@@ -31,12 +31,12 @@ def preflight(
     config: ClientConfig,
     target: Target,
     *,
-    patience: Patience | None = None,
+    timeouts: PreflightTimeouts | None = None,
     thorough: bool = False,
     system: System | None = None,
 ) -> list[Check]:
     """`thorough`: what a person wants to know besides: certificates, clocks, sizes."""
-    patience = patience if patience is not None else Patience()
+    timeouts = timeouts if timeouts is not None else PreflightTimeouts()
     system = system if system is not None else OperatingSystem()
     try:
         nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
@@ -44,16 +44,16 @@ def preflight(
         remedy = "Correct the names in bootstrap.servers, or the name service of this machine."
         return _cut_short(Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True), target)
     try:
-        probe = Probe(config, nodes, target, patience, system)
+        probe = Probe(config, nodes, target, timeouts, system)
     except ConfigurationError as error:
         remedy = "Correct the option; a file must be at this path on every machine that connects."
         return _cut_short(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
         probe.run()
-        checks = reached_checks(probe, config, patience)
+        checks = reached_checks(probe, config, timeouts)
         if thorough:
             places = [*probe.bootstrap, *probe.leaders()]
-            certificates = certificate_checks(config, places, system, patience.unresponsive_ms)
+            certificates = certificate_checks(config, places, system, timeouts.response_ms)
             checks = [names_check(places, system), *checks, *certificates]
         if probe.answer is not None:
             checks += _cluster_checks(probe, probe.answer.topics, thorough=thorough)

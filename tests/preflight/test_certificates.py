@@ -12,7 +12,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
-from spark_kafka_sink.preflight import HASTE, Check, Outcome, Target, preflight
+from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Check, Outcome, Target, preflight
 from spark_kafka_sink.preflight.certificates import certificate_check, certificate_checks
 from spark_kafka_sink.preflight.reached import names_check
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
@@ -55,7 +55,7 @@ def checks_of(servers: str, authority: Path) -> dict[str, Check]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority),
     }
-    checks = preflight(client_config(options), Target(["t"]), patience=HASTE, thorough=True)
+    checks = preflight(client_config(options), Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     return {check.name: check for check in checks}
 
 

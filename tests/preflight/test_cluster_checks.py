@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.preflight import HASTE, Check, Outcome, Target, cluster_checks, failure, preflight, run
+from spark_kafka_sink.preflight import (
+    INTERACTIVE_TIMEOUTS,
+    Check,
+    Outcome,
+    Target,
+    cluster_checks,
+    failure,
+    preflight,
+    run,
+)
 from spark_kafka_sink.preflight.cluster_checks import CLOCK, IDEMPOTENT_WRITE, TRANSACTIONS
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
@@ -28,7 +37,7 @@ def simulated(**options: Any) -> SimulatedCluster:
 
 def checks_of(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    found = preflight(config, target, patience=HASTE, thorough=thorough, system=cluster.system)
+    found = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
     assert not cluster.system.open_sockets, "a check leaves no connection behind"
     return {check.name: check for check in found}
 
@@ -110,7 +119,7 @@ def test_retriable_error_is_given_up_after_its_time() -> None:
     started = cluster.system.now()
     check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert (check.outcome, check.detail) == (Outcome.WARNING, "COORDINATOR_LOAD_IN_PROGRESS")
-    assert HASTE.faults_ms <= cluster.system.now() - started < 2 * HASTE.faults_ms
+    assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
 def test_request_is_sent_to_another_node_when_its_connection_is_lost() -> None:
@@ -118,7 +127,7 @@ def test_request_is_sent_to_another_node_when_its_connection_is_lost() -> None:
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(applied=False)
     started = cluster.system.now()
     assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
-    assert cluster.system.now() - started < HASTE.faults_ms
+    assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.retry_ms
 
 
 def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_time_of_silence() -> None:
@@ -128,7 +137,7 @@ def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_tim
     check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
     assert re.match(r"no answer: .*closed the connection", check.detail)
-    assert cluster.system.now() - started < 2 * HASTE.faults_ms
+    assert cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
 def test_clock_is_compared_with_the_middle_of_the_exchange_that_was_answered() -> None:
@@ -168,7 +177,7 @@ def test_an_answer_that_does_not_come_is_waited_for_only_so_long() -> None:
     started = cluster.system.now()
     check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
-    assert cluster.system.now() - started < HASTE.unresponsive_ms + 1_000
+    assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.response_ms + 1_000
 
 
 @pytest.mark.parametrize(
@@ -226,7 +235,7 @@ def test_a_missing_topic_comes_with_the_name_that_may_be_meant() -> None:
 
 def test_an_address_is_not_said_to_be_itself() -> None:
     config = client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
-    checks = preflight(config, Target(), patience=HASTE, thorough=True)
+    checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     detail = next(check for check in checks if check.name == "names").detail
     assert detail.startswith("127.0.0.1 needs no look-up; localhost is ")
 
@@ -244,9 +253,11 @@ def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person(
     for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
         started = cluster.system.now()
         config = client_config({"bootstrap.servers": servers})
-        checks = preflight(config, Target([topic], create_topics=False), patience=HASTE, system=cluster.system)
+        checks = preflight(
+            config, Target([topic], create_topics=False), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system
+        )
         assert failure(checks) is not None
-        assert HASTE.faults_ms <= cluster.system.now() - started < 2 * HASTE.faults_ms
+        assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
 def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
@@ -254,8 +265,8 @@ def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
     cluster.system.swallow("gone", 9092)
     started = cluster.system.now()
     config = client_config({"bootstrap.servers": "gone:9092"})
-    assert failure(preflight(config, Target(["t"]), patience=HASTE, system=cluster.system)) is not None
-    assert cluster.system.now() - started >= HASTE.unresponsive_ms
+    assert failure(preflight(config, Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)) is not None
+    assert cluster.system.now() - started >= INTERACTIVE_TIMEOUTS.response_ms
 
 
 def test_a_cluster_without_topics_in_question_is_reached_at_once() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.client.options import client_config
-from spark_kafka_sink.preflight import HASTE, Check, Outcome, Patience, Target, failure, preflight
+from spark_kafka_sink.preflight import (
+    INTERACTIVE_TIMEOUTS,
+    Check,
+    Outcome,
+    PreflightTimeouts,
+    Target,
+    failure,
+    preflight,
+)
 from spark_kafka_sink.preflight.reached import topic_check
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -110,7 +118,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
     checks = checks_of(cluster, "t", servers="broker7:9092")
     assert "bootstrap servers: broker7:9092: Connection refused" in words(checks)
     assert "Check host and port" in words(checks)
-    assert Patience().faults_ms <= cluster.system.now() - started < Patience().faults_ms + 100
+    assert PreflightTimeouts().retry_ms <= cluster.system.now() - started < PreflightTimeouts().retry_ms + 100
     assert outcomes(checks)["topic t"] == "skipped"
 
 
@@ -156,15 +164,15 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
     assert "broker 0" not in words(checks)
 
 
-@pytest.mark.parametrize("faults_ms", range(500, 3_000, 20))
-def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patience_ends(faults_ms: int) -> None:
+@pytest.mark.parametrize("retry_ms", range(500, 3_000, 20))
+def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patience_ends(retry_ms: int) -> None:
     """The client forgets such brokers from time to time, and begins again with the bootstrap servers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
     found = preflight(
         client_config({"bootstrap.servers": "entry:9092"}),
         Target(("t",)),
-        patience=Patience(faults_ms=faults_ms),
+        timeouts=PreflightTimeouts(retry_ms=retry_ms),
         system=cluster.system,
     )
     checks = {check.name: check for check in found}
@@ -185,7 +193,7 @@ def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_r
     found = preflight(
         client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
         Target(topics, every_broker=not topics),
-        patience=HASTE,
+        timeouts=INTERACTIVE_TIMEOUTS,
         system=cluster.system,
     )
     failed = {check.name for check in found if check.outcome is Outcome.FAILED}
@@ -344,7 +352,9 @@ def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_prot
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:
         checks = preflight(
-            client_config({"bootstrap.servers": broker.bootstrap_servers}), Target(["t"]), patience=Patience(300, 300)
+            client_config({"bootstrap.servers": broker.bootstrap_servers}),
+            Target(["t"]),
+            timeouts=PreflightTimeouts(300, 300),
         )
     assert "within" not in str(failure(checks)), "it ended the connection at once"
     assert "its listener may expect another security.protocol: SASL, or TLS." in str(failure(checks))
@@ -362,5 +372,5 @@ def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:
 
 def test_an_address_is_named_once_though_its_name_is_not_its_ip() -> None:
     config = client_config({"bootstrap.servers": "localhost:1"})
-    checks = {check.name: check for check in preflight(config, Target(["t"]), patience=Patience(300, 300))}
+    checks = {check.name: check for check in preflight(config, Target(["t"]), timeouts=PreflightTimeouts(300, 300))}
     assert checks["bootstrap servers"].detail == "localhost:1: Connection refused"

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.preflight import run
-from spark_kafka_sink.preflight.checks import Patience
+from spark_kafka_sink.preflight.checks import PreflightTimeouts
 from spark_kafka_sink.spark import checks
 from tests.spark.fake_preflight import Preflights
 from tests.spark_session import shared_spark
@@ -24,7 +24,7 @@ def spark() -> SparkSession:
 @pytest.fixture(autouse=True)
 def no_fault_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is not there does not come, and no broker comes back: the checks on the driver need not wait."""
-    monkeypatch.setattr(run, "Patience", partial(Patience, faults_ms=100.0))
+    monkeypatch.setattr(run, "PreflightTimeouts", partial(PreflightTimeouts, retry_ms=100.0))
 
 
 @pytest.fixture
