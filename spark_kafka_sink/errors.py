@@ -105,15 +105,22 @@ class OptionFault:
         return f"{spelling.noun}{option} {spelling.fill(self.text, self.values, self.prefix)}"
 
 
-class OptionFaults(list[OptionFault]):
-    """Collects everything that is wrong with the options of one configuration."""
+class OptionFaults(list["str | OptionFault"]):
+    """Collects everything that is wrong with the options of one configuration.
+
+    A fault that belongs to no single option is a plain sentence.
+    """
 
     def add(self, option: str, text: str, **values: object) -> None:
         self.append(OptionFault(option, text, values))
 
+    def with_prefix(self, prefix: str) -> OptionFaults:
+        """Return the same faults of options whose names begin with the prefix."""
+        return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
+
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
         """Return the sentences with the options as the user writes them."""
-        return [fault.render(spelling) for fault in self]
+        return [fault if isinstance(fault, str) else fault.render(spelling) for fault in self]
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
@@ -125,19 +132,17 @@ class ConfigurationError(KafkaSinkError, ValueError):
         super().__init__("\n".join(self.faults))
 
     @property
-    def option_faults(self) -> tuple[OptionFault, ...]:
-        """The faults that know their option."""
-        return tuple(fault for fault in self._faults if isinstance(fault, OptionFault))
+    def unrendered_faults(self) -> OptionFaults:
+        """All faults, for a caller that adds them to its own."""
+        return OptionFaults(self._faults)
 
     def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
         """Return the faults with the options as the user writes them."""
-        return tuple(fault if isinstance(fault, str) else fault.render(spelling) for fault in self._faults)
+        return tuple(self.unrendered_faults.render(spelling))
 
     def with_prefix(self, prefix: str) -> ConfigurationError:
         """Return the same error about options whose names begin with the prefix."""
-        return type(self)(
-            [fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self._faults]
-        )
+        return type(self)(self.unrendered_faults.with_prefix(prefix))
 
     def __reduce__(self) -> tuple[type[ConfigurationError], tuple[tuple[str | OptionFault, ...]]]:
         return type(self), (self._faults,)

@@ -60,5 +60,5 @@ def test_a_configuration_error_keeps_its_options_between_processes(kind: type[Co
     error = pickle.loads(pickle.dumps(kind(["a sentence", TIMEOUT])))
     assert type(error) is kind
     assert str(error) == "a sentence\ndelivery.timeout.ms must be at least linger.ms, which is 5."
-    assert error.option_faults == (TIMEOUT,)
+    assert error.unrendered_faults == ["a sentence", TIMEOUT]
     assert error.render(IN_SPARK)[1].startswith("kafka.delivery.timeout.ms")

@@ -14,7 +14,7 @@ from typing import Any
 from spark_kafka_sink.client.other_names import unknown_option
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import OptionFaults
-from spark_kafka_sink.options import Option, Parser
+from spark_kafka_sink.options import HiddenValueError, Option, Parser
 from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_string
 
 INT_MAX = 2**31 - 1
@@ -61,11 +61,12 @@ def read_options(
 
 
 def _read_one(option: Option, value: object, reading: Reading) -> None:
-    problem = ""
+    problem, is_shown = "", not option.secret
     try:
         parsed = option.parse(value)
     except ValueError as error:
         problem = str(error)
+        is_shown = is_shown and not isinstance(error, HiddenValueError)
     else:
         if not option.refused or parsed == option.default:
             reading.values[option.field] = parsed
@@ -73,10 +74,16 @@ def _read_one(option: Option, value: object, reading: Reading) -> None:
     reading.wrong.add(option.field)
     if option.refused:
         reading.faults.add(option.name, f"cannot be set: {option.refused}.")
-    elif problem.startswith("must be") and not option.secret:
-        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=sanitize(repr(value)))
+    elif is_shown:
+        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=_describe_value(value))
     else:
         reading.faults.add(option.name, "{problem}.", problem=problem)
+
+
+def _describe_value(value: object) -> str:
+    """Return text and numbers as they are, and only the type of other values, which may hold an address with a
+    password."""
+    return sanitize(repr(value)) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
 
 
 # --- parsers

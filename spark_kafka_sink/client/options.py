@@ -156,7 +156,7 @@ def _security(reading: Reading) -> SecurityConfig | None:
     try:
         return security_config({name: value for name, value in reading.given.items() if name in SECURITY_OPTIONS})
     except ConfigurationError as error:
-        reading.faults += error.option_faults
+        reading.faults += error.unrendered_faults
     return None
 
 
@@ -170,7 +170,7 @@ def _check_servers(reading: Reading) -> None:
     try:
         parse_bootstrap_servers(servers)
     except ConfigurationError as error:
-        reading.faults += error.option_faults
+        reading.faults += error.unrendered_faults
 
 
 def _settled_backoffs(reading: Reading) -> dict[str, int]:

@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from spark_kafka_sink.diagnostics.column_names import describe_missing_column
 from spark_kafka_sink.diagnostics.text import sanitize
-from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults, SchemaError
+from spark_kafka_sink.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    OptionFault,
+    OptionFaults,
+    SchemaError,
+)
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import WITH_DESCRIPTOR, build_format, build_latest_format
 from spark_kafka_sink.formats.options import FormatOptions
@@ -77,8 +83,10 @@ def with_schema_id(
 def _try_to_build(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
     try:
         return _build_encoder(options, columns)
+    except MissingDependencyError:
+        raise
     except ConfigurationError as error:
-        faults += error.option_faults
+        faults += error.unrendered_faults
     return None
 
 

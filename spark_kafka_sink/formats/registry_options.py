@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
@@ -11,7 +11,7 @@ from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, check_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.options import Option
+from spark_kafka_sink.options import HiddenValueError, Option
 
 PREFIX = OPTION_PREFIX
 SOURCES = ("register", "lookup", "latest")
@@ -36,7 +36,7 @@ class RegistryOptions:
 def _token(value: object) -> str | None:
     token = words(value)
     if token and not (token.isprintable() and token.isascii()):
-        raise ValueError("has a line break or another character that no token has")
+        raise HiddenValueError("has a line break or another character that no token has")
     return token
 
 
@@ -134,7 +134,7 @@ def _registry(reading: Reading) -> RegistryOptions:
     try:
         urls = check_urls(values["url"])
     except ConfigurationError as error:
-        reading.faults += error.option_faults
+        reading.faults += error.unrendered_faults
     if values["basic_auth_user_info"] and values["bearer_auth_token"]:
         reading.faults.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
@@ -148,7 +148,7 @@ def _registry(reading: Reading) -> RegistryOptions:
         },
         of_tls,
     )
-    reading.faults += [replace(fault, prefix=PREFIX) for fault in of_tls]
+    reading.faults += of_tls.with_prefix(PREFIX)
     config = RegistryConfig(
         urls=urls,
         user_info=values["basic_auth_user_info"],

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 Parser = Callable[[object], object]
-"""From what the user gave to the value used. Raises ValueError with the end of a sentence: "must be ..."."""
+"""Converts the value that a user has set to the value used.
+
+Raises ValueError with the end of a sentence that begins with the option's name: "must be ...". The error then shows the
+value, unless the option is a secret or the parser raises HiddenValueError.
+"""
+
+
+class HiddenValueError(ValueError):
+    """Raised by a parser for a value that the error must not show: it may have a password, or be long."""
 
 
 @dataclass(frozen=True)

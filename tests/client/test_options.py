@@ -97,6 +97,13 @@ def test_a_producer_and_another_client_read_an_option_alike(name: str, value: ob
     assert read(client_config, options) == read(lambda given: ProducerConfig.parse(given).client_config(), options)
 
 
+@pytest.mark.parametrize("servers", [{"alice:hush@h:1"}, b"alice:hush@h:1", 7])
+def test_wrong_type_is_shown_without_a_value_that_may_hold_a_password(servers: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be a list, or a string with commas\. It is ") as failure:
+        client_config({"bootstrap.servers": servers})
+    assert "hush" not in str(failure.value)
+
+
 def read(reader: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
     try:
         return reader(options)

@@ -117,7 +117,7 @@ def _module(given: Mapping[str, str], faults: OptionFaults) -> LoginModule | Non
     try:
         return parse_jaas_config(text)
     except ConfigurationError as error:
-        faults += error.option_faults
+        faults += error.unrendered_faults
     return None
 
 
@@ -154,7 +154,7 @@ def _kerberos(given: Mapping[str, str], faults: OptionFaults) -> Login:
     try:
         import_gssapi()
     except ConfigurationError as error:
-        faults += error.option_faults
+        faults += error.unrendered_faults
     return Login("GSSAPI", kerberos_service=service)
 
 
@@ -290,7 +290,7 @@ def _oidc(
     try:
         check_endpoint_url(url)
     except ConfigurationError as error:
-        faults += error.option_faults
+        faults += error.unrendered_faults
     prefix = "sasl.oauthbearer.client.credentials.client"
     client_id = given.get(f"{prefix}.id") or options.get("clientId", "")
     client_secret = given.get(f"{prefix}.secret") or options.get("clientSecret", "")

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.security_options import default_of, text_of
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
 _PROTOCOLS = (*VERSIONS, "TLS")  # what ssl.protocol may be; TLS is the newest
 
-_log = logging.getLogger("spark_kafka_sink.network.security_config")  # there before this module is: see held_log
+_log = logging.getLogger("spark_kafka_sink.network.security_config")  # there before this module is: see defer_log
 
 
 def parse_tls(given: Mapping[str, str], faults: OptionFaults) -> TlsConfig:

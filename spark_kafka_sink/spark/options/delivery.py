@@ -6,7 +6,7 @@ from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, prefix_fault
-from spark_kafka_sink.options import Option
+from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault
@@ -20,7 +20,7 @@ _KEY_CHARACTERS_MAX = 200
 def _key(value: object) -> str:
     key = text(value)
     if not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
-        raise ValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
+        raise HiddenValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
     return key
 
 

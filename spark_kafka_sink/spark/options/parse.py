@@ -213,12 +213,14 @@ def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, l
     try:
         ProducerConfig.of(reading)
     except ConfigurationError as error:
-        faults.extend(_in_words_of_a_job(fault) for fault in error.option_faults)
+        faults.extend(_in_words_of_a_job(fault) for fault in error.unrendered_faults)
     return producer, reading, faults
 
 
-def _in_words_of_a_job(fault: OptionFault) -> str:
+def _in_words_of_a_job(fault: str | OptionFault) -> str:
     """Render a fault of the producer, with what a job does in place of the Java class that it names."""
+    if isinstance(fault, str):
+        return fault
     if fault.option in IN_PLACE_OF_CLASSES:
         remedy = IN_PLACE_OF_CLASSES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."

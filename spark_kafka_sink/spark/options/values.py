@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import INT_MAX, text, whole
-from spark_kafka_sink.options import Parser
+from spark_kafka_sink.options import HiddenValueError, Parser
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 _REPLICAS_MAX = 32_767
@@ -46,7 +46,7 @@ def without_fault(fault_of: Callable[[str], str | None]) -> Parser:
         given = text(value)
         fault = fault_of(given)
         if fault is not None:
-            raise ValueError(f"cannot be used: {fault.rstrip('.')}")
+            raise HiddenValueError(f"cannot be used: {fault.rstrip('.')}")
         return given or None
 
     return parse
