@@ -249,11 +249,9 @@ def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("act", "is_used_up"),
-    [(operations.abort, True), (operations.finish, True), (operations.give_up, True), (operations.abort, False)],
-)
-def test_a_person_acts_under_the_id_that_is_in_use(broker: EmbeddedBroker, act: Any, is_used_up: bool) -> None:
+@pytest.mark.parametrize("act", [operations.abort, operations.finish, operations.give_up])
+@pytest.mark.parametrize("is_used_up", [True, False])
+def test_a_person_acts_under_the_id_that_is_in_use(broker: EmbeddedBroker, act: Any, *, is_used_up: bool) -> None:
     query = handed_over(broker)
     start = query.begin()
     written = query.write_both(start, 3)

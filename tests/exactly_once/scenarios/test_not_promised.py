@@ -132,13 +132,13 @@ def test_a_machine_that_slept_for_more_than_two_minutes_counts_that_as_waiting_f
     with new_client(config, system=system) as client:
         request = DescribeTransactions(["p-driver"])
         for suspended_ms, in_time in ((TIMEOUT_MS / 2, True), (TIMEOUT_MS, False)):
-            whole = client.step
+            whole = client.poll_until
 
-            def step(until_ms: float, suspended_ms: float = suspended_ms) -> None:
-                client.step = whole  # type: ignore[method-assign]  # noqa: B023 - called in this turn of the loop
+            def poll_until(until_ms: float, suspended_ms: float = suspended_ms) -> None:
+                client.poll_until = whole  # type: ignore[method-assign]  # noqa: B023 - called in this turn of the loop
                 system.advance(suspended_ms)
-                client.step(until_ms)
+                client.poll_until(until_ms)
 
             with nullcontext() if in_time else pytest.raises(MetadataTimeoutError):
-                client.step = step  # type: ignore[method-assign]
+                client.poll_until = poll_until  # type: ignore[method-assign]
                 client.send(request)
