@@ -20,7 +20,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
-from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
+from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.find_coordinator import SEVERAL_KEYS_FROM, FindCoordinator
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -134,7 +134,7 @@ class CoordinatorAnswers:
         return f"({'ABCDEFGH'[self._ids.index(identity.producer_id)]}, {identity.epoch})"
 
     def _ask(self, request: TransactionRequest[AnswerT]) -> AnswerT:
-        message = request.message(MAX_VERSION)
+        message = request.message(NO_MAX_VERSION)
         return cast("AnswerT", send_to(self._client, self._node, Message, message, versions=request.versions))
 
     def _coordinator(self) -> Node:

@@ -30,11 +30,11 @@ class ExponentialBackoff:
         return min(backoff_ms * self._random.uniform(1 - JITTER, 1 + JITTER), self._maximum_ms)
 
 
-class SharedRetryTime:
+class SharedRetryBackoff:
     """One retry time for all batches that fail at the same moment after the same number of failures.
 
-    With a jitter of their own, the batches of a rejected request would be retried milliseconds apart, each in a request
-    of its own. Not thread-safe.
+    If each batch had its own jitter, the batches of a rejected request would be retried milliseconds apart, each in its
+    own request. Not thread-safe.
     """
 
     def __init__(self, backoff: ExponentialBackoff) -> None:
@@ -42,7 +42,7 @@ class SharedRetryTime:
         self._latest: tuple[float, int] | None = None  # the time and the number of failures of the latest draw
         self._backoff_ms = 0.0
 
-    def until(self, now: float, failures: int) -> float:
+    def next_attempt_ms(self, now: float, failures: int) -> float:
         """Return the time of the next attempt."""
         if self._latest != (now, failures):
             self._latest, self._backoff_ms = (now, failures), self._backoff.after(failures)

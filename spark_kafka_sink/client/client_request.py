@@ -45,7 +45,7 @@ class ClientResponse(NamedTuple):
     timed_out: bool = False
     """The response was not received in time; `disconnected` is set as well."""
     version_error: UnsupportedVersionError | None = None
-    """The request was not sent, because the broker supports none of its versions."""
+    """The request was not sent: client and broker have no version in common, or the version lacks a field."""
     authentication_error: AuthenticationError | None = None
     reason: str = ""
     """The cause of a missing message, naming the broker."""
@@ -58,7 +58,7 @@ class ConnectionLoss:
     reason: str
     timed_out: bool = False
     expected: bool = False
-    """Whether this client closed the connection, for example because it was idle."""
+    """Whether the end of the connection is not a failure: it was idle, or the client closed it to bootstrap again."""
     served: bool = False
     """Whether the broker closed a working connection, as brokers do when they restart or when it is idle."""
     authentication_error: AuthenticationError | None = None

@@ -36,7 +36,7 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 MAX_LOGGED_ADDRESSES = 1_000
-MIN_REJECTIONS = 3
+MIN_CREDENTIAL_REJECTIONS = 3
 """The credentials are invalid if this many brokers reject them and none accepts them, even if others were not tried."""
 
 _log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Connections:
         self._api_versions_pending.pop(node_id, None)
         self.losses[node_id] = loss
         if loss.authentication_error is not None:
-            level = logging.ERROR if self._note_reason(node_id, loss) else logging.DEBUG
+            level = logging.ERROR if self._is_new_reason(node_id, loss) else logging.DEBUG
             _log.log(level, "%s: authentication failed: %s", self.describe(node_id), loss.reason)
             self.states.authentication_failed(node_id, now, loss.authentication_error)
         else:
@@ -186,10 +186,10 @@ class Connections:
             return logging.DEBUG
         if loss.served:
             return logging.INFO
-        return logging.WARNING if self._note_reason(node_id, loss) else logging.DEBUG
+        return logging.WARNING if self._is_new_reason(node_id, loss) else logging.DEBUG
 
-    def _note_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
-        """Remember the reason of a loss. Return whether it differs from the last one at this address."""
+    def _is_new_reason(self, node_id: int, loss: ConnectionLoss) -> bool:
+        """Return whether the reason of a loss differs from the last one at this address, and remember the reason."""
         address = self.address(node_id)
         is_new = self._logged_reasons.get(address) != loss.reason
         if len(self._logged_reasons) >= MAX_LOGGED_ADDRESSES:
@@ -209,7 +209,7 @@ class Connections:
         rejecting = [node_id for node_id in snapshot.nodes if self.states.has_rejected_credentials(node_id)]
         others = [node_id for node_id in snapshot.nodes if node_id not in rejecting]
         others_unreachable = snapshot.is_bootstrap and all(self.states.is_unreachable(node_id) for node_id in others)
-        if not rejecting or (others and not others_unreachable and len(rejecting) < MIN_REJECTIONS):
+        if not rejecting or (others and not others_unreachable and len(rejecting) < MIN_CREDENTIAL_REJECTIONS):
             return None
         latest = max(rejecting, key=self.states.last_attempt_ms)
         return self.states.authentication_error(latest)

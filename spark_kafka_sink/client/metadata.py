@@ -6,8 +6,9 @@ by `_lock`, and `_changed` is notified of every response.
 
 An update is due at once for new topics, and then requests these topics only (a partial update, whose cost does not
 depend on the number of known topics). A full update is due on request, or when the last one is metadata.max.age.ms old.
-No update is requested sooner than retry.backoff.ms after the last attempt. The backoff grows exponentially while
-attempts fail, and while responses contain nothing new although a caller has requested another update.
+All updates except those for new topics and those with `reset_backoff` wait until retry.backoff.ms after the last
+attempt. The backoff grows exponentially while attempts fail, and while responses contain nothing new although a caller
+has requested another update.
 
 A fatal error, such as rejected credentials or a broker that is too old, ends all current and later waits at once, until
 a broker responds: the sender keeps retrying.
@@ -206,7 +207,8 @@ class Metadata:
         return bool(self._failed_addresses)
 
     def describe_connection_failures(self) -> str:
-        """Describe why no broker has responded since the last response: the addresses tried, and their failures."""
+        """Describe why metadata could not be updated: the connections that have failed since the last usable response,
+        or else the problem of the last unusable response."""
         with self._lock:
             return self._describe_connection_failures()
 
@@ -321,7 +323,7 @@ class Metadata:
         """Replace the known brokers by the bootstrap servers. Epochs and topics in use are kept."""
         with self._lock:
             if not self.snapshot.is_bootstrap:
-                _log.info("Bootstrapping again from %s", [*map(str, self._bootstrap_nodes)])
+                _log.info("Bootstrapped again from %s", [*map(str, self._bootstrap_nodes)])
             self.snapshot = bootstrap_snapshot(self._bootstrap_nodes)
             self._full_update_requested = True
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.client.config import REBOOTSTRAP, ClientConfig
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
-from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
@@ -36,7 +36,7 @@ class MetadataFetch:
         self._trigger_ms = config.metadata_recovery_rebootstrap_trigger_ms
         self._query: MetadataQuery | None = None
         self._sent_ms: dict[int, float] = {}  # node id -> when the query was sent to it, the latest one last
-        self._resend_after_ms = UNRESPONSIVE_MS
+        self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._due_since_ms = math.inf
         """Since when an update has been due without a response; -inf if a broker has demanded a rebootstrap."""
 
@@ -58,8 +58,11 @@ class MetadataFetch:
         """Note that an update is due and the client is looking for a broker."""
         self._due_since_ms = min(self._due_since_ms, now)
 
-    def query_for(self, node_id: int, now: float) -> MetadataQuery:
-        """Return the query to send to this node: the one that other nodes have not answered, or a new one."""
+    def start_query(self, node_id: int, now: float) -> MetadataQuery:
+        """Return the query to send to this node, and note that it is sent.
+
+        It is the query that other nodes have not answered, or a new one.
+        """
         if self._query is None:
             self._query = self._metadata.new_query(now)
         if self._sent_ms:  # Bounded: the unresponsive nodes are disconnected after request.timeout.ms.
@@ -73,12 +76,14 @@ class MetadataFetch:
         """Handle the response to a query. Ignore it if another node has already answered the query."""
         if query is not self._query:
             return
-        if now - self._sent_ms[node_id] < UNRESPONSIVE_MS:
-            self._resend_after_ms = UNRESPONSIVE_MS
+        if now - self._sent_ms[node_id] < UNRESPONSIVE_AFTER_MS:
+            self._resend_after_ms = UNRESPONSIVE_AFTER_MS
         self._end_query()
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self.demand_rebootstrap()
-            self._metadata.update_failed(now, "A broker responded that clients must bootstrap again.")
+            self._metadata.update_failed(
+                now, "A broker responded that clients must bootstrap again from bootstrap.servers."
+            )
         elif response.error_code != error_codes.NONE:
             name = lookup_error_code(response.error_code).name
             _log.warning("A broker rejected a metadata request with %s", name)

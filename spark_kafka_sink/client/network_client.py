@@ -23,7 +23,7 @@ from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequest, InFlightRequests
 from spark_kafka_sink.client.metadata import Metadata, MetadataQuery
 from spark_kafka_sink.client.metadata_fetch import MetadataFetch
-from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS, NodeChoice, choose_node
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS, NodeChoice, choose_node
 from spark_kafka_sink.client.versions import FinalizedFeatures, NodeApiVersions, api_versions_request, throttle_ms
 from spark_kafka_sink.errors import (
     AuthenticationError,
@@ -144,8 +144,11 @@ class NetworkClient:
         return ClientRequest(node_id, message, self._correlation_id, now, timeout_ms, expect_response, tag, versions)
 
     def send(self, request: ClientRequest, now: float) -> None:
-        """Queue a request for a node that is ready. If the node supports none of its versions, the next poll returns a
-        response with `version_error`."""
+        """Queue a request for a node that is ready.
+
+        If it cannot be sent in any version that the node supports, the next poll returns a response with
+        `version_error`.
+        """
         self._ensure_active()
         if not self._can_send(request.node_id, now):
             raise IllegalStateError(f"{request} was sent, but the node is not ready")
@@ -236,7 +239,7 @@ class NetworkClient:
         if (node := choice.node) is None:
             return min(self._states.poll_delay(node_id, now) for node_id in self._metadata.snapshot.nodes)
         if self._fetch.is_awaiting_response(node.id):
-            return UNRESPONSIVE_MS  # No other node is more likely to respond.
+            return UNRESPONSIVE_AFTER_MS  # No other node is more likely to respond.
         if self._can_send(node.id, now):
             self._send_metadata_request(node, now)
         elif self._states.can_connect(node.id, now):
@@ -244,8 +247,8 @@ class NetworkClient:
         # The end of a connection attempt is an event that ends the poll. Another node is tried when the attempt failed
         # at once, or when its node becomes unresponsive.
         if self._states.is_preparing(node.id):
-            remaining_ms = UNRESPONSIVE_MS - self.unresponsive_ms(node.id, now)
-            return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_MS
+            remaining_ms = UNRESPONSIVE_AFTER_MS - self.unresponsive_ms(node.id, now)
+            return remaining_ms if remaining_ms >= 1 else UNRESPONSIVE_AFTER_MS
         return self._fetch.wait_ms(now, self._last_response_ms)
 
     def _handle_completed_sends(self, responses: list[ClientResponse], now: float) -> None:
@@ -330,7 +333,7 @@ class NetworkClient:
         nodes = list(self._metadata.snapshot.nodes.values())
 
         def is_responsive(node_id: int) -> bool:
-            return self.unresponsive_ms(node_id, now) < UNRESPONSIVE_MS and not avoid(node_id)
+            return self.unresponsive_ms(node_id, now) < UNRESPONSIVE_AFTER_MS and not avoid(node_id)
 
         return choose_node(nodes, self._connections, self._in_flight, is_responsive, self._random, now)
 
@@ -342,7 +345,7 @@ class NetworkClient:
         return not snapshot.is_bootstrap and all(self._states.is_unreachable(node_id) for node_id in snapshot.nodes)
 
     def _send_metadata_request(self, node: Node, now: float) -> None:
-        query = self._fetch.query_for(node.id, now)
+        query = self._fetch.start_query(node.id, now)
         request = self.new_client_request(node.id, query.request(), now, tag=query)
         try:
             self._send(request, self.version_for(node.id, ApiKey.METADATA), now, internal=True)

@@ -46,7 +46,7 @@ class NewTopic:
     def __str__(self) -> str:
         """Return "partitions 12, replicas 3, cleanup.policy compact"."""
         numbers = (("partitions", self.partitions), ("replicas", self.replicas))
-        parts = [f"{name} {'as the brokers choose' if n == BROKER_DEFAULT else n}" for name, n in numbers]
+        parts = [f"{name} {'by default of the brokers' if n == BROKER_DEFAULT else n}" for name, n in numbers]
         return ", ".join([*parts, *(f"{name} {sanitize(value)}" for name, value in self.configs)])
 
     def request(self, *, validate_only: bool = False) -> CreateTopicsRequest:

@@ -10,7 +10,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.connections import Connections
 from spark_kafka_sink.client.in_flight import InFlightRequests
 
-UNRESPONSIVE_MS = 1_000.0
+UNRESPONSIVE_AFTER_MS = 1_000.0
 """A node that has not responded for this long is unresponsive: metadata are requested from another node, since the
 cluster may have elected new leaders."""
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
+from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 
 DISTRIBUTION = "spark-kafka-sink"
 TRANSACTION_VERSION = "transaction.version"
@@ -152,7 +152,7 @@ def api_versions_layout(frame: memoryview, version: int) -> int:
 def throttle_ms(response: Message, api_key: ApiKey, version: int) -> int:
     """Return for how long the client must not send to the broker after this response."""
     throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
-    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, MAX_VERSION) else 0
+    return throttle_time_ms if version >= CLIENT_THROTTLES_FROM.get(api_key, NO_MAX_VERSION) else 0
 
 
 @functools.cache  # The lookup reads a file.

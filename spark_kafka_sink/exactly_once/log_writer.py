@@ -63,7 +63,8 @@ from spark_kafka_sink.requests.verdicts import (
 )
 
 REPLICATION_MS_MAX = 2_000
-"""How long a leader waits for its followers before it says that they are late. Less than SILENCE_MS of the client."""
+"""How long a leader waits for its followers before it responds that they are late: less than NODE_TIMEOUT_MS of
+clients.py."""
 
 _ALL_IN_SYNC = -1
 _LOST = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}

@@ -122,9 +122,9 @@ class QueryTransactions:
         """The transactional id under which the caller acts."""
         return driver_id(self.prefix, self.driver_number)
 
-    def look(self, *, wait_until_ended: bool = False) -> TransactionDescription | None:
+    def look(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
         """Who holds the driver's id. None if brokers do not know it."""
-        descriptions = describe_transactions(self.client, [self.driver_id], wait_until_ended=wait_until_ended)
+        descriptions = describe_transactions(self.client, [self.driver_id], wait_while_ending=wait_while_ending)
         seen = descriptions.get(self.driver_id)
         self._ids.note(self.driver_number, seen)
         return seen
@@ -135,7 +135,7 @@ class QueryTransactions:
         Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
         then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
         """
-        return self.look(wait_until_ended=True)
+        return self.look(wait_while_ending=True)
 
     def look_again(self, seen: TransactionDescription | None) -> None:
         """Just before `fence`. ProducerFencedError if something has happened to the id since: another one works.

@@ -155,7 +155,7 @@ def _check_codec(reading: Reading) -> None:
     try:
         require_codec(Codec[reading.values["compression_type"].upper()])
     except MissingDependencyError as error:
-        reading.faults += error.option_faults
+        reading.faults += error.unrendered_faults
 
 
 def _delivery_timeout(reading: Reading) -> int:

@@ -57,7 +57,8 @@ def lookup_error_code(code: int) -> ErrorCode:
         code,
         f"UNKNOWN_{code}",
         in_doubt=True,
-        advice="This library does not know the error. Upgrade it, or look up the code in Kafka's documentation.",
+        advice="The broker is newer than this library, which does not know the error. Upgrade the library, or look up "
+        "the code in Kafka's documentation.",
     )
 
 
@@ -107,7 +108,7 @@ REQUEST_TIMED_OUT = _define_error(
     7,
     "REQUEST_TIMED_OUT",
     RETRIABLE,
-    "The followers did not replicate the records within request.timeout.ms.",
+    "The replicas did not acknowledge the request within its timeout. Check that all brokers are running.",
     in_doubt=True,
 )
 BROKER_NOT_AVAILABLE = _define_error(8, "BROKER_NOT_AVAILABLE", OTHER, "The broker is not running or not reachable.")
@@ -155,16 +156,16 @@ NOT_ENOUGH_REPLICAS = _define_error(
     19,
     "NOT_ENOUGH_REPLICAS",
     RETRIABLE,
-    "Fewer replicas are in sync than min.insync.replicas requires. Restart the failed brokers.",
+    "Fewer replicas are in sync than min.insync.replicas requires. Check the brokers that host the replicas.",
 )
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = _define_error(
     20,
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
     RETRIABLE,
-    "Replicas fell out of sync while the records were stored. Restart the failed brokers.",
+    "Replicas fell out of sync while the records were stored. Check the brokers that host the replicas.",
     in_doubt=True,
 )
-INVALID_REQUIRED_ACKS = _define_error(21, "INVALID_REQUIRED_ACKS", OTHER, "acks must be 0, 1 or all.")
+INVALID_REQUIRED_ACKS = _define_error(21, "INVALID_REQUIRED_ACKS", OTHER, "The broker supports acks 0, 1 and all only.")
 ILLEGAL_GENERATION = _define_error(
     22,
     "ILLEGAL_GENERATION",
@@ -418,7 +419,7 @@ DUPLICATE_VOTER = _define_error(126, "DUPLICATE_VOTER")
 VOTER_NOT_FOUND = _define_error(127, "VOTER_NOT_FOUND")
 INVALID_REGULAR_EXPRESSION = _define_error(128, "INVALID_REGULAR_EXPRESSION")
 REBOOTSTRAP_REQUIRED = _define_error(
-    129, "REBOOTSTRAP_REQUIRED", OTHER, "The broker asks the client to start again from bootstrap.servers."
+    129, "REBOOTSTRAP_REQUIRED", OTHER, "The broker asks the client to bootstrap again from bootstrap.servers."
 )
 STREAMS_INVALID_TOPOLOGY = _define_error(130, "STREAMS_INVALID_TOPOLOGY")
 STREAMS_INVALID_TOPOLOGY_EPOCH = _define_error(131, "STREAMS_INVALID_TOPOLOGY_EPOCH")

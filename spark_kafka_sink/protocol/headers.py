@@ -40,7 +40,7 @@ def encode_request(message: Message, version: int, correlation_id: int, client_i
     """Encode a request with its header, but without the length prefix of its frame."""
     writer = Writer()
     writer.put(_REQUEST_LAYOUT.pack(message.API_KEY, version, correlation_id))
-    writer.put(_encode_client_id(client_id, message.is_flexible(version)))
+    writer.put(_encode_request_header_tail(client_id, message.is_flexible(version)))
     message.write(writer, version)
     return writer.to_segments()
 
@@ -111,7 +111,7 @@ def _find_request_type(api_key: int) -> type[Message] | None:
 
 
 @lru_cache(64)  # each client sends the same id in all requests
-def _encode_client_id(client_id: str | None, flexible: bool) -> bytes:
+def _encode_request_header_tail(client_id: str | None, flexible: bool) -> bytes:
     """Encode the rest of a request header: the client id, and the empty tagged fields of a flexible header."""
     writer = Writer()
     _CLIENT_ID_CODEC.write(writer, client_id)

@@ -24,7 +24,7 @@ MAX_VARINT_BYTES = 5
 _VARINT_BITS = 32
 
 MAX_ARRAY_ELEMENTS = 4_000_000
-"""Maximum number of array elements in a message, over all its arrays.
+"""Maximum number of array elements and tagged fields in a message.
 
 An element that has one byte on the wire can take two hundred in memory, so the length of a frame alone is a loose
 bound. The metadata of a cluster with 200,000 partitions of three replicas has 1.4 million elements.
@@ -175,13 +175,15 @@ class Reader:
         return self.read_unsigned_varint() - 1
 
     def check_count(self, count: int, min_element_bytes: int) -> None:
-        """Check the number of elements of an array before anything is allocated for it.
+        """Check the number of array elements or tagged fields before anything is allocated for them.
 
-        Raises DecodeError if the remaining bytes cannot hold so many elements, or if the arrays of the message have
-        more than `max_elements` together."""
+        Raises DecodeError if the remaining bytes cannot hold so many, or if the message has more than `max_elements`
+        in all.
+        """
         if count < 0 or count * (min_element_bytes or 1) > self.end - self.position:
             raise DecodeError(
-                f"array of {count} elements at byte {self.position}, {self.end - self.position} bytes are left"
+                f"{count} elements announced before byte {self.position}, but only {self.end - self.position} bytes "
+                "are left"
             )
         self.remaining_elements -= count
         if self.remaining_elements < 0:

@@ -25,7 +25,7 @@ from uuid import UUID
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
 from spark_kafka_sink.protocol.primitives import Buffer
 
-MAX_VERSION = 32767  # versions are encoded as int16
+NO_MAX_VERSION = 32767  # versions are encoded as int16
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class VersionRange:
         return isinstance(version, int) and self.min <= version <= self.max
 
     def __str__(self) -> str:
-        if self.max == MAX_VERSION:
+        if self.max == NO_MAX_VERSION:
             return f"{self.min}+"
         return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
 
@@ -49,7 +49,7 @@ class VersionRange:
         low, dash, high = text.partition("-")
         if dash:
             return cls(int(low), int(high))
-        return cls(int(low[:-1]), MAX_VERSION) if low.endswith("+") else cls(int(low), int(low))
+        return cls(int(low[:-1]), NO_MAX_VERSION) if low.endswith("+") else cls(int(low), int(low))
 
 
 Records = Buffer | Sequence[Buffer] | None

@@ -46,7 +46,7 @@ MAX_BATCH_BYTES = 128 << 20
 
 PART_BYTES = 16 << 20
 
-TIMES_MS = (-62_135_596_800_000, 253_402_300_799_999)
+TIMESTAMP_RANGE_MS = (-62_135_596_800_000, 253_402_300_799_999)
 """The first millisecond of the year 1 and the last of the year 9999, the range of Python's and Spark's timestamps."""
 
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
@@ -132,7 +132,7 @@ def is_abort_marker(batch: DecodedBatch) -> bool:
 
 def _times(timestamps: pa.Array) -> pa.Array:
     """Convert timestamps in milliseconds. Producers may write any number, so values out of range are clamped."""
-    clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMES_MS[0]), TIMES_MS[1])
+    clamped = pc.min_element_wise(pc.max_element_wise(timestamps, TIMESTAMP_RANGE_MS[0]), TIMESTAMP_RANGE_MS[1])
     return clamped.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 

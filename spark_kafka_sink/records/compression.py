@@ -68,8 +68,8 @@ def require_codec(codec: Codec) -> None:
         raise MissingDependencyError(
             OptionFault(
                 "compression.type",
-                f"pyarrow in this Python ({{python}}) was built without {name}. Install pyarrow from PyPI with "
-                "`pip install --force-reinstall pyarrow`, or choose another {compression.type}.",
+                f"is {name}, which pyarrow in this Python ({{python}}) was built without. Install pyarrow from PyPI "
+                "with `pip install --force-reinstall pyarrow`, or choose another {compression.type}.",
                 {"python": sys.executable},
             )
         )
@@ -155,8 +155,8 @@ def _import_lz4_frame() -> Any:
         raise MissingDependencyError(
             OptionFault(
                 "compression.type",
-                "lz4 needs the Python package lz4, which is not installed in this Python ({python}): `pip install "
-                "lz4`, or choose zstd, snappy or gzip.",
+                "is lz4, which needs the Python package lz4. It is not installed in this Python ({python}): run `pip "
+                "install lz4`, or choose zstd, snappy or gzip.",
                 {"python": sys.executable},
             )
         ) from error

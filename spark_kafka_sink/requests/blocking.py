@@ -5,7 +5,7 @@ final. Several calls may be in progress; all of them proceed while the thread wa
 
 Each node has a queue of requests. An unreachable node fails all its requests after one attempt to connect. A node that
 is unresponsive for `node_timeout_ms` is disconnected as well; its timeout is doubled when it is used again. While a
-node is unresponsive, metadata are updated, and a node that has left the cluster is disconnected at once.
+node is unresponsive, the metadata is updated; if the node has left the cluster, it is disconnected before its timeout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kafka_sink.client.cluster import Node, TopicInfo
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
-from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
@@ -92,7 +92,7 @@ class BlockingClient:
         self._client.close()
 
     def topic(self, name: str, *, fresh: bool = False) -> TopicInfo:
-        """Wait until the topic's partitions are known, and return them.
+        """Wait until the topic's partitions are known, and return the topic.
 
         Raise BrokerError if the topic does not exist or the user may not describe it. `fresh`: request metadata even if
         the topic is known, since it may have been deleted or have more partitions now.
@@ -150,13 +150,14 @@ class BlockingClient:
         """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""
         return Deadline(self, attempt, self._timeout_ms if timeout_ms is None else timeout_ms)
 
-    def describe_problems(self) -> str:
+    def describe_missing_response(self) -> str:
         """Describe why there is no response: the unresponsive nodes, or else the connections that failed."""
         now = self._system.now()
         unresponsive = [
             f"{queue.node} has not responded for {self._client.unresponsive_ms(queue.node.id, now):.0f} ms"
             for queue in self._queues.values()
-            if (queue.queued or queue.in_flight) and self._client.unresponsive_ms(queue.node.id, now) >= UNRESPONSIVE_MS
+            if (queue.queued or queue.in_flight)
+            and self._client.unresponsive_ms(queue.node.id, now) >= UNRESPONSIVE_AFTER_MS
         ]
         return ". ".join(unresponsive) + "." if unresponsive else self.metadata.describe_connection_failures()
 
@@ -200,7 +201,7 @@ class BlockingClient:
             while not call.is_done:
                 deadline.check(call.last_failure)
                 self._send_due()
-                self.step(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
+                self.poll_until(min(self._pending.next_due_ms(self._system.now()), deadline.at_ms))
                 if call.progress != progress:
                     progress = call.progress
                     deadline.extend()
@@ -214,7 +215,7 @@ class BlockingClient:
         for queue in self._queues.values():
             queue.queued = deque(queued for queued in queue.queued if queued.attempt.call is not call)
 
-    def step(self, until_ms: float) -> None:
+    def poll_until(self, until_ms: float) -> None:
         """Poll the client until an attempt has ended, or until this time."""
         ended = self._ended
         while self._ended == ended and (now := self._system.now()) < until_ms:
@@ -252,7 +253,7 @@ class BlockingClient:
                 version = self._client.version_for(node.id, attempt.request.api_key, attempt.request.versions)
                 message = attempt.request.message(version)
             except UnsupportedVersionError as error:
-                self._attempt_failed(attempt, error)
+                self._fail_attempt(attempt, error)
                 return
             request = self._client.new_client_request(
                 node.id, message, now, timeout_ms=_NO_REQUEST_TIMEOUT_MS, versions=VersionRange(version, version)
@@ -272,9 +273,9 @@ class BlockingClient:
         """Fail the queued requests. Requests in flight fail when their connection is lost."""
         attempts, queue.queued = queue.queued, deque()
         for queued in attempts:
-            self._attempt_failed(queued.attempt, DisconnectedError(reason))
+            self._fail_attempt(queued.attempt, DisconnectedError(reason))
 
-    def _attempt_failed(self, attempt: Attempt, error: KafkaSinkError) -> None:
+    def _fail_attempt(self, attempt: Attempt, error: KafkaSinkError) -> None:
         self._ended += 1
         self._pending.failed(attempt, error, self._system.now())
 
@@ -282,14 +283,14 @@ class BlockingClient:
         """Disconnect nodes that have been unresponsive for too long. Return the time until the next check."""
         known = self.metadata.snapshot
         has_queued = any(queue.queued for queue in self._queues.values())
-        next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_MS
+        next_check_ms = self._backoff_ms if has_queued else UNRESPONSIVE_AFTER_MS
         for node_id in {*self._queues, *known.nodes}:
             unresponsive_ms = self._client.unresponsive_ms(node_id, now)
             timeout_ms = self._current_node_timeout_ms(node_id)
             if unresponsive_ms >= timeout_ms:
                 self._node_timeouts[node_id] = self._node_timeouts.get(node_id, 0) + 1
                 self._disconnect(node_id, f"did not respond within {timeout_ms:.0f} ms", now)
-            elif unresponsive_ms >= UNRESPONSIVE_MS:
+            elif unresponsive_ms >= UNRESPONSIVE_AFTER_MS:
                 self.metadata.request_update()
                 if not known.is_bootstrap and node_id not in known.nodes:
                     self._disconnect(node_id, "is unresponsive and has left the cluster", now)
@@ -327,7 +328,7 @@ class BlockingClient:
             self._pending.responded(attempt, response.message, self._system.now())
         else:
             disconnected = DisconnectedError(response.reason)
-            self._attempt_failed(attempt, response.version_error or response.authentication_error or disconnected)
+            self._fail_attempt(attempt, response.version_error or response.authentication_error or disconnected)
 
     def _request_count(self, node_id: int) -> int:
         queue = self._queues.get(node_id)

@@ -18,7 +18,7 @@ def pause_ms(failures: int) -> float:
 class _Client(Protocol):
     def now(self) -> float: ...
     def pause(self, pause_ms: float) -> None: ...
-    def describe_problems(self) -> str: ...
+    def describe_missing_response(self) -> str: ...
 
 
 class Deadline:
@@ -46,7 +46,7 @@ class Deadline:
     def check(self, failure: KafkaSinkError | None) -> None:
         """Raise MetadataTimeoutError or NetworkError if the deadline has passed. `failure`: the last one, if any."""
         if self.waited_ms >= self._timeout_ms:
-            cause = f"The last failure: {failure}" if failure is not None else self._client.describe_problems()
+            cause = f"The last failure: {failure}" if failure is not None else self._client.describe_missing_response()
             message = f"{self._attempt}: timed out after {self._timeout_ms:.0f} ms. {cause}"
             error_type = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise error_type(message) from failure

@@ -9,7 +9,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
+from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.request import TRANSACTION, Request, Role, Route
 from spark_kafka_sink.requests.verdicts import COORDINATOR_VERDICTS, Classification, Verdict, most_severe
 
@@ -41,7 +41,7 @@ class FindCoordinator(Request[FindCoordinatorResponse]):
     @property
     def versions(self) -> VersionRange:
         # Version 0 is for groups only.
-        return VersionRange(SEVERAL_KEYS_FROM if len(self.names) > 1 else self.key_type, MAX_VERSION)
+        return VersionRange(SEVERAL_KEYS_FROM if len(self.names) > 1 else self.key_type, NO_MAX_VERSION)
 
     def message(self, version: int) -> FindCoordinatorRequest:
         if version >= SEVERAL_KEYS_FROM:

@@ -17,7 +17,7 @@ class Routing:
 
     def __init__(self, metadata: Metadata, choose_node: Callable[[float], Node | None]) -> None:
         self._metadata = metadata
-        self._any_node = choose_node
+        self._choose_node = choose_node
         self._coordinators: dict[CoordinatorKey, Node] = {}
 
     def find(self, route: Route, now: float) -> Node | None:
@@ -33,7 +33,7 @@ class Routing:
                 self._metadata.request_update()
             return leader
         controller = snapshot.controller if route is Role.CONTROLLER else None
-        return controller or self._any_node(now)
+        return controller or self._choose_node(now)
 
     def topic_error(self, topic: str) -> KafkaSinkError | None:
         """Return the topic's error in the metadata."""

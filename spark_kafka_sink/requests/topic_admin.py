@@ -45,7 +45,9 @@ def create_if_missing(
     required: Request[Any] | None = None,
     described: Call[MetadataResponse] | None = None,
 ) -> bool:
-    """Create the topic unless it exists, and return whether it was created. Raise BrokerError if that is rejected.
+    """Create the topic unless it exists, and return whether it was missing. Another client may create it concurrently.
+
+    Raise BrokerError if the creation is rejected.
 
     `purpose` and `described`: as for `topic_exists`. `required`: a request that is sent before the topic is created, so
     that no topic is created if the brokers do not support it.

@@ -78,13 +78,14 @@ def describe_transactions(
     transactional_ids: Iterable[str],
     timeout_ms: float | None = None,
     *,
-    wait_until_ended: bool = False,
+    wait_while_ending: bool = False,
 ) -> dict[str, TransactionDescription]:
     """Return the descriptions of these ids, without ids that are unknown to their coordinators.
 
-    Each coordinator gets one request about all its ids. `wait_until_ended`: wait until no transaction is ending.
+    Each coordinator gets one request about all its ids. `wait_while_ending`: wait while a transaction is prepared to
+    commit or abort; open transactions are returned at once.
     """
-    request = DescribeTransactions(tuple(transactional_ids), wait_until_ended)
+    request = DescribeTransactions(tuple(transactional_ids), wait_while_ending)
     return descriptions(request, client.send_all([request], timeout_ms))
 
 

@@ -61,7 +61,7 @@ class TransactionRequest(Request[ResponseT]):
         return f"transactional id {key}"
 
     def rejection(self, key: str, classification: Classification, advice: str | None = None) -> BrokerError:
-        """Return the error. Brokers before 2.8 use another code for a fenced producer than PRODUCER_FENCED."""
+        """Return the error. A fenced producer always gets PRODUCER_FENCED: brokers before 2.8 use another code."""
         if classification.verdict is Verdict.FENCED:
             classification = classification._replace(code=codes.PRODUCER_FENCED)
         return super().rejection(key, classification, advice)

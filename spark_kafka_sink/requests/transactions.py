@@ -43,7 +43,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from spark_kafka_sink.protocol.schema import MAX_VERSION, VersionRange
+from spark_kafka_sink.protocol.schema import NO_MAX_VERSION, VersionRange
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata
 from spark_kafka_sink.requests.request import GROUP, TRANSACTION, Broker, CoordinatorKey, Request, Role, Route
 from spark_kafka_sink.requests.transaction_description import TransactionDescription, to_description
@@ -172,7 +172,7 @@ class CommitOffsets(TransactionRequest[TxnOffsetCommitResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_OFFSETS_FROM, MAX_VERSION)
+            return VersionRange(VERSION_2_OFFSETS_FROM, NO_MAX_VERSION)
         has_member = self.group != GroupMetadata(self.group.group_id)
         return VersionRange(MEMBERS_FROM if has_member else 0, VERSION_2_OFFSETS_FROM - 1)
 
@@ -235,7 +235,7 @@ class EndTransaction(TransactionRequest[EndTxnResponse]):
     @property
     def versions(self) -> VersionRange:
         if self.transaction.version >= 2:
-            return VersionRange(VERSION_2_END_FROM, MAX_VERSION)
+            return VersionRange(VERSION_2_END_FROM, NO_MAX_VERSION)
         return VersionRange(0, VERSION_2_END_FROM - 1)
 
     def message(self, version: int) -> EndTxnRequest:
@@ -271,7 +271,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.UNAUTHORIZED,
     }
     transactional_ids: Sequence[str]
-    wait_until_ended: bool = False
+    wait_while_ending: bool = False
 
     @property
     def coordinator(self) -> CoordinatorKey:
@@ -282,7 +282,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return self.transactional_ids
 
     def subset(self, keys: Sequence[str]) -> DescribeTransactions:
-        return DescribeTransactions(keys, self.wait_until_ended)
+        return DescribeTransactions(keys, self.wait_while_ending)
 
     def message(self, version: int) -> DescribeTransactionsRequest:
         return DescribeTransactionsRequest(transactional_ids=list(self.transactional_ids))
@@ -295,7 +295,7 @@ class DescribeTransactions(TransactionRequest[DescribeTransactionsResponse]):
         return {row.transactional_id: self._classify_row(row) for row in response.transaction_states}
 
     def _classify_row(self, row: DescribeTransactionsResponseTransactionState) -> Classification:
-        if self.wait_until_ended and row.error_code == codes.NONE and to_description(row).is_ending:
+        if self.wait_while_ending and row.error_code == codes.NONE and to_description(row).is_ending:
             return Classification(Verdict.RETRY, codes.CONCURRENT_TRANSACTIONS)
         return self.classify_code(row.error_code)
 

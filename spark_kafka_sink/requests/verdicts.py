@@ -34,7 +34,7 @@ class Classification(NamedTuple):
     verdict: Verdict
     code: int
     item: str = ""
-    """The partition or id that the code belongs to, if the request is about several."""
+    """The partition or id with this code, if the request is about several."""
 
 
 VerdictTable = dict[int, Verdict]
@@ -59,9 +59,9 @@ OWNERSHIP_LOST_ERRORS = frozenset(
         codes.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Codes of a coordinator for a producer identity or transaction that does not belong to the caller any more."""
+"""The only codes by which a coordinator says that a producer identity or transaction is not the caller's any more."""
 BATCH_OWNERSHIP_LOST_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.TRANSACTION_ABORTABLE}
-"""The same codes for a batch, from a leader: TRANSACTION_ABORTABLE means that the batch's transaction has ended."""
+"""The only codes by which a leader says so of a batch. TRANSACTION_ABORTABLE: the batch's transaction is not open."""
 
 
 def classify(code: int, table: VerdictTable, default_verdict: Verdict, item: str = "") -> Classification:

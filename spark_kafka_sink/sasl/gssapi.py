@@ -78,8 +78,8 @@ def import_gssapi() -> Any:
         raise MissingDependencyError(
             OptionFault(
                 "sasl.mechanism",
-                "GSSAPI needs the package gssapi: pip install 'spark-kafka-sink[gssapi]' (and MIT Kerberos or Heimdal "
-                "on the machine)",
+                "is GSSAPI, which needs the package gssapi. Install it with pip install 'spark-kafka-sink[gssapi]', "
+                "and MIT Kerberos or Heimdal on the machine",
             )
         ) from error
 

@@ -23,7 +23,10 @@ class ClientMechanism(Protocol):
 
 
 class ServerMechanism(Protocol):
-    """Server side. It rejects a client with AuthenticationError, whose message is sent to the client."""
+    """Server side. It rejects a client with AuthenticationError.
+
+    The error's message is sent to the client, so it must not contain secrets.
+    """
 
     @property
     def complete(self) -> bool: ...

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryTime
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryBackoff
 
 
 def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:
@@ -33,9 +33,9 @@ def test_the_same_random_numbers_give_the_same_waits() -> None:
 
 
 def test_what_fails_at_one_moment_waits_equally_long_and_what_fails_later_does_not() -> None:
-    shared = SharedRetryTime(ExponentialBackoff(100, 10_000, Random(1)))
-    together = {shared.until(5_000, 2) for _ in range(10)}
+    shared = SharedRetryBackoff(ExponentialBackoff(100, 10_000, Random(1)))
+    together = {shared.next_attempt_ms(5_000, 2) for _ in range(10)}
     assert len(together) == 1
     assert 5_000 + 0.8 * 400 <= together.pop() <= 5_000 + 1.2 * 400
-    assert shared.until(5_000, 3) > 5_000 + 0.8 * 800
-    assert len({shared.until(now, 2) - now for now in range(10)}) == 10
+    assert shared.next_attempt_ms(5_000, 3) > 5_000 + 0.8 * 800
+    assert len({shared.next_attempt_ms(now, 2) - now for now in range(10)}) == 10

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from spark_kafka_sink.client.cluster import Node
-from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
@@ -62,7 +62,7 @@ def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
     rig = Rig(bootstrap=tuple(Node(-1 - index, f"b{index}", 9092) for index in range(3)))
     for index in range(3):
         rig.system.swallow(f"b{index}", 9092)
-    rig.pass_time(UNRESPONSIVE_MS - 1)
+    rig.pass_time(UNRESPONSIVE_AFTER_MS - 1)
     assert len(rig.system.connects) == 1
     rig.pass_time(2)
     assert len(rig.system.connects) == 2, "one that says nothing for so long is not waited for"
@@ -73,10 +73,10 @@ def test_a_broker_that_stands_still_is_asked_for_metadata_after_all_others() -> 
     rig.broker.on_request = lambda received: True  # it takes connections and requests, and says nothing
     asked = len(rig.broker.of(ApiKey.METADATA))
     rig.send(message=ProduceRequest(acks=1))
-    rig.pass_time(UNRESPONSIVE_MS)
+    rig.pass_time(UNRESPONSIVE_AFTER_MS)
     rig.metadata.request_update()
     before = rig.metadata.version
-    rig.poll_until(lambda: rig.metadata.version > before, limit_ms=2 * UNRESPONSIVE_MS)
+    rig.poll_until(lambda: rig.metadata.version > before, limit_ms=2 * UNRESPONSIVE_AFTER_MS)
     assert len(rig.broker.of(ApiKey.METADATA)) == asked
 
 
@@ -118,26 +118,26 @@ def answered_within(rig: Rig, limit_ms: float) -> None:
 def test_one_that_was_asked_and_says_nothing_is_not_waited_for() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     assert asked(rig) == [2, 0, 0]
-    answered_within(rig, 1.5 * UNRESPONSIVE_MS)
+    answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
     assert sorted(asked(rig)[1:]) == [0, 1]
     assert rig.client.in_flight_request_count(0) == 1, "its answer is owed, until request.timeout.ms is over"
 
 
 def test_an_answer_that_comes_after_that_of_another_broker_changes_nothing() -> None:
-    rig = rig_that_asked(after_ms=3 * UNRESPONSIVE_MS)
+    rig = rig_that_asked(after_ms=3 * UNRESPONSIVE_AFTER_MS)
     rig.broker.metadata = metadata_answer(nodes=1)
-    answered_within(rig, 1.5 * UNRESPONSIVE_MS)
+    answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
     version = rig.metadata.version
-    rig.pass_time(3 * UNRESPONSIVE_MS)
+    rig.pass_time(3 * UNRESPONSIVE_AFTER_MS)
     assert rig.client.in_flight_request_count(0) == 0
     assert (rig.metadata.version, len(rig.metadata.snapshot.nodes)) == (version, 3)
 
 
 def test_one_that_is_slow_may_still_be_the_first_to_answer() -> None:
-    rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_MS)
+    rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_AFTER_MS)
     for node_id in (1, 2):
         holding(rig, node_id, math.inf)
-    answered_within(rig, 2 * UNRESPONSIVE_MS)
+    answered_within(rig, 2 * UNRESPONSIVE_AFTER_MS)
 
 
 def test_one_that_still_answers_what_it_was_asked_before_shows_signs_of_life_and_is_waited_for() -> None:
@@ -146,10 +146,10 @@ def test_one_that_still_answers_what_it_was_asked_before_shows_signs_of_life_and
     rig.metadata.request_update()
     rig.poll_until(lambda: asked(rig) == [2, 0, 0], step_ms=1)
     for received in rig.broker.of(ApiKey.INIT_PRODUCER_ID):
-        rig.pass_time(UNRESPONSIVE_MS / 2)
+        rig.pass_time(UNRESPONSIVE_AFTER_MS / 2)
         received.answer(InitProducerIdResponse())
     assert asked(rig) == [2, 0, 0]
-    rig.pass_time(1.1 * UNRESPONSIVE_MS)
+    rig.pass_time(1.1 * UNRESPONSIVE_AFTER_MS)
     assert sum(asked(rig)) == 3
 
 
@@ -157,22 +157,22 @@ def test_of_several_that_say_nothing_each_is_asked_once_and_later_each_time() ->
     rig = rig_that_asked(after_ms=math.inf)
     for node_id in (1, 2):
         holding(rig, node_id, math.inf)
-    rig.pass_time(2.9 * UNRESPONSIVE_MS)
+    rig.pass_time(2.9 * UNRESPONSIVE_AFTER_MS)
     assert sum(asked(rig)) == 3
-    rig.pass_time(0.2 * UNRESPONSIVE_MS)
+    rig.pass_time(0.2 * UNRESPONSIVE_AFTER_MS)
     assert asked(rig) == [2, 1, 1]
-    rig.pass_time(20 * UNRESPONSIVE_MS)
+    rig.pass_time(20 * UNRESPONSIVE_AFTER_MS)
     assert asked(rig) == [2, 1, 1]
 
 
 def test_a_slow_cluster_is_not_asked_twice_again_and_again() -> None:
-    rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_MS)
+    rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_AFTER_MS)
     for node_id in (1, 2):
-        holding(rig, node_id, 1.5 * UNRESPONSIVE_MS)
+        holding(rig, node_id, 1.5 * UNRESPONSIVE_AFTER_MS)
     counts = []
     for _ in range(4):
-        answered_within(rig, 2 * UNRESPONSIVE_MS)
-        rig.pass_time(3 * UNRESPONSIVE_MS)
+        answered_within(rig, 2 * UNRESPONSIVE_AFTER_MS)
+        rig.pass_time(3 * UNRESPONSIVE_AFTER_MS)
         counts.append(sum(asked(rig)))
         rig.metadata.request_update()
     assert counts == [3, 4, 5, 6], "one of them twice, and then each question once"
@@ -180,27 +180,27 @@ def test_a_slow_cluster_is_not_asked_twice_again_and_again() -> None:
 
 def test_when_answers_are_quick_again_silence_is_noticed_as_soon_as_before() -> None:
     rig = rig_that_asked(after_ms=math.inf)
-    answered_within(rig, 1.5 * UNRESPONSIVE_MS)
-    rig.pass_time(40 * UNRESPONSIVE_MS)
+    answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
+    rig.pass_time(40 * UNRESPONSIVE_AFTER_MS)
     for node_id in range(3):
         holding(rig, node_id, 0)
     rig.metadata.request_update()
-    answered_within(rig, UNRESPONSIVE_MS)
+    answered_within(rig, UNRESPONSIVE_AFTER_MS)
     for node_id in range(3):
         rig.make_ready(node_id)
         holding(rig, node_id, math.inf)
     before = sum(asked(rig))
     rig.metadata.request_update()
     rig.poll_until(lambda: sum(asked(rig)) == before + 1, step_ms=1)
-    rig.pass_time(1.1 * UNRESPONSIVE_MS)
+    rig.pass_time(1.1 * UNRESPONSIVE_AFTER_MS)
     assert sum(asked(rig)) == before + 2
 
 
 def test_a_question_goes_on_when_one_of_those_that_were_asked_is_gone() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     for node_id in (1, 2):
-        holding(rig, node_id, UNRESPONSIVE_MS / 2)
+        holding(rig, node_id, UNRESPONSIVE_AFTER_MS / 2)
     rig.poll_until(lambda: sum(asked(rig)) == 3, step_ms=1)
     rig.end_connection(0)
-    answered_within(rig, UNRESPONSIVE_MS)
+    answered_within(rig, UNRESPONSIVE_AFTER_MS)
     assert sum(asked(rig)) == 3

@@ -10,7 +10,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 
-from spark_kafka_sink.client.node_choice import UNRESPONSIVE_MS
+from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.clients import NODE_TIMEOUT_MS
@@ -106,7 +106,7 @@ def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
     cluster.suspend(DEAD)
     begun = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    assert elapsed_ms(cluster, begun) <= ELECTION_MS + 2 * UNRESPONSIVE_MS
+    assert elapsed_ms(cluster, begun) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
     in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= begun + 10 * LATENCY_MS]
     assert len(in_time) >= 200, "the questions to the other nodes were not held up"
     assert describe_transactions(client, IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
@@ -125,7 +125,7 @@ def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_no
         strike(cluster, DEAD)
         since = cluster.system.now()
         abort_listed(client, listed)
-        assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * UNRESPONSIVE_MS
+        assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
         found = describe_transactions(client, IDS)
     assert not any(each.is_open for each in found.values())
     assert all(found[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), "all are fenced"

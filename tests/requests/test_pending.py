@@ -46,9 +46,9 @@ class Engine:
         self.pending = PendingRequests(self.routing, lambda failures: PAUSE_MS * 2.0**failures)
 
     def describe(
-        self, *ids: str, retries: bool = True, retries_unknown_errors: bool = False, wait_until_ended: bool = False
+        self, *ids: str, retries: bool = True, retries_unknown_errors: bool = False, wait_while_ending: bool = False
     ) -> Call[Any]:
-        request = DescribeTransactions(list(ids), wait_until_ended)
+        request = DescribeTransactions(list(ids), wait_while_ending)
         call: Call[Any] = Call([request], retries=retries, retries_unknown_errors=retries_unknown_errors)
         self.pending.add(call)
         return call
@@ -308,7 +308,7 @@ def test_unknown_server_error_is_retried_for_a_caller_that_can_wait(engine: Engi
 
 def test_retries_the_description_of_a_transaction_until_it_has_ended(engine: Engine) -> None:
     engine.coordinators(a=1, b=1)
-    call = engine.describe("a", "b", wait_until_ended=True)
+    call = engine.describe("a", "b", wait_while_ending=True)
     attempt = engine.send_one()
     response = described({"a": codes.NONE, "b": codes.NONE})
     response.transaction_states[0].transaction_state = "PrepareCommit"

@@ -40,7 +40,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryTime
+from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryBackoff
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
@@ -102,7 +102,7 @@ class RecordAccumulator:
         self._wakeup = wakeup
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
         self._lock = threading.Lock()
-        self._backoff = SharedRetryTime(
+        self._backoff = SharedRetryBackoff(
             ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random)
         )
         self._queues = PartitionQueues(config.linger_ms, config.max_request_size)
@@ -357,7 +357,7 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now: float, error: Exception) -> None:
         """Send it again after its backoff. Its request must be off the wire. Kept in sequence order."""
         with self._lock:
-            batch.requeue(backoff_until_ms=self._backoff.until(now, batch.attempts), error=error)
+            batch.requeue(backoff_until_ms=self._backoff.next_attempt_ms(now, batch.attempts), error=error)
             self._queues.put_back([batch], now)
 
     def split_and_reenqueue(self, batch: ProducerBatch, now: float) -> list[ProducerBatch]:
