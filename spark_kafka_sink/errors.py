@@ -47,7 +47,27 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class KafkaSinkError(Exception):
-    """The root: catch this to catch everything that the library raises on purpose."""
+    """The root: catch this to catch everything that the library raises on purpose.
+
+    Its text is the message, then the remedy, then whether the records may be stored.
+    """
+
+    remedy: str = ""
+    """A sentence about what the caller can do, where that depends on what has been done since the error."""
+    possibly_stored: bool = False
+    """Whether the records may be stored although their delivery has failed."""
+
+    def __init__(self, message: str = "", *, remedy: str = "", possibly_stored: bool = False) -> None:
+        super().__init__(message)
+        # Attributes of the class stand for the defaults, so that a pickled error carries only what was set.
+        if remedy:
+            self.remedy = remedy
+        if possibly_stored:
+            self.possibly_stored = possibly_stored
+
+    def __str__(self) -> str:
+        doubt = "The records may be stored all the same." if self.possibly_stored else ""
+        return " ".join(filter(None, (super().__str__(), self.remedy, doubt)))
 
 
 def fresh(error: ErrorT) -> ErrorT:
@@ -209,7 +229,7 @@ class BrokerError(KafkaSinkError):
         self.name = name
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_broker_error, (type(self), str(self), self.code, self.name)
+        return _rebuild_broker_error, (type(self), self.args[0], self.code, self.name), self.__dict__
 
 
 class AuthorizationError(BrokerError):

@@ -7,11 +7,16 @@ import pickle
 import pytest
 
 from spark_kafka_sink.errors import (
+    BrokerError,
     ConfigurationError,
+    DeliveryTimeoutError,
+    KafkaSinkError,
     MissingDependencyError,
     OptionFault,
     OptionFaults,
     OptionSpelling,
+    TransactionTimeoutError,
+    fresh,
 )
 
 IN_SPARK = OptionSpelling("kafka.{}".format)
@@ -62,3 +67,26 @@ def test_a_configuration_error_keeps_its_options_between_processes(kind: type[Co
     assert str(error) == "a sentence\ndelivery.timeout.ms must be at least linger.ms, which is 5."
     assert error.unrendered_faults == ["a sentence", TIMEOUT]
     assert error.render(IN_SPARK)[1].startswith("kafka.delivery.timeout.ms")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeliveryTimeoutError("late.", remedy="Wait.", possibly_stored=True),
+        TransactionTimeoutError("late.", remedy="Wait.", possibly_stored=True),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_keeps_its_fields_and_its_text_between_processes(error: KafkaSinkError) -> None:
+    for copied in (pickle.loads(pickle.dumps(error)), fresh(error)):
+        assert type(copied) is type(error)
+        assert str(copied) == "late. Wait. The records may be stored all the same."
+        assert (copied.remedy, copied.possibly_stored) == ("Wait.", True)
+
+
+def test_a_brokers_error_says_once_that_records_may_be_stored_when_it_is_pickled() -> None:
+    error = BrokerError("t: FAILED (99)", code=99, name="FAILED")
+    error.possibly_stored = True
+    twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
+    assert str(twice) == "t: FAILED (99) The records may be stored all the same."
+    assert (twice.code, twice.name) == (99, "FAILED")

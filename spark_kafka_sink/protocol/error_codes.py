@@ -62,14 +62,19 @@ def lookup_error_code(code: int) -> ErrorCode:
     )
 
 
-def build_broker_error(code: int, context: str, advice: str | None = None) -> BrokerError:
+def build_broker_error(
+    code: int, context: str, advice: str | None = None, broker_message: str | None = None
+) -> BrokerError:
     """Build the exception for an error code in a response.
 
     `context`: the failed operation, with which the message begins. `advice` replaces that of the table.
+    `broker_message`: the error message of the response.
     """
     row = lookup_error_code(code)
     error_type = _ERROR_TYPES.get(code, BrokerError)
     message = f"{context}: {row.name} ({code})" + (f". {advice or row.advice}" if advice or row.advice else "")
+    if broker_message:
+        message += f" The broker says: {broker_message}"
     return error_type(message, code=code, name=row.name)
 
 

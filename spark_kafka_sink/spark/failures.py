@@ -50,7 +50,7 @@ class Failures:
             return
         group = self._groups.setdefault(place, _Group(error, _sample_key(rows)))
         group.count += rows.num_rows
-        if len(str(error)) > len(str(group.error)):  # it says more: that the records may be stored
+        if error.possibly_stored:
             group.error = error
 
     def error(self, options: SinkOptions) -> DeliveryError:

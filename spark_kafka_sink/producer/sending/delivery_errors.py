@@ -25,7 +25,6 @@ from spark_kafka_sink.producer.sending.produce_exchange import Answer
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error, lookup_error_code
 
-_DOUBT = "The records may be stored all the same."
 _AT_FAULT: dict[int, type[DataError]] = {
     codes.MESSAGE_TOO_LARGE: RecordTooLargeError,
     codes.INVALID_RECORD: InvalidRecordError,
@@ -38,8 +37,7 @@ def attempt_error(batch: ProducerBatch, answer: Answer) -> KafkaSinkError:
     if answer.cause is not None:
         return answer.cause
     where = format_partition(*batch.topic_partition)
-    error = build_broker_error(answer.code, where)
-    return _with_words(error, answer.words) if answer.words else error
+    return build_broker_error(answer.code, where, broker_message=answer.words)
 
 
 def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSinkError:
@@ -48,8 +46,8 @@ def final_error(batch: ProducerBatch, answer: Answer, failure: Fail) -> KafkaSin
     if failure.timed_out:
         return timeout_error(batch, error, in_doubt=failure.in_doubt)
     if failure.retries_used_up or failure.in_doubt:
-        tail = f" {_DOUBT}" if failure.in_doubt else ""
-        return _because(DeliveryError(f"{_sentence(error)} Attempts: {batch.attempts + 1}.{tail}"), error)
+        words = f"{_sentence(error)} Attempts: {batch.attempts + 1}."
+        return _because(DeliveryError(words, possibly_stored=failure.in_doubt), error)
     kind = _AT_FAULT.get(answer.code) if batch.record_count == 1 else None
     return error if kind is None else _because(kind(str(error)), error)
 
@@ -105,9 +103,8 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     why = "" if batch.ever_sent else " Never sent."
     if last is not None:
         why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
-    doubt = f" {_DOUBT}" if in_doubt else ""
-    words = f"{where}: not acknowledged within {limit_ms:.0f} ms.{why}{doubt}"
-    return _because(DeliveryTimeoutError(words), last)
+    words = f"{where}: not acknowledged within {limit_ms:.0f} ms.{why}"
+    return _because(DeliveryTimeoutError(words, possibly_stored=in_doubt), last)
 
 
 def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkError:
@@ -115,9 +112,9 @@ def abandoned_error(batch: ProducerBatch, last: Exception | None) -> KafkaSinkEr
     where = format_partition(*batch.topic_partition)
     words = (
         f"{where}: sent without an answer, and records before them were refused. "
-        f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)} {_DOUBT}"
+        f"They are not sent again, for that could store them twice. The last attempt: {_sentence(last)}"
     )
-    return _because(DeliveryError(words), last)
+    return _because(DeliveryError(words, possibly_stored=True), last)
 
 
 def encoding_error(batch: ProducerBatch) -> KafkaSinkError:
@@ -134,7 +131,7 @@ def split_error(batch: ProducerBatch, error: Exception) -> KafkaSinkError:
 def with_doubt(error: KafkaSinkError) -> KafkaSinkError:
     """A copy of the error for records that were sent before: it adds that they may be stored."""
     doubtful = copy(error)
-    doubtful.args = (f"{error} {_DOUBT}",)
+    doubtful.possibly_stored = True
     return _because(doubtful, error.__cause__)
 
 
@@ -160,11 +157,6 @@ def _sentence(error: Exception | None) -> str:
     """The text with a period at its end, so that other sentences can follow."""
     words = str(error)
     return words if words.endswith(".") else f"{words}."
-
-
-def _with_words(error: KafkaSinkError, words: str) -> KafkaSinkError:
-    error.args = (f"{error} The broker says: {words}",)
-    return error
 
 
 def _because(error: KafkaSinkError, cause: BaseException | None) -> KafkaSinkError:

@@ -121,7 +121,7 @@ class Operation:
 
 def advise_no_abort(error: TransactionAbortableError) -> None:
     """Change the advice of `must_abort` for a caller whose transaction has been aborted already."""
-    error.args = (str(error).removesuffix(_MUST_ABORT) + _WAS_ABORTED,)
+    error.remedy = _WAS_ABORTED
 
 
 class TransactionCalls:
@@ -186,7 +186,8 @@ class TransactionCalls:
 
     def must_abort(self, cause: KafkaSinkError) -> TransactionAbortableError:
         error = TransactionAbortableError(
-            f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause} {_MUST_ABORT}"
+            f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause}",
+            remedy=_MUST_ABORT,
         )
         error.__cause__ = cause
         return error
