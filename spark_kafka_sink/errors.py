@@ -49,25 +49,36 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 class KafkaSinkError(Exception):
     """The root: catch this to catch everything that the library raises on purpose.
 
-    Its text is the message, then the remedy, then whether the records may be stored.
+    Its text is the address of the connection, the message, the remedy, and whether the records may be stored.
     """
 
+    address: str = ""
+    """The address of the connection that failed."""
     remedy: str = ""
     """A sentence about what the caller can do, where that depends on what has been done since the error."""
     possibly_stored: bool = False
     """Whether the records may be stored although their delivery has failed."""
 
-    def __init__(self, message: str = "", *, remedy: str = "", possibly_stored: bool = False) -> None:
+    def __init__(
+        self, message: str = "", *, address: str = "", remedy: str = "", possibly_stored: bool = False
+    ) -> None:
         super().__init__(message)
         # Attributes of the class stand for the defaults, so that a pickled error carries only what was set.
+        if address:
+            self.address = address
         if remedy:
             self.remedy = remedy
         if possibly_stored:
             self.possibly_stored = possibly_stored
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The text without the address."""
         doubt = "The records may be stored all the same." if self.possibly_stored else ""
         return " ".join(filter(None, (super().__str__(), self.remedy, doubt)))
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.text}" if self.address else self.text
 
 
 def fresh(error: ErrorT) -> ErrorT:
@@ -164,8 +175,8 @@ class ConfigurationError(KafkaSinkError, ValueError):
         """Return the same error about options whose names begin with the prefix."""
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
-    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[tuple[str | OptionFault, ...]]]:
-        return type(self), (self._faults,)
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._faults,), self.__dict__
 
 
 class MissingDependencyError(ConfigurationError):

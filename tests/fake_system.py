@@ -309,7 +309,7 @@ class FakeSystem:
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         ips = self.names.get(host, [host])
         if not ips:
-            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: unknown name")
+            raise DisconnectedError("the name cannot be resolved: unknown name", address=f"{host}:{port}")
         return [SocketAddress(host, port, socket.AF_INET, (ip, port)) for ip in ips]
 
     def canonical_name(self, address: SocketAddress) -> str:

@@ -72,16 +72,17 @@ def test_a_configuration_error_keeps_its_options_between_processes(kind: type[Co
 @pytest.mark.parametrize(
     "error",
     [
-        DeliveryTimeoutError("late.", remedy="Wait.", possibly_stored=True),
-        TransactionTimeoutError("late.", remedy="Wait.", possibly_stored=True),
+        DeliveryTimeoutError("late.", address="b:9092", remedy="Wait.", possibly_stored=True),
+        TransactionTimeoutError("late.", address="b:9092", remedy="Wait.", possibly_stored=True),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_keeps_its_fields_and_its_text_between_processes(error: KafkaSinkError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), fresh(error)):
         assert type(copied) is type(error)
-        assert str(copied) == "late. Wait. The records may be stored all the same."
-        assert (copied.remedy, copied.possibly_stored) == ("Wait.", True)
+        assert copied.text == "late. Wait. The records may be stored all the same."
+        assert str(copied) == f"b:9092: {copied.text}"
+        assert (copied.address, copied.remedy, copied.possibly_stored) == ("b:9092", "Wait.", True)
 
 
 def test_a_brokers_error_says_once_that_records_may_be_stored_when_it_is_pickled() -> None:

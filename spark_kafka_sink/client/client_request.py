@@ -55,10 +55,17 @@ class ClientResponse(NamedTuple):
 class ConnectionLoss:
     """The reason why a connection ended or could not be established."""
 
-    reason: str
+    detail: str
+    """The reason without the address of the connection."""
+    address: str = ""
     timed_out: bool = False
     expected: bool = False
     """Whether the end of the connection is not a failure: it was idle, or the client closed it to bootstrap again."""
     served: bool = False
     """Whether the broker closed a working connection, as brokers do when they restart or when it is idle."""
     authentication_error: AuthenticationError | None = None
+
+    @property
+    def reason(self) -> str:
+        """The reason with the address of the connection, if it is known."""
+        return f"{self.address}: {self.detail}" if self.address else self.detail

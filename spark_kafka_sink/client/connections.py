@@ -93,7 +93,7 @@ class Connections:
                 receive_buffer_bytes=self._config.receive_buffer_bytes,
             )
         except NetworkError as error:
-            return ConnectionLoss(str(error))
+            return ConnectionLoss(error.text, error.address)
         return None
 
     def accept_connected(self) -> None:
@@ -155,16 +155,17 @@ class Connections:
     def loss(self, node_id: int, final_state: ChannelState) -> ConnectionLoss:
         """Return the loss of a connection, given the final state of its channel."""
         error = final_state.error
-        detail = str(error) if error is not None else f"{self.address(node_id)}: disconnected"
+        address = self.address(node_id) if error is None else error.address
+        detail = "disconnected" if error is None else error.text
         if isinstance(error, AuthenticationError) and final_state.authentication_failed:
-            return ConnectionLoss(detail, authentication_error=error)
+            return ConnectionLoss(detail, address, authentication_error=error)
         if final_state.kind is ChannelStateKind.EXPIRED:
-            return ConnectionLoss(detail, expected=True)
+            return ConnectionLoss(detail, address, expected=True)
         if final_state.kind is ChannelStateKind.AUTHENTICATE:
             detail += " (during the TLS or SASL handshake: check security.protocol)"
         elif node_id not in self.versions and final_state.kind is ChannelStateKind.READY:
             detail += " (before any response: the listener may expect SASL or TLS, check security.protocol)"
-        return ConnectionLoss(detail, served=node_id in self.versions)
+        return ConnectionLoss(detail, address, served=node_id in self.versions)
 
     def record_loss(self, node_id: int, loss: ConnectionLoss, now: float) -> None:
         """Record and log the end of a connection or of an attempt to connect."""

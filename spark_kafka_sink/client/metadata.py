@@ -382,11 +382,7 @@ class Metadata:
     def _describe_connection_failures(self) -> str:
         if not self._failed_addresses:
             return self._unusable_response or "No broker has responded, and no connection has failed either."
-        failures = (
-            reason if address in reason else f"{address}: {reason}"
-            for address, reason in self._failed_addresses.items()
-        )
-        return "Tried: " + "; ".join(failures)
+        return "Tried: " + "; ".join(f"{address}: {reason}" for address, reason in self._failed_addresses.items())
 
 
 def _check_topic_name(topic: str) -> None:

@@ -273,8 +273,8 @@ class NetworkClient:
             except FATAL_ERRORS:
                 raise
             except Exception as error:
-                reason = str(log_unexpected(self._connections.describe(node_id), error))
-                self._close_connection(responses, node_id, ConnectionLoss(reason), now)
+                logged = log_unexpected(self._connections.describe(node_id), error)
+                self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
                 self._fetch.handle_response(node_id, _query_of(in_flight), message, in_flight.version, now)
@@ -298,8 +298,9 @@ class NetworkClient:
     def _handle_timed_out_connections(self, responses: list[ClientResponse], now: float) -> None:
         for node_id in self._states.nodes_with_setup_timeout(now):
             limit_ms = self._states.setup_timeout_ms(node_id)
-            reason = f"{self._connections.address(node_id)}: no connection within {limit_ms:.0f} ms"
-            self._close_connection(responses, node_id, ConnectionLoss(reason, timed_out=True), now)
+            detail = f"no connection within {limit_ms:.0f} ms"
+            loss = ConnectionLoss(detail, self._connections.address(node_id), timed_out=True)
+            self._close_connection(responses, node_id, loss, now)
 
     def _handle_timed_out_requests(self, responses: list[ClientResponse], now: float) -> None:
         for node_id, request in self._in_flight.timed_out_requests(now).items():
@@ -390,7 +391,7 @@ class NetworkClient:
         self._connections.record_loss(node_id, loss, now)
         self._cancel_requests(responses, node_id, loss, now)
         if not loss.expected:
-            self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.reason)
+            self._metadata.connection_failed(node_id, self._connections.address(node_id), loss.detail)
         self._fetch.handle_disconnection(now, self._connections.authentication_failure(self._metadata.snapshot))
 
     def _cancel_requests(self, responses: list[ClientResponse], node_id: int, loss: ConnectionLoss, now: float) -> None:

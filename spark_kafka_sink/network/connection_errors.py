@@ -1,8 +1,9 @@
-"""Errors of a connection, with its address in their words."""
+"""Errors of a connection, with its address."""
 
 from __future__ import annotations
 
 import logging
+from copy import copy
 
 from spark_kafka_sink.errors import DisconnectedError, IllegalStateError, KafkaSinkError
 from spark_kafka_sink.network.system import SocketAddress
@@ -16,9 +17,10 @@ FATAL_ERRORS = (IllegalStateError, AssertionError)
 def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
     """An OSError becomes a DisconnectedError; others keep their type."""
     if isinstance(error, OSError):
-        named: KafkaSinkError = DisconnectedError(f"{address}: {error.strerror or error}")
+        named: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
-        named = type(error)(f"{address}: {error}")
+        named = copy(error)
+    named.address = str(address)
     named.__cause__ = error
     _drop_frames(error)
     return named
@@ -27,7 +29,7 @@ def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSin
 def log_unexpected(address: str, error: Exception) -> DisconnectedError:
     """Log an error that no connection should raise, with its traceback; return the reason to close that connection."""
     _log.error("%s: the connection is closed after an unexpected error.", address, exc_info=error)
-    return DisconnectedError(f"{address}: closed after an unexpected error: {type(error).__name__}: {error}")
+    return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
 
 
 def _drop_frames(error: BaseException | None) -> None:

@@ -52,4 +52,4 @@ class Deadlines:
             words, kind = f"a frame of it was not whole within {self.frame_ms:.0f} ms", channel.state.kind
         else:
             words, kind = f"it was idle for {self.idle_ms:.0f} ms", ChannelStateKind.EXPIRED
-        return ChannelState(kind, DisconnectedError(f"{channel.address}: closed because {words}"))
+        return ChannelState(kind, DisconnectedError(f"closed because {words}", address=str(channel.address)))

@@ -139,14 +139,14 @@ class OperatingSystem:
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         if not 0 < port <= MAX_PORT:
             # The resolver would take 65536 + n for n: another port than the one that a broker has advertised.
-            raise DisconnectedError(f"{host}:{port}: there is no such port")
+            raise DisconnectedError("there is no such port", address=f"{host}:{port}")
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             # OSError and not gaierror alone: when the system has failed the resolver, as without a free descriptor.
             # UnicodeError: labels that IDNA refuses, such as an empty or an overlong one.
             reason = getattr(error, "strerror", None) or error
-            raise DisconnectedError(f"{host}:{port}: the name cannot be resolved: {reason}") from error
+            raise DisconnectedError(f"the name cannot be resolved: {reason}", address=f"{host}:{port}") from error
         return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in found]
 
     def canonical_name(self, address: SocketAddress) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -42,8 +41,6 @@ NAMES = "names"
 IS_TO_BE_CREATED = "does not exist, and is to be created"
 VERSIONS = "versions"
 DOES_NOT_EXIST = "does not exist"
-_NO_ADDRESS = "has no address"
-_ADDRESS_IN_FRONT = r"^{}( \([^)]*\))?: "
 _FEATURES_SHOWN = frozenset({"metadata.version", TRANSACTION_VERSION})
 
 _OF_EXACTLY_ONCE = (
@@ -83,13 +80,15 @@ def reached_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeou
 def names_check(nodes: Iterable[Node], system: System) -> Check:
     """Which addresses the names have here. One that has none fails elsewhere, with the connection that needs it."""
     shown: dict[str, str] = {}
+    outcome = Outcome.PASSED
     for node in nodes:
         try:
             addresses = [str(address.sockaddr[0]) for address in resolve_advertised(system, node.host, node.port)]
         except NetworkError:
             addresses = []
+        if not addresses:
+            outcome = Outcome.WARNING
         shown[node.host] = f"{sanitize(node.host)} {_named(node.host, addresses)}"
-    outcome = Outcome.WARNING if any(words.endswith(_NO_ADDRESS) for words in shown.values()) else Outcome.PASSED
     more = f"; and {len(shown) - FAULTS_SHOWN_MAX} more" if len(shown) > FAULTS_SHOWN_MAX else ""
     return Check(NAMES, outcome, "; ".join([*shown.values()][:FAULTS_SHOWN_MAX]) + more)
 
@@ -97,7 +96,7 @@ def names_check(nodes: Iterable[Node], system: System) -> Check:
 def _named(host: str, addresses: Iterable[str]) -> str:
     if addresses == [host]:
         return "needs no look-up"
-    return f"is {', '.join(dict.fromkeys(addresses))}" if addresses else _NO_ADDRESS
+    return f"is {', '.join(dict.fromkeys(addresses))}" if addresses else "has no address"
 
 
 def _bootstrap_check(probe: Probe, waited: str) -> Check:
@@ -221,11 +220,7 @@ def _leader_check(probe: Probe, node: Node, waited: str) -> Check:
 def _why(probe: Probe, node: Node, waited: str) -> str:
     """The reason without the address, which is the name of the check."""
     loss = probe.client.losses.get(node.id)
-    return (
-        f"no answer {waited}"
-        if loss is None
-        else re.sub(_ADDRESS_IN_FRONT.format(re.escape(node.address)), "", loss.reason)
-    )
+    return f"no answer {waited}" if loss is None else loss.detail
 
 
 def topic_check(topic: MetadataResponseTopic, nodes: Iterable[int]) -> Check:

@@ -81,9 +81,8 @@ def _unreachable(leader: Node | None, metadata: Metadata) -> KafkaSinkError | No
     reason = None if leader is None else metadata.connection_failure(leader.id)
     if leader is None or reason is None:
         return None
-    reason = reason.removeprefix(f"{leader.address}: ").rstrip(".")
     return DisconnectedError(
-        f"The partition's leader, {leader}, cannot be reached: {reason}. See whether it runs. The broker "
+        f"The partition's leader, {leader}, cannot be reached: {reason.rstrip('.')}. See whether it runs. The broker "
         f"advertises {leader.address} (advertised.listeners): clients must be able to reach it there."
     )
 
