@@ -56,7 +56,7 @@ def ours(bootstrap: str, topic: str, records: int) -> Figures:
         meter = Meter()
         for _ in range(REFRESHES):
             version = producer._metadata.request_update()
-            producer._loop.wakeup()
+            producer._client.wakeup()
             producer._metadata.await_update(version, 60_000)
         figures["refresh_cpu_ms"] = meter.first()["first_cpu_ms"] / REFRESHES
     return figures

@@ -147,7 +147,8 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._pool,
             clock=self._system.now,
             wall_clock_ms=self._system.wall_ms,
-            wakeup=self._loop.wakeup,
+            wakeup=client.wakeup,
+            wait=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
             rows_given=self._metrics.rows_given,
@@ -170,6 +171,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self._metadata,
             self._loop,
             self._metrics,
+            wakeup=client.wakeup,
             max_block_ms=self.config.max_block_ms,
             system=self._system,
         )

@@ -15,13 +15,11 @@ from spark_kafka_sink.producer.sending.sender import Sender
 class SenderLoop(Protocol):
     def start(self, sender: Sender, name: str) -> None: ...
 
-    def wakeup(self) -> None:
-        """Called when there may be something to send, or when the caller is about to wait for memory."""
-
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         """Wait like Metadata.await_update."""
 
-    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool: ...
+    def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
+        """Wait for what the sender does; False if it has not come in time. The caller has woken the sender."""
 
     def join(self, timeout_ms: float | None) -> bool:
         """Wait for the sender's end; False if it has not come in time."""

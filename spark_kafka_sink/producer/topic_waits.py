@@ -9,7 +9,7 @@ nothing, as long as the topic has as many partitions. They ask for metadata only
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
@@ -43,12 +43,14 @@ class Topics:
         loop: SenderLoop,
         metrics: ProducerMetrics,
         *,
+        wakeup: Callable[[], None],
         max_block_ms: int,
         system: System,
     ) -> None:
         self._metadata = metadata
         self._loop = loop
         self._metrics = metrics
+        self._wakeup = wakeup
         self._max_block_ms = max_block_ms
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
@@ -90,7 +92,7 @@ class Topics:
             while (snapshot := self._known(topic, partition)) is None:
                 was_missed = self._was_missed(topic)
                 version = self._metadata.request_update_for_topic(topic)
-                self._loop.wakeup()
+                self._wakeup()
                 in_time = not was_missed and self._await_metadata(version, began_ms + self._max_block_ms)
                 is_missing = in_time and self._is_missing(topic, began_ms)
                 if (not in_time or is_missing) and self._known(topic, partition) is None:

@@ -107,7 +107,7 @@ class ProducerTransactions:
         call = WaitedCall([request])
         self._requests.submit(call)
         try:
-            self._loop.wakeup()
+            self._client.wakeup()
             ended = self._loop.wait(call.ended, self._max_block_ms)
         finally:
             self._requests.withdraw(call)

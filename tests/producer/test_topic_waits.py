@@ -235,5 +235,5 @@ def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> 
     known, gone = sender_of(producer).metadata.snapshot, ClusterSnapshot()
     metadata = Mock(spec=Metadata)
     type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
-    topics = Topics(metadata, Mock(), Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
+    topics = Topics(metadata, Mock(), Mock(), wakeup=Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
     assert topics.await_partitions("t", 0, 1) is known

@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableError,
     TransactionTimeoutError,
 )
+from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol.message import ApiKey
@@ -63,18 +64,18 @@ def test_a_record_outside_of_a_transaction_is_refused() -> None:
 def test_each_call_that_waits_wakes_the_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread may be waiting for brokers that have nothing to say."""
     _, producer = initialised(2)
-    loop, client = loop_of(producer), sender_of(producer).client
-    wakeup, wait, events = client.wakeup, loop.wait, list[str]()
+    loop = loop_of(producer)
+    wakeup, wait, events = Selector.wakeup, loop.wait, list[str]()
 
-    def noted_wakeup() -> None:
+    def noted_wakeup(selector: Selector) -> None:
         events.append("wakeup")
-        wakeup()
+        wakeup(selector)
 
     def noted_wait(event: threading.Event, timeout_ms: float | None) -> bool:
         events.append("wait")
         return wait(event, timeout_ms)
 
-    monkeypatch.setattr(client, "wakeup", noted_wakeup)
+    monkeypatch.setattr(Selector, "wakeup", noted_wakeup)
     monkeypatch.setattr(loop, "wait", noted_wait)
     for call in (
         producer.init_transactions,

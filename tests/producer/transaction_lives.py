@@ -268,7 +268,7 @@ class Life:
         """One round of its thread, while another life waits."""
         if not self._busy and not self.closed:
             self._busy = True
-            loop_of(self.producer).wakeup()
+            loop_of(self.producer).sender.client.wakeup()
             loop_of(self.producer).run_once()
             self._busy = False
 

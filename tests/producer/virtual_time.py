@@ -71,12 +71,6 @@ class InlineLoop:
             self.run_once()
         raise AssertionError("the sender spins")
 
-    def wakeup(self) -> None:
-        self.sender.client.wakeup()
-        pool = self.sender.accumulator.pool
-        if not self._running and pool.waiters:
-            self.run_until(lambda: not pool.waiters, self.sender.config.max_block_ms)
-
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         def updated() -> bool:
             metadata.raise_if_fatal()

@@ -96,7 +96,7 @@ class TurnLoop:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._woken = False
+        self._woken = False  # by a caller that closes it
         self._running = False
         self._ended = False
         self.sender: Sender
@@ -110,7 +110,7 @@ class TurnLoop:
     @property
     def is_due(self) -> bool:
         """Has its sender something to read, waited long enough, or been woken?"""
-        return self._woken or self.poller.is_due
+        return self._woken or self.sender.client._selector._woken or self.poller.is_due
 
     def run_once(self) -> None:
         self._running = True
@@ -119,13 +119,6 @@ class TurnLoop:
             self.sender.run_once(self._turns.system.now())
         finally:
             self._running = False
-
-    def wakeup(self) -> None:
-        self._woken = True
-        self.sender.client.wakeup()
-        pool = self.sender.accumulator.pool
-        if not self._running and pool.waiters:
-            self._turns.current.wait(lambda: not pool.waiters, self.sender.config.max_block_ms)
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         if not self._turns.current.wait(lambda: metadata.version > last_version, timeout_ms):

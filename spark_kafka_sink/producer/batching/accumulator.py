@@ -46,7 +46,7 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, RecordTooLargeError
 from spark_kafka_sink.producer.batching.batch import DRAINED, IN_FLIGHT, ProducerBatch
 from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
-from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, Wait
 from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS, Admit, PartitionQueues
 from spark_kafka_sink.producer.batching.staging import PLACE_DELAY_MS, SingleRecord, Stage, chunks
@@ -89,17 +89,19 @@ class RecordAccumulator:
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
         wakeup: Callable[[], None],
+        wait: Wait,
         random: Random,
         partitioner: Partitioner,
         rows_given: RowsGiven,
     ) -> None:
-        """`wakeup` makes the sender look again; it is called by appends, from any thread."""
+        """`wakeup` makes the sender look again; it is called by appends, from any thread. `wait` waits for memory."""
         self._config = config
         self.pool = pool
         self._partitioner = partitioner
         self._rows_given = rows_given
         self._clock = clock
         self._wakeup = wakeup
+        self._wait = wait
         self._chunk_bytes_max = max(1, config.buffer_memory // _CHUNK_SHARE)
         self._lock = threading.Lock()
         self._backoff = SharedRetryBackoff(
@@ -255,7 +257,11 @@ class RecordAccumulator:
     def _await_memory(self, wanted: int, block_ms: float | None) -> None:
         with self._lock:
             self._filler.free_sparse_memory()
-        self.pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wakeup)
+        self.pool.reserve(wanted, self._config.max_block_ms if block_ms is None else block_ms, self._wait_for_memory)
+
+    def _wait_for_memory(self, woken: threading.Event, timeout_ms: float | None) -> bool:
+        self._wakeup()
+        return self._wait(woken, timeout_ms)
 
     @contextmanager
     def without_linger(self) -> Iterator[None]:

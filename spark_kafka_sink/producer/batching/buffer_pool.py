@@ -13,7 +13,7 @@ go, even if it has expired (CVE-2026-35554: memory was reused under a request th
 A partition whose leader does not answer would hold its whole buffer with one small batch. `is_sparse` finds such
 leases; the accumulator then copies the few batches that are left, so that the buffer can go (batch_filler.py).
 
-The clock is read for the metrics only; a wait is a lock with a timeout.
+The clock is read for the metrics only.
 """
 
 from __future__ import annotations
@@ -29,6 +29,14 @@ _SPARSE_SHARE = 8
 """A lease is sparse when its batches need at most this part of its bytes. Copying them costs at most as much memory
 again for a moment, and without pressure nothing is copied. With a quarter, copies took 4 % of the CPU of ten thousand
 partitions; with a sixteenth as good as nothing is copied."""
+
+
+Wait = Callable[[threading.Event, "float | None"], bool]
+"""Waits for an event, at most so many milliseconds or without a limit, and returns whether it is set."""
+
+
+def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
+    return event.wait(None if timeout_ms is None else lock_timeout_seconds(timeout_ms))
 
 
 class BufferPool:
@@ -67,8 +75,8 @@ class BufferPool:
             self._free -= count
             return True
 
-    def reserve(self, count: int, block_ms: float, waiting: Callable[[], None] | None = None) -> None:
-        """Take `count` bytes, waiting in turn for at most `block_ms`; `waiting` is called when the wait begins."""
+    def reserve(self, count: int, block_ms: float, wait: Wait = _wait) -> None:
+        """Take `count` bytes, waiting in turn for at most `block_ms`."""
         if count > self.bytes_max:
             raise RecordTooLargeError(
                 f"{count} bytes are needed at once, but buffer.memory is {self.bytes_max}. Raise buffer.memory."
@@ -81,9 +89,7 @@ class BufferPool:
             with self._lock:
                 self._waiters.append(waiter)
                 self._serve()
-            if waiting is not None:
-                waiting()
-            waiter.asleep.acquire(timeout=lock_timeout_seconds(block_ms))
+            wait(waiter.woken, block_ms)
         finally:
             with self._lock:
                 if waiter in self._waiters:
@@ -116,31 +122,25 @@ class BufferPool:
         with self._lock:
             self._closed = True
             for waiter in self._waiters:
-                waiter.wake()
+                waiter.woken.set()
 
     def _serve(self) -> None:
         while self._waiters and self._free >= self._waiters[0].count:
             waiter = self._waiters.popleft()
             self._free -= waiter.count
             waiter.served = True
-            waiter.wake()
+            waiter.woken.set()
 
 
 class _Waiter:
-    """One blocked append, guarded by the pool's lock. It waits at a lock: an Event would make three of them."""
+    """One blocked append, guarded by the pool's lock."""
 
-    __slots__ = ("asleep", "count", "served")
+    __slots__ = ("count", "served", "woken")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.served = False  # it has its bytes
-        self.asleep = threading.Lock()
-        self.asleep.acquire()
-
-    def wake(self) -> None:
-        """End the wait. Calling it again does nothing: both the close and memory that is released may call it."""
-        if self.asleep.locked():
-            self.asleep.release()
+        self.woken = threading.Event()  # it has its bytes, or the pool was closed
 
 
 class MemoryLease:

@@ -37,10 +37,6 @@ class SenderThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def wakeup(self) -> None:
-        assert self._sender is not None
-        self._sender.client.wakeup()
-
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
         metadata.await_update(last_version, timeout_ms)
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease, Wait
 from tests.producer.batching.accumulator_harness import Clock
 from tests.waiting import PATIENCE_SECONDS
 
 LONG_MS = 600_000.0
+
+
+def wait_after(happens: Callable[[], None]) -> Wait:
+    """Build a wait that lets something happen before it begins."""
+
+    def wait(event: threading.Event, timeout_ms: float | None) -> bool:
+        happens()
+        return event.wait(None if timeout_ms is None else timeout_ms / 1000)
+
+    return wait
 
 
 class Taker(threading.Thread):
@@ -27,7 +38,7 @@ class Taker(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._pool.reserve(self._count, self._block_ms, self.waiting.set)
+            self._pool.reserve(self._count, self._block_ms, wait_after(self.waiting.set))
         except Exception as error:
             self.error = error
         self.waiting.set()
@@ -113,7 +124,7 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind()
     pool = pool_of(100)
     pool.reserve(70, 0)
     with pytest.raises(KeyboardInterrupt):
-        pool.reserve(50, LONG_MS, interrupt)
+        pool.reserve(50, LONG_MS, wait_after(interrupt))
     assert (pool.free_bytes, pool.waiters) == (30, 0)
 
 
@@ -149,7 +160,7 @@ def test_a_call_that_gets_memory_from_a_pool_that_is_closed_meanwhile_gives_it_b
         pool.close()
 
     with pytest.raises(ProducerClosedError):
-        pool.reserve(50, LONG_MS, meanwhile)
+        pool.reserve(50, LONG_MS, wait_after(meanwhile))
     assert pool.free_bytes == 100
 
 
@@ -167,7 +178,7 @@ def test_waiting_is_measured_by_the_clock() -> None:
         clock.now += 250
         pool.release(100)
 
-    pool.reserve(10, LONG_MS, later)
+    pool.reserve(10, LONG_MS, wait_after(later))
     assert pool.wait_ms_total == 250
 
 

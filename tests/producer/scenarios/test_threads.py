@@ -232,7 +232,7 @@ def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
         raise raised("from within")
 
     producer.sender.run_once = end  # type: ignore[method-assign]
-    producer.thread.wakeup()
+    producer.sender.client.wakeup()
     until(lambda: producer.sender.fatal_error is not None)
     with pytest.raises(ProducerClosedError, match="from within"):
         producer.send(ProducerRecord("t", VALUE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +66,7 @@ def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeyp
 
     budgets: list[float] = []
 
-    def reserve(pool: BufferPool, count: int, block_ms: float, waiting: Callable[[], None]) -> None:
+    def reserve(pool: BufferPool, count: int, block_ms: float, wait: object) -> None:
         budgets.append(block_ms)
         raise BufferExhaustedError("full")
 
