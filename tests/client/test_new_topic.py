@@ -11,7 +11,7 @@ from spark_kafka_sink.protocol import error_codes
 def test_what_is_not_given_is_left_to_the_brokers() -> None:
     (topic,) = NewTopic("t").request().topics
     assert (topic.num_partitions, topic.replication_factor, topic.configs) == (-1, -1, [])
-    assert str(NewTopic("t", 3)) == "partitions 3, replicas as the brokers choose"
+    assert str(NewTopic("t", 3)) == "partitions 3, replicas by default of the brokers"
 
 
 def test_only_what_was_asked_for_is_compared() -> None:

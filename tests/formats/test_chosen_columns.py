@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.table_plan import ArrowColumns
 def test_schema_that_needs_a_missing_package_is_an_error(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the error there was no encoder, and a key without an encoder was written as null."""
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    options = FormatOptions(side, "protobuf", ("a",), SchemaChoice(base64.b64encode(b"\n\0").decode()))
+    options = FormatOptions(side, "protobuf-confluent", ("a",), SchemaChoice(base64.b64encode(b"\n\0").decode()))
     faults = OptionFaults()
     with pytest.raises(MissingDependencyError, match=r"needs the package protobuf on the driver: pip install"):
         build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)

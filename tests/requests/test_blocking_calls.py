@@ -217,7 +217,7 @@ def test_what_was_interrupted_before_it_was_sent_is_not_sent_later(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     """The client is kept for the next batch."""
-    with patch.object(client, "step", Mock(side_effect=KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
+    with patch.object(client, "poll_until", Mock(side_effect=KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
         end_transactions(client, prepared, commit=True)
     assert len(describe_transactions(client, IDS)) == 300
     assert cluster.total(ApiKey.END_TXN) == 0
