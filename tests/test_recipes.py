@@ -69,7 +69,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments
 from spark_kafka_sink.exporters.prometheus import WriteCollector
-from spark_kafka_sink.reports.write_report import from_json
+from spark_kafka_sink.reports.write_report import parse_report
 
 registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
 registry.register(writes)
@@ -78,7 +78,7 @@ WriteInstruments(MeterProvider([reader])).record(report)
 for name in ("throwaways", "wastes"):
     print("task", [task.totals.counts()[name] for task in tasks])
     print("report", report.counts()[name], json.loads(report.to_json())[name])
-    print("read", from_json(report.to_json()).counts()[name])
+    print("read", parse_report(report.to_json()).counts()[name])
     lines = generate_latest(registry).decode().splitlines()
     print([line for line in lines if line.startswith(f"pykafka_{name}_total{{")])
     for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:

@@ -18,7 +18,7 @@ from unittest.mock import create_autospec
 import pytest
 
 from integration.support.kafka_cluster import KafkaCluster
-from spark_kafka_sink.reports.write_report import from_json
+from spark_kafka_sink.reports.write_report import parse_report
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, decode_token_part
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
@@ -212,7 +212,7 @@ def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: p
 
 def test_the_report_in_json_is_one_that_the_sink_writes() -> None:
     (text,) = blocks("docs/monitoring.md", "json")
-    assert json.loads(from_json(text).to_json()) == json.loads(text)
+    assert json.loads(parse_report(text).to_json()) == json.loads(text)
 
 
 def test_the_cluster_of_the_tests_has_what_its_example_calls(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from integration.benchmarks.spark_sink import (
     show,
     start_spark,
 )
-from spark_kafka_sink.formats.format_builders import SchemaChoice, build_format
+from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
 from spark_kafka_sink.spark.arrow_types import arrow_field
 
 BATCH_ROWS = 10_000
@@ -84,11 +84,11 @@ def encoders(spark: SparkSession, rounds: int) -> None:
     print("| encoder alone | CPU per row | bytes per row |")
     print("|---|---:|---:|")
     for name in FORMATS:
-        rows = build_format(name, fields, SchemaChoice()).rows
+        row_format = build_format(name, fields, SchemaOptions()).row_format
         seen = []
         for _ in range(10 * rounds + 1):
             before = time.process_time()
-            encoded = rows.rows(batch.schema.names, batch.columns, batch.num_rows, b"")
+            encoded = row_format.encode_rows(batch.schema.names, batch.columns, batch.num_rows, b"")
             seen.append((time.process_time() - before) / batch.num_rows * 1e9)
         size = encoded.nbytes / batch.num_rows - 4
         print(f"| `{name}` | {statistics.median(seen[1:]):,.0f} ns | {size:,.0f} |")

@@ -21,7 +21,7 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.reports.store import read_reports
-from spark_kafka_sink.reports.write_report import WriteReport, ranges_of
+from spark_kafka_sink.reports.write_report import WriteReport, merge_report_ranges
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.topic_admin import create_if_missing
 from spark_kafka_sink.spark.patches.drop_in import register
@@ -185,7 +185,7 @@ class ProgressBar:
 def show_table(reports: list[WriteReport], batch_seconds: float) -> None:
     print()
     print(f"{'topic':<26} {'partition':>9} {'first offset':>13} {'last offset':>12} {'rows':>10}")
-    for topic, partitions in sorted(ranges_of(reports).items()):
+    for topic, partitions in sorted(merge_report_ranges(reports).items()):
         for partition, written in sorted(partitions.items()):
             print(
                 f"{topic:<26} {partition:>9} {written.first_offset:>13,} {written.last_offset:>12,} {written.rows:>10,}"

@@ -106,12 +106,12 @@ def _rows_of_tasks(report_path: str) -> Check:
     """How the rows of the job's last write were spread over its tasks, if it has written a report."""
     from spark_kafka_sink.preflight import Check, Outcome
     from spark_kafka_sink.reports.skew import (
-        SKEWED,
-        fullest_partition,
-        fullness,
-        mean_of_tasks,
-        rows_of_tasks,
-        skew_of_tasks,
+        SKEW_THRESHOLD,
+        compute_skew,
+        describe_largest_partition,
+        describe_task_skew,
+        mean_task_rows,
+        task_row_counts,
     )
     from spark_kafka_sink.reports.store import read_reports
 
@@ -122,8 +122,8 @@ def _rows_of_tasks(report_path: str) -> Check:
     if not reports:
         return Check(ROWS_OF_TASKS, Outcome.SKIPPED, "there is no report of a write")
     last = reports[-1]
-    detail = f"of the last write: {skew_of_tasks(last)} {fullest_partition(last)}".rstrip()
-    if fullness(rows_of_tasks(last).values(), mean_of_tasks(last)) < SKEWED:
+    detail = f"of the last write: {describe_task_skew(last)} {describe_largest_partition(last)}".rstrip()
+    if compute_skew(task_row_counts(last).values(), mean_task_rows(last)) < SKEW_THRESHOLD:
         return Check(ROWS_OF_TASKS, Outcome.PASSED, detail)
     return Check(ROWS_OF_TASKS, Outcome.WARNING, detail, SPREAD)
 

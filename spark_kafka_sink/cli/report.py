@@ -22,22 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     from spark_kafka_sink.reports import text_report
-    from spark_kafka_sink.reports.page import page
+    from spark_kafka_sink.reports.html_page import render_page
     from spark_kafka_sink.reports.store import read_reports
-    from spark_kafka_sink.reports.write_report import query_id_of
+    from spark_kafka_sink.reports.write_report import get_query_id
 
     if chosen.last < 1:
         raise ConfigurationError("--last is the number of writes, at least 1")
     if chosen.job is None:
         reports = read_reports(chosen.path, chosen.last)
     else:
-        of_job = (report for report in read_reports(chosen.path) if query_id_of(report) == chosen.job)
+        of_job = (report for report in read_reports(chosen.path) if get_query_id(report) == chosen.job)
         reports = list(deque(of_job, maxlen=chosen.last))
-    for line in text_report.lines(reports):
+    for line in text_report.render_lines(reports):
         print(line)
     if chosen.html is not None:
         try:
-            chosen.html.write_text(page(reports, chosen.path), encoding="utf-8")
+            chosen.html.write_text(render_page(reports, chosen.path), encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"--html: {chosen.html} cannot be written: {error.strerror}") from error
         print(f"\nwrote {chosen.html}")

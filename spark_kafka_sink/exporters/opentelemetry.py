@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.units import WRITE_METRICS, base_unit
 from spark_kafka_sink.producer.metrics import split_name
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.reports.write_report import WriteReport, query_id_of
+from spark_kafka_sink.reports.write_report import WriteReport, get_query_id
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
@@ -110,7 +110,7 @@ class WriteInstruments:
 
     def record(self, report: WriteReport) -> None:
         """Add one, and let the provider export it: the process that commits may not live until the next interval."""
-        query = {"query": query_id_of(report)}
+        query = {"query": get_query_id(report)}
         for counter, count in report.counts().items():
             self._counters[counter].add(count * WRITE_METRICS[counter].factor, query)
         self._writes.add(1, {**query, "status": report.status})

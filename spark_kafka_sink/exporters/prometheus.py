@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.metrics import split_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS
 from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, query_id_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id
 
 try:
     from prometheus_client.core import (
@@ -166,7 +166,7 @@ class WriteCollector(Collector):
     def record(self, report: WriteReport) -> None:
         """Add a report; may be used as a `reportCallback`."""
         with self._lock:
-            query = self._query(query_id_of(report))
+            query = self._query(get_query_id(report))
             query.sums.update(_amounts(report))
             query.latencies.merge(report.latencies)
             query.last = report

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.formats.avro_leaves import leaf_writer
+from spark_kafka_sink.formats.avro_scalars import leaf_writer
 from spark_kafka_sink.formats.avro_schema import AvroNames, parsed_schema
+from spark_kafka_sink.formats.binary_arrays import is_text
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
@@ -35,7 +36,6 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
-from spark_kafka_sink.formats.byte_joins import is_text
 from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
 
 Writer = Callable[[pa.Array, Mask], list[Piece]]
@@ -48,7 +48,9 @@ class AvroFormat:
 
     schema: str
 
-    def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b"") -> pa.Array:
+    def encode_rows(
+        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+    ) -> pa.Array:
         write = record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
         return joined(write(columns, None), rows, header)
 

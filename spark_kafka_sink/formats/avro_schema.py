@@ -25,7 +25,7 @@ BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits i
 """The fewest bytes that hold a signed number of this many digits."""
 
 
-def derived_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
+def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
     """The schema of columns as JSON. SchemaError names a column that Avro has no type or no name for."""
     space, _, record = (name or DEFAULT_NAME).rpartition(".")
     return json.dumps(_Derivation(null_first).record(fields, record, space, ""), separators=(",", ":"))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.byte_joins import as_binary, constant, constant_rows, either
+from spark_kafka_sink.formats.binary_arrays import as_binary, constant, constant_rows, either
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.fields import Field, mask_field

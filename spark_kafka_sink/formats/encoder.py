@@ -25,7 +25,7 @@ _BYTES_MAX = 32 << 20
 class RowFormat(Protocol):
     """How rows are written. Each format is a frozen dataclass, so that it can be pickled."""
 
-    def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes) -> pa.Array:
+    def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes) -> pa.Array:
         """A binary array with `header` and then the bytes of each row; none is null."""
         ...
 
@@ -72,16 +72,16 @@ class ColumnsEncoder:
     def _rows(self, batch: pa.RecordBatch) -> pa.Array:
         if self.parent is None:
             columns = [batch.column(position) for position in self.positions]
-            return self.format.rows(self.names, columns, batch.num_rows, self.header)
+            return self.format.encode_rows(self.names, columns, batch.num_rows, self.header)
         parent = batch.column(self.parent)
         fields = [parent.field(position) for position in self.positions]
         if not parent.null_count:
-            return self.format.rows(self.names, fields, batch.num_rows, self.header)
+            return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
         # Spark hands the fields of a null struct over as null, also those that the schema says are never null. So only
         # the structs that are there are encoded.
         nulls = null_mask(parent)
         there = parent.is_valid()
-        rows = self.format.rows(
+        rows = self.format.encode_rows(
             self.names, [field.filter(there) for field in fields], batch.num_rows - parent.null_count, self.header
         )
         return rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))

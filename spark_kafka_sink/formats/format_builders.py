@@ -9,33 +9,33 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
-from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
+from spark_kafka_sink.formats.avro_schema import derive_schema, record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
-from spark_kafka_sink.formats.json_schema import check_json_schema, derived_json_schema
+from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
-from spark_kafka_sink.formats.protobuf_derived import derived_message
-from spark_kafka_sink.formats.protobuf_descriptor import described_message
-from spark_kafka_sink.formats.schema_registry import Registered, Schema
+from spark_kafka_sink.formats.protobuf_descriptor import parse_descriptor
+from spark_kafka_sink.formats.protobuf_schema import derive_message
+from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
 MAGIC = b"\0"
 """What every record begins with whose schema is in a registry; the id of the schema follows."""
 
 
-class SchemaChoice(NamedTuple):
+class SchemaOptions(NamedTuple):
     """The user's schema, if there is one, and the name for the record of one that is made."""
 
     text: str | None = None
     name: str | None = None
 
 
-NO_SCHEMA = SchemaChoice()
+NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
     """What writes the rows, and for a registry the schema, with the bytes that stand between its id and the row."""
 
-    rows: RowFormat
+    row_format: RowFormat
     schema: Schema | None = None
     after_id: bytes = b""
 
@@ -43,37 +43,37 @@ class SchemaFormat(NamedTuple):
         return MAGIC + schema_id.to_bytes(4, "big") + self.after_id
 
 
-def build_format(name: str, fields: Sequence[pa.Field], choice: SchemaChoice) -> SchemaFormat:
+def build_format(name: str, fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
     """Raise SchemaError if these columns cannot be written so."""
     schema_format = _BUILDERS[name](fields, choice)
     # Arrow raises ArrowNotImplementedError by the type alone, so a batch without rows is enough to find it here.
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], [field.name for field in fields])
-    ColumnsEncoder(schema_format.rows, tuple(fields), tuple(range(len(fields)))).encode(empty)
+    ColumnsEncoder(schema_format.row_format, tuple(fields), tuple(range(len(fields)))).encode(empty)
     return schema_format
 
 
 def build_latest_format(
-    name: str, fields: Sequence[pa.Field], found: Registered, schema_name: str | None
+    name: str, fields: Sequence[pa.Field], found: RegisteredSchema, schema_name: str | None
 ) -> SchemaFormat:
     """By a schema that a registry gave."""
     wanted = _KINDS[name]
     if found.kind != wanted:
         raise SchemaError(f"the registry's schema with the id {found.id} is of type {found.kind}, not {wanted}")
-    return build_format(name, fields, SchemaChoice(found.text, schema_name))
+    return build_format(name, fields, SchemaOptions(found.text, schema_name))
 
 
-def _json(fields: Sequence[pa.Field], _choice: SchemaChoice) -> SchemaFormat:
+def _json(fields: Sequence[pa.Field], _choice: SchemaOptions) -> SchemaFormat:
     for field in fields:
         check_json_type(field.type, field.name)
     return SchemaFormat(JsonFormat())
 
 
-def _avro(fields: Sequence[pa.Field], choice: SchemaChoice) -> SchemaFormat:
-    return _avro_format(fields, choice.text or derived_schema(fields, choice.name, null_first=False))
+def _avro(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
+    return _avro_format(fields, choice.text or derive_schema(fields, choice.name, null_first=False))
 
 
-def _registered_avro(fields: Sequence[pa.Field], choice: SchemaChoice) -> SchemaFormat:
-    return _avro_format(fields, choice.text or derived_schema(fields, choice.name, null_first=True))
+def _registered_avro(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
+    return _avro_format(fields, choice.text or derive_schema(fields, choice.name, null_first=True))
 
 
 def _avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
@@ -81,23 +81,23 @@ def _avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
     return SchemaFormat(AvroFormat(text), Schema("AVRO", text, record_name(text)))
 
 
-def _protobuf(fields: Sequence[pa.Field], choice: SchemaChoice) -> SchemaFormat:
+def _protobuf(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
     if choice.text is None:
-        made = derived_message(fields, choice.name)
+        made = derive_message(fields, choice.name)
         return SchemaFormat(ProtobufFormat(made.fields), Schema("PROTOBUF", made.text, made.name), b"\0")
-    found = described_message(choice.text, choice.name, fields)
+    found = parse_descriptor(choice.text, choice.name, fields)
     return SchemaFormat(ProtobufFormat(found.fields), Schema("PROTOBUF", found.text, found.name), found.indexes)
 
 
-def _json_schema(fields: Sequence[pa.Field], choice: SchemaChoice) -> SchemaFormat:
+def _json_schema(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
     schema_format = _json(fields, choice)
-    text = choice.text or derived_json_schema(fields, choice.name)
+    text = choice.text or derive_json_schema(fields, choice.name)
     written = [field.name for field in fields if not pa.types.is_null(field.type)]  # a null is left out
     title = check_json_schema(text, written)
-    return SchemaFormat(schema_format.rows, Schema("JSON", text, title))
+    return SchemaFormat(schema_format.row_format, Schema("JSON", text, title))
 
 
-_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaChoice], SchemaFormat]] = {
+_BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], SchemaFormat]] = {
     "json": _json,
     "avro": _avro,
     "avro-confluent": _registered_avro,

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.byte_joins import (
+from spark_kafka_sink.formats.binary_arrays import (
     chosen,
     constant,
     either,

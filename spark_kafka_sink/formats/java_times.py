@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.byte_joins import chosen, constant, fixed_rows, join, with_nulls_of
+from spark_kafka_sink.formats.binary_arrays import chosen, constant, fixed_rows, join, with_nulls_of
 from spark_kafka_sink.formats.time_zones import utc_offsets
 from spark_kafka_sink.records.arrays import integers_to_numpy
 

@@ -19,7 +19,7 @@ from spark_kafka_sink.formats.schema_json import parsed_json
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 
 
-def derived_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
+def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
     schema = {"$schema": _DRAFT, "title": name or DEFAULT_NAME, **_object(fields)}
     return json.dumps(schema, separators=(",", ":"))
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.formats.byte_joins import (
+from spark_kafka_sink.formats.binary_arrays import (
     as_binary,
     chosen,
     constant,
@@ -56,7 +56,9 @@ class Text(NamedTuple):
 class JsonFormat:
     """One object for each row."""
 
-    def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b"") -> pa.Array:
+    def encode_rows(
+        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+    ) -> pa.Array:
         fields = []
         for name, column in zip(names, columns, strict=True):
             with name_columns(name):

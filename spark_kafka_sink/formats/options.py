@@ -13,7 +13,7 @@ from spark_kafka_sink.formats.format_builders import (
     WITH_DESCRIPTOR,
     WITH_REGISTRY,
     WITH_SCHEMA,
-    SchemaChoice,
+    SchemaOptions,
 )
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
@@ -53,7 +53,7 @@ class FormatOptions:
     side: str
     format: str
     columns: tuple[str, ...] = ()
-    schema: SchemaChoice = NO_SCHEMA
+    schema: SchemaOptions = NO_SCHEMA
     subject: str | None = None
 
     @property
@@ -61,13 +61,13 @@ class FormatOptions:
         return self.format in WITH_REGISTRY
 
 
-def encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
+def find_encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
     """Which of value and key are made out of columns, for options that may be faulty: no encoder is built yet."""
     given = {name.lower() for name in options}
     return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & given)
 
 
-def formats_of(reading: Reading) -> tuple[FormatOptions, ...]:
+def parse_format_options(reading: Reading) -> tuple[FormatOptions, ...]:
     """The sides that are made out of columns."""
     read = (_format_of(reading, side) for side in SIDES)
     return tuple(options for options in read if options is not None)
@@ -94,7 +94,7 @@ def _format_of(reading: Reading, side: str) -> FormatOptions | None:
     return FormatOptions(side, name, values[f"{side}Columns"], _schema_choice(reading, side, name), subject)
 
 
-def _schema_choice(reading: Reading, side: str, name: str) -> SchemaChoice:
+def _schema_choice(reading: Reading, side: str, name: str) -> SchemaOptions:
     values = reading.values
     options = [f"{side}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
     text, path, record = (values[option] for option in options)
@@ -115,7 +115,7 @@ def _schema_choice(reading: Reading, side: str, name: str) -> SchemaChoice:
                 path=path,
                 reason=reason,
             )
-    return SchemaChoice(text, record)
+    return SchemaOptions(text, record)
 
 
 def _listed_formats() -> str:

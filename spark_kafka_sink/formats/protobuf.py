@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError
 from spark_kafka_sink.formats.arrow_errors import name_columns
+from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text, text_for_error, text_of
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
@@ -32,7 +33,6 @@ from spark_kafka_sink.formats.binary_pieces import (
     rows_of_elements,
     valid_mask,
 )
-from spark_kafka_sink.formats.byte_joins import is_bytes, is_text, text_for_error, text_of
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
 from spark_kafka_sink.formats.protobuf_fields import MessageField
@@ -55,7 +55,9 @@ class ProtobufFormat:
 
     fields: tuple[MessageField, ...]
 
-    def rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b"") -> pa.Array:
+    def encode_rows(
+        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+    ) -> pa.Array:
         return joined(_message(self.fields, names, columns, None, ""), rows, header)
 
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.records.fields import encode_varint
 _WELL_KNOWN = "google/protobuf/"
 
 
-class DescribedMessage(NamedTuple):
+class ParsedMessage(NamedTuple):
     """`text` is its file's descriptor, as registries take it; `indexes` say which message of the file it is."""
 
     fields: tuple[MessageField, ...]
@@ -30,7 +30,7 @@ class DescribedMessage(NamedTuple):
     indexes: bytes
 
 
-def described_message(text: str, name: str | None, columns: Sequence[pa.Field]) -> DescribedMessage:
+def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
     """SchemaError if the text describes nothing, or not a message that the columns fit."""
     files = _files(_decoded(text))
     message = _found(files, name)
@@ -39,12 +39,15 @@ def described_message(text: str, name: str | None, columns: Sequence[pa.Field]) 
     if foreign:
         raise SchemaError(f"the file of {message.full_name} imports {foreign[0]}; only {_WELL_KNOWN}* can be imported")
     fields = _fields(message, list(columns), "")
-    return DescribedMessage(
-        fields, base64.b64encode(pool_file.serialized_pb).decode(), message.full_name, message_indexes(_path(message))
+    return ParsedMessage(
+        fields,
+        base64.b64encode(pool_file.serialized_pb).decode(),
+        message.full_name,
+        encode_message_indexes(_path(message)),
     )
 
 
-def message_indexes(path: Sequence[int]) -> bytes:
+def encode_message_indexes(path: Sequence[int]) -> bytes:
     """As Confluent writes them: their count and each of them, as varints; a 0 alone for a file's first message."""
     if list(path) == [0]:
         return b"\0"

@@ -1,7 +1,7 @@
 """What a Protobuf message is made of, as values that can be pickled: the tasks need no package of Protobuf.
 
 They are those fields of a message that a column is written into. They are made from the types of the columns
-(`protobuf_derived.py`) or from the user's descriptor (`protobuf_descriptor.py`).
+(`protobuf_schema.py`) or from the user's descriptor (`protobuf_descriptor.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.byte_joins import is_bytes, is_text
+from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text
 
 TIMESTAMP = "google.protobuf.Timestamp"
 _SIGNED_32, _SIGNED_64 = ("int32", "sint32", "sfixed32"), ("int64", "sint64", "sfixed64")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
-from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, check_urls
+from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, parse_registry_urls
 from spark_kafka_sink.network.security.tls_options import parse_tls
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
 
-PREFIX = OPTION_PREFIX
+REGISTRY_PREFIX = OPTION_PREFIX
 SOURCES = ("register", "lookup", "latest")
 _REGISTRY_FORMATS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
 """Formats without a schema registry, and the corresponding format that has one."""
@@ -42,7 +42,7 @@ def _token(value: object) -> str | None:
 
 _TLS = tuple(
     Option(
-        f"{PREFIX}{option.name}",
+        f"{REGISTRY_PREFIX}{option.name}",
         option.default or "",
         text,
         option.meaning.replace("the broker's", "the registry's"),
@@ -88,7 +88,9 @@ REGISTRY_OPTIONS = (
 )
 
 
-def registry_of(reading: Reading, formats: Sequence[FormatOptions], topic: str | None) -> RegistryOptions | None:
+def parse_registry_options(
+    reading: Reading, formats: Sequence[FormatOptions], topic: str | None
+) -> RegistryOptions | None:
     """The registry of the formats that have one, None if none has."""
     sides = [options for options in formats if options.has_registry]
     if not sides:
@@ -132,7 +134,7 @@ def _registry(reading: Reading) -> RegistryOptions:
     values = {name.removeprefix("schema_registry_"): value for name, value in reading.values.items()}
     urls: tuple[str, ...] = ()
     try:
-        urls = check_urls(values["url"])
+        urls = parse_registry_urls(values["url"])
     except ConfigurationError as error:
         reading.faults += error.unrendered_faults
     if values["basic_auth_user_info"] and values["bearer_auth_token"]:
@@ -142,13 +144,13 @@ def _registry(reading: Reading) -> RegistryOptions:
     of_tls = OptionFaults()
     tls = parse_tls(
         {
-            option.name.removeprefix(PREFIX): reading.values[option.field]
+            option.name.removeprefix(REGISTRY_PREFIX): reading.values[option.field]
             for option in _TLS
             if option.name in reading.given
         },
         of_tls,
     )
-    reading.faults += of_tls.with_prefix(PREFIX)
+    reading.faults += of_tls.with_prefix(REGISTRY_PREFIX)
     config = RegistryConfig(
         urls=urls,
         user_info=values["basic_auth_user_info"],

@@ -64,7 +64,7 @@ class Schema(NamedTuple):
     name: str
 
 
-class Registered(NamedTuple):
+class RegisteredSchema(NamedTuple):
     id: int
     kind: str
     text: str
@@ -91,7 +91,7 @@ class _Unanswered(NamedTuple):
     wait_s: float = 0.0
 
 
-class SchemaRegistry:
+class SchemaRegistryClient:
     """Not for several threads: the driver plans one write after the other."""
 
     def __init__(
@@ -119,7 +119,7 @@ class SchemaRegistry:
             self._headers["Authorization"] = f"Basic {encoded}"
             secrets += [config.user_info, config.user_info.partition(":")[2], encoded]
         self._secrets = [secret for secret in secrets if secret]
-        self._known: dict[tuple[Any, ...], Registered] = {}
+        self._known: dict[tuple[Any, ...], RegisteredSchema] = {}
 
     def register(self, subject: str, schema: Schema) -> int:
         """The id of the schema, which is registered as the subject's newest version if it is none yet."""
@@ -129,7 +129,7 @@ class SchemaRegistry:
         """The id of a schema that the subject has already."""
         return self._once("lookup", subject, schema).id
 
-    def latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> Registered:
+    def latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
         """The newest version of the subject; that of a Protobuf schema as a descriptor, if it `is_serialized`.
 
         `start`: which start of a stream asks; it gets what it got before. None: a job, which gets what is newest now.
@@ -137,7 +137,7 @@ class SchemaRegistry:
         what = "serialized" if is_serialized else "latest"
         return self._asked(what, subject, None) if start is None else self._once(what, subject, None, start)
 
-    def _once(self, what: str, subject: str, schema: Schema | None, start: str = "") -> Registered:
+    def _once(self, what: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
         key = (what, subject, schema, start)
         if key not in self._known:
             if len(self._known) >= _KNOWN_MAX:
@@ -145,7 +145,7 @@ class SchemaRegistry:
             self._known[key] = self._asked(what, subject, schema)
         return self._known[key]
 
-    def _asked(self, what: str, subject: str, schema: Schema | None) -> Registered:
+    def _asked(self, what: str, subject: str, schema: Schema | None) -> RegisteredSchema:
         path = _subject_path(subject)
         if schema is None:
             query = "?format=serialized" if what == "serialized" else ""
@@ -168,7 +168,7 @@ class SchemaRegistry:
                 f"The latest schema of the subject '{subject}' refers to other subjects, which is not supported. Give "
                 "the whole schema with valueSchema and set schemaSource to 'lookup'."
             )
-        return Registered(number, self.shown(str(kind), 40), text)
+        return RegisteredSchema(number, self.shown(str(kind), 40), text)
 
     def _latest_version(
         self, subject: str, query: str = "", retry_statuses: Sequence[int] = _TRY_AGAIN
@@ -299,12 +299,12 @@ class SchemaRegistry:
 
 
 @lru_cache(maxsize=16)
-def schema_registry(config: RegistryConfig) -> SchemaRegistry:
+def get_registry_client(config: RegistryConfig) -> SchemaRegistryClient:
     """One for each configuration of this process."""
-    return SchemaRegistry(config)
+    return SchemaRegistryClient(config)
 
 
-def check_urls(text: str) -> tuple[str, ...]:
+def parse_registry_urls(text: str) -> tuple[str, ...]:
     """Addresses between commas. ConfigurationError repeats none of them: one may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
     for url in urls:

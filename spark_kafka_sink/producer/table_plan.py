@@ -21,10 +21,10 @@ from spark_kafka_sink.client.option_parsing import read_options
 from spark_kafka_sink.diagnostics.column_names import describe_missing_column
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
-from spark_kafka_sink.formats.chosen_columns import build_encoders, with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, formats_of
-from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, registry_of
+from spark_kafka_sink.formats.encoder_builders import attach_schema_id, build_encoders
+from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, parse_format_options
+from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
 from spark_kafka_sink.options import option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import named_partitions
@@ -85,7 +85,7 @@ class ArrowColumns:
         field = self._fields[position]
         return pa.field(field.name, known_type(field.type), field.nullable)
 
-    def fields_of(self, position: int) -> ArrowColumns | None:
+    def struct_fields(self, position: int) -> ArrowColumns | None:
         kind = self._fields[position].type
         return ArrowColumns([kind.field(i) for i in range(kind.num_fields)]) if pa.types.is_struct(kind) else None
 
@@ -111,7 +111,7 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
     made: dict[str, Any] = dict(encoders)
     for side in sides:
         if side.has_registry and registry is not None:
-            made[side.side] = with_schema_id(made[side.side], side, registry, topic)
+            made[side.side] = attach_schema_id(made[side.side], side, registry, topic)
     conversion = _conversion(schema, types, places.get("timestamp"))
     columns = ColumnPlan(
         value=made["value"] if "value" in made else places["value"],
@@ -164,8 +164,8 @@ def _formats(
             listed = [names] if isinstance(names, str) else list(names)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
     reading = read_options(_OPTIONS, options, (), "producer")
-    sides = formats_of(reading)
-    registry = registry_of(reading, sides, topic)
+    sides = parse_format_options(reading)
+    registry = parse_registry_options(reading, sides, topic)
     return list(sides), registry, [*of_names, *reading.faults.render(_ARGUMENT_SPELLING)]
 
 

@@ -3,7 +3,7 @@
 write_report.py     WriteReport, as a line of a log and as a line of JSON
 store.py            where reports are kept
 text_report.py      reports on a terminal
-page.py             reports as one page of HTML, with the charts of figures.py, drawn by charts.py
+html_page.py           reports as one page of HTML, with the charts of figures.py, drawn by charts.py
 skew.py             how even rows are spread over tasks and partitions
-numbers.py          numbers in few characters
+number_format.py        numbers in few characters
 """

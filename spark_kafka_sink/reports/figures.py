@@ -11,9 +11,16 @@ from html import escape
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.producer.windows import bucket_end_ms
 from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
-from spark_kafka_sink.reports.numbers import milliseconds, share, short
-from spark_kafka_sink.reports.skew import longest_write, mean_of_tasks, skew_of, skew_of_tasks
-from spark_kafka_sink.reports.write_report import FAILED, TaskSummary, WriteReport, errors_of, latencies_of, ranges_of
+from spark_kafka_sink.reports.number_format import milliseconds, share, short
+from spark_kafka_sink.reports.skew import describe_skew, describe_task_skew, find_longest_write, mean_task_rows
+from spark_kafka_sink.reports.write_report import (
+    FAILED,
+    TaskSummary,
+    WriteReport,
+    merge_latencies,
+    merge_report_ranges,
+    sum_errors,
+)
 
 _ROWS_MAX = 24
 """Bars of one chart; the others are counted in its sentence."""
@@ -69,7 +76,7 @@ def _throughput(reports: Sequence[WriteReport], moments: Moments) -> Figure:
 
 def _latency(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     lines = [Line(name, [report.latency_ms(part) for report in reports], style) for name, part, style in _PERCENTILES]
-    merged = latencies_of(reports)
+    merged = merge_latencies(reports)
     sentence = "No record was acknowledged."
     if merged.counts:
         sentence = (
@@ -84,7 +91,7 @@ def _latency(reports: Sequence[WriteReport], moments: Moments) -> Figure:
 
 
 def _spread(reports: Sequence[WriteReport]) -> Figure:
-    merged = latencies_of(reports)
+    merged = merge_latencies(reports)
     bars = []
     if merged.counts:
         for bucket in range(min(merged.counts), max(merged.counts) + 1):
@@ -105,7 +112,7 @@ def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
     retries = sum(report.retries for report in reports)
     if not retries:
         bars = []
-    errors = errors_of(report.errors for report in reports)
+    errors = sum_errors(report.errors for report in reports)
     letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
     again = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
     sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
@@ -117,28 +124,28 @@ def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
 def _partitions(reports: Sequence[WriteReport]) -> Figure:
     rows = {
         f"{topic}-{partition}": written.rows
-        for topic, of_topic in ranges_of(reports).items()
+        for topic, of_topic in merge_report_ranges(reports).items()
         for partition, written in of_topic.items()
     }
     bars = [
         Bar(name, number, f"{name}: {format_count(number, 'row')}")
         for name, number in sorted(rows.items(), key=lambda one: -one[1])
     ]
-    sentence = skew_of("partition", rows) + _more(bars)
+    sentence = describe_skew("partition", rows) + _more(bars)
     mean = statistics.fmean(rows.values()) if rows else 0.0
     return Figure("Rows by partition", _rows_chart("rows of each partition", bars, mean), sentence)
 
 
 def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
     """Of the write that took longest, the fullest first."""
-    slowest = longest_write(reports)
+    slowest = find_longest_write(reports)
     tasks = () if slowest is None else sorted(slowest.task_list, key=lambda task: -task.rows)
     bars = [
         Bar(_name(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}") for task in tasks
     ]
     sentence, mean = "No task was reported.", 0.0
     if slowest is not None:
-        sentence, mean = skew_of_tasks(slowest) + _more(bars), mean_of_tasks(slowest)
+        sentence, mean = describe_task_skew(slowest) + _more(bars), mean_task_rows(slowest)
     return Figure("Rows by task of the longest write", _rows_chart("rows of each task", bars, mean), sentence)
 
 
@@ -150,7 +157,7 @@ def _rows_chart(label: str, bars: Sequence[Bar], mean: float) -> str:
 
 def _tasks(reports: Sequence[WriteReport]) -> Figure:
     """The tasks of the write that took longest, the longest first."""
-    slowest = longest_write(reports)
+    slowest = find_longest_write(reports)
     if slowest is None:
         return Figure("Tasks of the longest write", row_chart("tasks", [], milliseconds), "No task was reported.")
     bars = [

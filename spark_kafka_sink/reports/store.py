@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.reports.write_report import WriteReport, from_json
+from spark_kafka_sink.reports.write_report import WriteReport, parse_report
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -64,7 +64,7 @@ _LATEST_BYTES = 4 << 20
 """Where find_report looks: a batch is asked for when it has just been written."""
 
 
-def fault_of(path: str) -> str | None:
+def find_path_error(path: str) -> str | None:
     """What is wrong with the path itself, if anything is."""
     scheme = _scheme(path)
     if scheme not in _LOCAL and scheme not in _ARROWS_SCHEMES:
@@ -77,7 +77,7 @@ def fault_of(path: str) -> str | None:
     return None
 
 
-def prepare(path: str) -> None:
+def ensure_writable(path: str) -> None:
     """Before a write: find out whether reports can be kept there. Makes the folder if there is none."""
     local = _local_path(path)
     if local is not None and not _is_folder(local):
@@ -92,7 +92,7 @@ def prepare(path: str) -> None:
         raise _error(path, "cannot be written to", error) from error
 
 
-def keep(path: str, report: WriteReport) -> None:
+def save_report(path: str, report: WriteReport) -> None:
     """Append the report, or make a file for it in the folder."""
     line = report.to_json().encode() + b"\n"
     local = _local_path(path)
@@ -115,7 +115,7 @@ def _own_file(place: str, flags: int) -> RawIOBase:
 
 def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
     """What `reportPath` has collected, in the order of time; with `last` only as many as that, the latest."""
-    fault = fault_of(path)
+    fault = find_path_error(path)
     if fault is not None:
         raise ConfigurationError(fault if urlsplit(path).password else f"{path}: {fault}")
     try:
@@ -123,7 +123,7 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
     except (OSError, ValueError, NotImplementedError) as error:
         raise _error(path, "cannot be read", error) from error
     try:
-        return [from_json(line) for line in lines]
+        return [parse_report(line) for line in lines]
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
 
@@ -131,7 +131,7 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
 def find_report(path: str, batch: str) -> WriteReport | None:
     """The latest report of this batch, if it is among the last ones."""
     ends = f"-{_as_name(batch)}.json"
-    found = [one for one in map(from_json, _latest_lines(path, ends)) if one.batch == batch]
+    found = [one for one in map(parse_report, _latest_lines(path, ends)) if one.batch == batch]
     return found[-1] if found else None
 
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count, sanitize
-from spark_kafka_sink.reports.numbers import milliseconds, ratio, short
-from spark_kafka_sink.reports.skew import longest_write, skew_of_tasks
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, errors_of, latencies_of, query_id_of, ranges_of
+from spark_kafka_sink.reports.number_format import milliseconds, ratio, short
+from spark_kafka_sink.reports.skew import describe_task_skew, find_longest_write
+from spark_kafka_sink.reports.write_report import (
+    FAILED,
+    WriteReport,
+    get_query_id,
+    merge_latencies,
+    merge_report_ranges,
+    sum_errors,
+)
 
 _HEAD = ("started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch")
 _BATCH_CHARACTERS_MAX = 48
 _PARTITIONS_MAX = 50
 
 
-def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
+def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     """A line for each write, one for all of them, and the offsets of each partition."""
     if not reports:
         yield "no reports"
         return
-    jobs = {query_id_of(report) for report in reports}
+    jobs = {get_query_id(report) for report in reports}
     if len(jobs) == 1:
         yield f"{sanitize(jobs.pop())}"
     rows = [_write(report, several=bool(jobs)) for report in reports]
@@ -28,7 +35,7 @@ def lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     yield from _partitions(reports)
     yield from _tasks(reports)
     yield from _requests(reports)
-    errors = errors_of(report.errors for report in reports)
+    errors = sum_errors(report.errors for report in reports)
     if errors:
         yield "dead letters: " + ", ".join(f"{number:,} {sanitize(name)}" for name, number in sorted(errors.items()))
 
@@ -56,7 +63,7 @@ def cells_of(report: WriteReport) -> tuple[str, ...]:
 def _sum(reports: Sequence[WriteReport]) -> tuple[str, ...]:
     rows, duration_ms = sum(one.rows for one in reports), sum(one.duration_ms for one in reports)
     wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
-    latencies = latencies_of(reports)
+    latencies = merge_latencies(reports)
     return (
         "all",
         f"{rows:,}",
@@ -74,7 +81,7 @@ def _sum(reports: Sequence[WriteReport]) -> tuple[str, ...]:
 def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
     rows = [
         (sanitize(topic), str(partition), f"{written.first_offset:,}", f"{written.last_offset:,}", f"{written.rows:,}")
-        for topic, of_topic in sorted(ranges_of(reports).items())
+        for topic, of_topic in sorted(merge_report_ranges(reports).items())
         for partition, written in sorted(of_topic.items())
     ]
     if not rows:
@@ -87,9 +94,9 @@ def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
 
 def _tasks(reports: Sequence[WriteReport]) -> Iterator[str]:
     """How the rows of the longest write were spread over its tasks."""
-    longest = longest_write(reports)
+    longest = find_longest_write(reports)
     if longest is not None:
-        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {skew_of_tasks(longest)}"
+        yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {describe_task_skew(longest)}"
 
 
 def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
 COMMITTED = "committed"
 FAILED = "failed"
 
-TASKS_MAX = 1_000
+MAX_LISTED_TASKS = 1_000
 """A report lists as many tasks as this, the longest ones."""
 _TOPICS_NAMED_MAX = 5
 """In the line of a commit; reportPath has all of them."""
@@ -199,7 +199,7 @@ _STARTED_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 
-def from_json(line: str) -> WriteReport:
+def parse_report(line: str) -> WriteReport:
     """ConfigurationError names what is wrong: a file may have been changed, or written by another program."""
     try:
         plain: dict[str, Any] = json.loads(line)
@@ -266,17 +266,17 @@ def _fault(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else "its fields are not those of a report"
 
 
-def query_id_of(report: WriteReport) -> str:
+def get_query_id(report: WriteReport) -> str:
     """Return the id of a stream's query, or of a batch job's application."""
     return report.batch.partition("/")[0]
 
 
-def ranges_of(reports: Iterable[WriteReport]) -> Partitions:
+def merge_report_ranges(reports: Iterable[WriteReport]) -> Partitions:
     """The partitions of several reports, such as those of a stream's micro-batches, added up."""
-    return added_up(report.partitions for report in reports)
+    return merge_offset_ranges(report.partitions for report in reports)
 
 
-def added_up(several: Iterable[Partitions]) -> Partitions:
+def merge_offset_ranges(several: Iterable[Partitions]) -> Partitions:
     partitions: Partitions = {}
     for one in several:
         for topic, of_topic in one.items():
@@ -286,7 +286,7 @@ def added_up(several: Iterable[Partitions]) -> Partitions:
     return partitions
 
 
-def errors_of(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def sum_errors(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Dead letters by the name of their error, added up."""
     errors: Counter[str] = Counter()
     for one in several:
@@ -294,7 +294,7 @@ def errors_of(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(errors)
 
 
-def latencies_of(reports: Iterable[WriteReport]) -> Latencies:
+def merge_latencies(reports: Iterable[WriteReport]) -> Latencies:
     """The latencies of several reports, merged."""
     merged = Latencies()
     for report in reports:

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.diagnostics.deferred_log import defer_log
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightError, SchemaError
 from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, driver_id, prefix_of
-from spark_kafka_sink.formats.chosen_columns import build_encoders
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.options import encoded_sides
+from spark_kafka_sink.formats.encoder_builders import build_encoders
+from spark_kafka_sink.formats.options import find_encoded_sides
 from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
@@ -59,7 +59,7 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
     """The faults of the options and those of the schema in one error; none of them needs a broker."""
     # Where the options are faulty, the schema is looked at with those of them that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
-    encoders: dict[str, ColumnsEncoder | None] = {**encoded_sides(options)}
+    encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
     schema, target = without_target(schema, options.get(DISTRIBUTED))
     try:
         parsed = parse_options(options)

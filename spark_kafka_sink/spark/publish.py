@@ -39,7 +39,7 @@ def check_report_options(options: SinkOptions) -> None:
     faults = []
     if options.report_path is not None:
         try:
-            store.prepare(options.report_path)
+            store.ensure_writable(options.report_path)
         except ConfigurationError as error:
             faults.append(f"Option 'reportPath': {error}")
     if options.report_callback is not None:
@@ -63,7 +63,7 @@ def publish(options: SinkOptions, report: WriteReport) -> None:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
-        _attempt(lambda: store.keep(path, report), f"kept in {path}")
+        _attempt(lambda: store.save_report(path, report), f"kept in {path}")
     if topic is not None:
         _attempt(lambda: _send(options, topic, report), f"written to topic {topic}")
     if callback is not None:

@@ -73,7 +73,7 @@ class TaskReport(WriterCommitMessage):
 
 def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
     """The report of a write: the sum of its tasks' reports. Called on the driver."""
-    from spark_kafka_sink.reports.write_report import TASKS_MAX, WriteReport, added_up, errors_of
+    from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 
     totals = sum((report.totals for report in reports), WriteTotals())
     started_ms = min((report.started_ms for report in reports), default=0)
@@ -85,10 +85,10 @@ def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str 
         started_ms=started_ms,
         duration_ms=max((report.started_ms + report.duration_ms for report in reports), default=0) - started_ms,
         tasks=len(reports),
-        partitions=added_up(report.partitions for report in reports),
-        errors=errors_of(report.errors for report in reports),
+        partitions=merge_offset_ranges(report.partitions for report in reports),
+        errors=sum_errors(report.errors for report in reports),
         longest_task_ms=longest[0].duration_ms if longest else 0,
-        task_list=tuple(_summary(report) for report in longest[:TASKS_MAX]),
+        task_list=tuple(_summary(report) for report in longest[:MAX_LISTED_TASKS]),
         **vars(totals),
     )
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_kafka_sink.formats.chosen_columns import with_schema_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
+from spark_kafka_sink.formats.encoder_builders import attach_schema_id
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.arrow_types import arrow_field
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -33,7 +33,7 @@ class SparkColumns:
         field = self._schema.fields[position]
         return arrow_field(field, field.name)
 
-    def fields_of(self, position: int) -> SparkColumns | None:
+    def struct_fields(self, position: int) -> SparkColumns | None:
         kind = self._schema.fields[position].dataType
         return SparkColumns(kind) if isinstance(kind, StructType) else None
 
@@ -44,5 +44,5 @@ def with_schema_ids(plan: ColumnPlan, options: SinkOptions, start: str | None) -
     for side in options.formats:
         encoder = plan.value if side.side == "value" else plan.key
         if side.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
-            changed[side.side] = with_schema_id(encoder, side, options.registry, options.topic, start)
+            changed[side.side] = attach_schema_id(encoder, side, options.registry, options.topic, start)
     return dataclasses.replace(plan, **changed)

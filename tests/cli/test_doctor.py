@@ -17,7 +17,7 @@ from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.options.files import FILE_BYTES_MAX
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
-from spark_kafka_sink.reports.store import keep
+from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.reports.some_reports import report
 
@@ -140,7 +140,7 @@ def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
         first = report()
         if rows:
             tasks = tuple(replace(first.task_list[0], partition_id=task, rows=count) for task, count in enumerate(rows))
-            keep(path, replace(first, task_list=tasks, tasks=len(rows), rows=sum(rows)))
+            save_report(path, replace(first, task_list=tasks, tasks=len(rows), rows=sum(rows)))
         status, checks = doctor_json(capsys, "--spark-conf", str(conf))
         assert status == 0
         return checks["rows by task"]

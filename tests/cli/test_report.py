@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.cli import main
-from spark_kafka_sink.reports.store import keep
+from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.reports.write_report import FAILED
 from tests.reports.some_reports import job, report
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> str:
     """A file with the reports of two jobs."""
     path = str(tmp_path / "reports.jsonl")
     for one in [*(report(number) for number in range(3)), *job(2)]:
-        keep(path, one)
+        save_report(path, one)
     return path
 
 
@@ -45,7 +45,7 @@ def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
 ) -> None:
     path, (write,) = str(tmp_path / "reports.jsonl"), job(1)
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
-    keep(path, dataclasses.replace(write, task_list=tasks, rows=14))
+    save_report(path, dataclasses.replace(write, task_list=tasks, rows=14))
     main(["report", path])
     said = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
     assert said in capsys.readouterr().out
@@ -56,7 +56,7 @@ def test_what_brokers_had_to_do_is_a_line(tmp_path: Path, capsys: pytest.Capture
     for number in range(2):
         write = report(number)
         producer = dataclasses.replace(write.producer, requests=10, batches=4, throttle_ms=250)
-        keep(path, dataclasses.replace(write, producer=producer, paced_ms=1_500))
+        save_report(path, dataclasses.replace(write, producer=producer, paced_ms=1_500))
     main(["report", path])
     assert (
         "brokers: 20 requests, 20 a second; a batch has 11.0 KB; tasks were throttled by quotas for 500 ms, "
@@ -78,7 +78,7 @@ def test_only_the_latest_are_shown_of_a_long_job(path: str, capsys: pytest.Captu
 
 def test_a_write_that_failed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
-    keep(path, dataclasses.replace(report(), status=FAILED))
+    save_report(path, dataclasses.replace(report(), status=FAILED))
     main(["report", path])
     assert "  0 FAILED\n" in capsys.readouterr().out
 
@@ -114,6 +114,6 @@ def test_mistakes_are_a_sentence(
 
 def test_what_stands_in_a_file_does_not_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
-    keep(path, dataclasses.replace(report(), batch="\x1b[2J\n/\x1b]0;x"))
+    save_report(path, dataclasses.replace(report(), batch="\x1b[2J\n/\x1b]0;x"))
     main(["report", path])
     assert "\x1b" not in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DataError, InvalidRecordError, RecordTooLargeError, SchemaError
-from spark_kafka_sink.formats import avro_leaves, json_text, protobuf
+from spark_kafka_sink.formats import avro_scalars, json_text, protobuf
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import NO_SCHEMA, build_format
 
@@ -21,7 +21,7 @@ FIELDS = (
 BATCH = pa.record_batch({"id": [1, 2], "text": ["a", "b"], "payload": [{"x": "c"}, {"x": "d"}]})
 CALLS = {
     "json": (json_text, "_escaped"),
-    "avro": (avro_leaves, "bytes_of"),
+    "avro": (avro_scalars, "bytes_of"),
     "protobuf-confluent": (protobuf, "bytes_of"),
 }
 """What each format calls for the text of a column."""
@@ -35,7 +35,7 @@ def fail_with(error: Exception) -> Any:
 
 
 def encoder_of(name: str, fields: tuple[pa.Field, ...] = FIELDS) -> ColumnsEncoder:
-    return ColumnsEncoder(build_format(name, fields, NO_SCHEMA).rows, fields, tuple(range(len(fields))))
+    return ColumnsEncoder(build_format(name, fields, NO_SCHEMA).row_format, fields, tuple(range(len(fields))))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
 from spark_kafka_sink.formats.avro import AvroFormat, record_writer
-from spark_kafka_sink.formats.avro_schema import derived_schema, record_name
+from spark_kafka_sink.formats.avro_schema import derive_schema, record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
@@ -58,7 +58,7 @@ def by_fastavro(schema: str, batch: pa.RecordBatch) -> list[bytes]:
 
 @given(batches(names=AVRO_NAMES), st.booleans())
 def test_columns_become_the_bytes_of_fastavro(batch: pa.RecordBatch, null_first: bool) -> None:
-    schema = derived_schema(list(batch.schema), None, null_first=null_first)
+    schema = derive_schema(list(batch.schema), None, null_first=null_first)
     assert encoded(schema, batch) == by_fastavro(schema, batch)
 
 
@@ -249,7 +249,7 @@ def test_a_derived_schema_is_that_of_sparks_to_avro() -> None:
         pa.field("l", pa.list_(pa.field("element", pa.string(), True)), False),
     ]
     inner = {"type": "record", "name": "s", "fields": [field("d", fixed_decimal("s.d", 3, 5, 1))]}
-    assert json.loads(derived_schema(fields, None, null_first=False)) == {
+    assert json.loads(derive_schema(fields, None, null_first=False)) == {
         "type": "record",
         "name": "topLevelRecord",
         "fields": [
@@ -262,7 +262,7 @@ def test_a_derived_schema_is_that_of_sparks_to_avro() -> None:
 
 
 def test_a_schema_for_a_registry_has_null_first_and_as_the_default() -> None:
-    schema = json.loads(derived_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
+    schema = json.loads(derive_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
     assert schema == {
         "type": "record",
         "name": "Order",
@@ -274,14 +274,14 @@ def test_a_schema_for_a_registry_has_null_first_and_as_the_default() -> None:
 
 def test_a_name_that_avro_does_not_allow_is_refused() -> None:
     with pytest.raises(SchemaError, match="column a b: Avro has no such names"):
-        derived_schema([pa.field("a b", pa.int32())], None, null_first=False)
+        derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
     with pytest.raises(SchemaError, match=r"column m of type .* has no type in Avro"):
-        derived_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
+        derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 
 def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.record_batch({"a": [f"value {number}" for number in range(7)]})
-    schema = derived_schema(list(batch.schema), None, null_first=False)
+    schema = derive_schema(list(batch.schema), None, null_first=False)
     wanted = encoded(schema, batch)
     monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", 3 * len(wanted[0] or b""))
     assert encoded(schema, batch) == wanted

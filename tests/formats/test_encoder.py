@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.formats.avro import AvroFormat
-from spark_kafka_sink.formats.avro_schema import derived_schema
+from spark_kafka_sink.formats.avro_schema import derive_schema
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_text import JsonFormat
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
-from spark_kafka_sink.formats.protobuf_derived import derived_message
+from spark_kafka_sink.formats.protobuf_schema import derive_message
 
 FIELDS = (pa.field("id", pa.int64(), nullable=False), pa.field("parts", pa.list_(pa.string()), nullable=False))
 PAYLOADS: list[dict[str, Any] | None] = [
@@ -23,9 +23,9 @@ PAYLOADS: list[dict[str, Any] | None] = [
     {"id": 3, "parts": ["b", "c"]},
 ]
 FORMATS: dict[str, RowFormat] = {
-    "avro": AvroFormat(derived_schema(FIELDS, None, null_first=False)),
+    "avro": AvroFormat(derive_schema(FIELDS, None, null_first=False)),
     "json": JsonFormat(),
-    "protobuf": ProtobufFormat(derived_message(FIELDS, None).fields),
+    "protobuf": ProtobufFormat(derive_message(FIELDS, None).fields),
 }
 
 

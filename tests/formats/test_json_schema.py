@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.json_schema import check_json_schema, derived_json_schema
+from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat
 from tests.formats.arrow_strategies import SIMPLE, batches
 
@@ -19,15 +19,15 @@ WITHOUT_FLOATS = [column for column in SIMPLE if not pa.types.is_floating(column
 
 @given(batches(WITHOUT_FLOATS))
 def test_every_row_is_valid_by_the_schema_of_its_columns(batch: pa.RecordBatch) -> None:
-    validator = jsonschema.Draft7Validator(json.loads(derived_json_schema(list(batch.schema), None)))
+    validator = jsonschema.Draft7Validator(json.loads(derive_json_schema(list(batch.schema), None)))
     jsonschema.Draft7Validator.check_schema(validator.schema)
-    for row in JsonFormat().rows(batch.schema.names, batch.columns, len(batch)).to_pylist():
+    for row in JsonFormat().encode_rows(batch.schema.names, batch.columns, len(batch)).to_pylist():
         validator.validate(json.loads(row))
 
 
 def test_null_columns_are_not_required_and_objects_are_closed() -> None:
     fields = [pa.field("a", pa.int64(), False), pa.field("b", pa.list_(pa.field("element", pa.string(), False)))]
-    assert json.loads(derived_json_schema(fields, "Order")) == {
+    assert json.loads(derive_json_schema(fields, "Order")) == {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Order",
         "type": "object",

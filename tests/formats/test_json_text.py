@@ -111,8 +111,8 @@ def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkey
             raise pa.lib.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
         return written(self, names, columns, rows, header)
 
-    written = JsonFormat.rows
-    monkeypatch.setattr(JsonFormat, "rows", full)
+    written = JsonFormat.encode_rows
+    monkeypatch.setattr(JsonFormat, "encode_rows", full)
     batch = pa.record_batch({"a": range(7)})
     assert rows_of(batch) == slow_rows(batch)
 

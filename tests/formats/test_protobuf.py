@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.protobuf import ProtobufFormat
-from spark_kafka_sink.formats.protobuf_derived import derived_message
-from spark_kafka_sink.formats.protobuf_descriptor import described_message, message_indexes
+from spark_kafka_sink.formats.protobuf_descriptor import encode_message_indexes, parse_descriptor
+from spark_kafka_sink.formats.protobuf_schema import derive_message
 from tests.documents import command_lines
 from tests.formats.arrow_strategies import SIMPLE, Column, fixed_structs
 
@@ -87,7 +87,7 @@ def encoded(row_format: ProtobufFormat, batch: pa.RecordBatch) -> list[bytes]:
 
 def described(text: str, batch: pa.RecordBatch, name: str | None = None) -> ProtobufFormat:
     schema = base64.b64encode(compiled(text)).decode()
-    return ProtobufFormat(described_message(schema, name, list(batch.schema)).fields)
+    return ProtobufFormat(parse_descriptor(schema, name, list(batch.schema)).fields)
 
 
 @st.composite
@@ -117,7 +117,7 @@ def message_batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 @given(message_batches())
 def test_columns_become_the_bytes_of_protobuf(batch: pa.RecordBatch) -> None:
-    derived = derived_message(list(batch.schema), "com.acme.Order")
+    derived = derive_message(list(batch.schema), "com.acme.Order")
     expected = by_protobuf(compiled(derived.text), "com.acme.Order", batch)
     assert encoded(ProtobufFormat(derived.fields), batch) == expected
     assert encoded(described(derived.text, batch), batch) == expected
@@ -126,7 +126,7 @@ def test_columns_become_the_bytes_of_protobuf(batch: pa.RecordBatch) -> None:
 def test_a_map_of_several_entries_is_read_back() -> None:
     entries = [("a", 1), ("", 0), ("b", -1)]
     batch = pa.record_batch({"m": pa.array([entries, [], None], pa.map_(pa.string(), pa.int64()))})
-    derived = derived_message(list(batch.schema), "M")
+    derived = derive_message(list(batch.schema), "M")
     kind = message_class(compiled(derived.text), "M")
     rows = [kind.FromString(row) for row in encoded(ProtobufFormat(derived.fields), batch)]
     assert [dict(row.m) for row in rows] == [dict(entries), {}, {}]
@@ -173,7 +173,7 @@ def test_enums_without_presence_leave_their_zero_out() -> None:
 def test_a_timestamp_is_the_well_known_message() -> None:
     times = [dt.datetime(2024, 2, 29, 1, 2, 3, 456789), dt.datetime(1901, 1, 1, 0, 0, 0, 5), None]
     batch = pa.record_batch({"a": pa.array(times, pa.timestamp("us", "UTC")), "b": pa.array(times, pa.timestamp("us"))})
-    derived = derived_message(list(batch.schema), None)
+    derived = derive_message(list(batch.schema), None)
     expected = []
     for time in times:
         message = message_class(compiled(derived.text), derived.name)()
@@ -187,7 +187,7 @@ def test_a_timestamp_is_the_well_known_message() -> None:
 
 def test_what_protobuf_has_no_type_for_is_text() -> None:
     batch = pa.record_batch({"d": pa.array([dt.date(2024, 1, 2)], pa.date32())})
-    derived = derived_message(list(batch.schema), None)
+    derived = derive_message(list(batch.schema), None)
     assert encoded(ProtobufFormat(derived.fields), batch) == [b"\n\n2024-01-02"]
 
 
@@ -199,7 +199,7 @@ def test_the_text_of_a_derived_message() -> None:
         pa.field("counts", pa.map_(pa.string(), pa.int32())),
         pa.field("ship_to", pa.struct([pa.field("zip", pa.string())])),
     ]
-    assert derived_message(fields, "com.acme.Order").text == (
+    assert derive_message(fields, "com.acme.Order").text == (
         'syntax = "proto3";\npackage com.acme;\n\nmessage Order {\n  int64 id = 1;\n  optional string name = 2;\n'
         "  repeated string tags = 3;\n  map<string, int32> counts = 4;\n  ShipToRecord ship_to = 5;\n"
         "  message ShipToRecord {\n    optional string zip = 1;\n  }\n}\n"
@@ -229,8 +229,8 @@ def test_a_message_of_proto2_is_written_in_the_order_of_its_numbers() -> None:
 def test_indexes_say_which_message_of_the_file_it_is(name: str | None, indexes: bytes) -> None:
     schema = base64.b64encode(compiled(ONEOF)).decode()
     columns = [pa.field("id", pa.int64())] if name == "Order" else []
-    assert described_message(schema, name, columns).indexes == indexes
-    assert message_indexes([3]) == b"\2\6"
+    assert parse_descriptor(schema, name, columns).indexes == indexes
+    assert encode_message_indexes([3]) == b"\2\6"
 
 
 def test_two_members_of_a_oneof_in_one_row_are_refused() -> None:
@@ -249,7 +249,7 @@ def test_two_members_of_a_oneof_in_one_row_are_refused() -> None:
 def test_null_elements_are_refused(array: pa.Array, words: str) -> None:
     batch = pa.record_batch({"a": array})
     with pytest.raises(InvalidRecordError, match=words):
-        encoded(ProtobufFormat(derived_message(list(batch.schema), None).fields), batch)
+        encoded(ProtobufFormat(derive_message(list(batch.schema), None).fields), batch)
 
 
 def test_values_that_the_schema_does_not_allow_are_refused() -> None:
@@ -272,7 +272,7 @@ def test_values_that_the_schema_does_not_allow_are_refused() -> None:
 )
 def test_columns_that_do_not_fit_the_message_are_refused(field: pa.Field, words: str) -> None:
     with pytest.raises(SchemaError) as refused:
-        described_message(base64.b64encode(compiled(EVERY_NUMBER)).decode(), None, [field])
+        parse_descriptor(base64.b64encode(compiled(EVERY_NUMBER)).decode(), None, [field])
     assert words in str(refused.value)
 
 
@@ -286,7 +286,7 @@ def test_columns_that_do_not_fit_the_message_are_refused(field: pa.Field, words:
 )
 def test_a_schema_that_describes_no_such_message_is_refused(text: str, name: str | None, words: str) -> None:
     with pytest.raises(SchemaError) as refused:
-        described_message(text, name, [])
+        parse_descriptor(text, name, [])
     assert words in str(refused.value)
 
 
@@ -300,7 +300,7 @@ def test_a_schema_that_describes_no_such_message_is_refused(text: str, name: str
 )
 def test_a_column_that_has_no_type_in_protobuf_is_refused(field: pa.Field, words: str) -> None:
     with pytest.raises(SchemaError) as refused:
-        derived_message([field], None)
+        derive_message([field], None)
     assert words in str(refused.value)
 
 
@@ -312,4 +312,4 @@ def test_the_command_of_the_page_about_formats_makes_a_schema_that_is_taken(
     monkeypatch.chdir(tmp_path)
     assert protoc.main(line.split()) == 0
     text = base64.b64encode((tmp_path / "order.desc").read_bytes()).decode()
-    assert described_message(text, None, [pa.field("id", pa.int64())]).name == "Order"
+    assert parse_descriptor(text, None, [pa.field("id", pa.int64())]).name == "Order"

@@ -20,8 +20,8 @@ from spark_kafka_sink.formats.schema_registry import (
     ANSWER_BYTES_MAX,
     RETRIES_MAX,
     RegistryConfig,
-    SchemaRegistry,
-    check_urls,
+    SchemaRegistryClient,
+    parse_registry_urls,
 )
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig
 from tests.formats.fake_registry import FakeRegistry, fake_registry
@@ -41,14 +41,14 @@ class TestTheFake(RegistryContract):
 
 
 def test_a_schema_that_is_not_compatible_is_refused_with_what_to_do(fake: FakeRegistry) -> None:
-    registry = SchemaRegistry(RegistryConfig((fake.url,)))
+    registry = SchemaRegistryClient(RegistryConfig((fake.url,)))
     registry.register("t-value", avro_schema("a"))
     with pytest.raises(SchemaRegistryError, match="not compatible with earlier versions of the subject 't-value'"):
         registry.register("t-value", avro_schema("a", "b"))
 
 
 def test_the_same_question_is_asked_once(fake: FakeRegistry) -> None:
-    registry = SchemaRegistry(RegistryConfig((fake.url,)))
+    registry = SchemaRegistryClient(RegistryConfig((fake.url,)))
     for _ in range(3):
         registry.register("t-value", avro_schema("a"))
         registry.latest("t-value", start="of a stream")
@@ -59,19 +59,19 @@ def test_the_same_question_is_asked_once(fake: FakeRegistry) -> None:
 
 
 def test_a_subject_of_any_characters_is_asked_for_by_its_name(fake: FakeRegistry) -> None:
-    SchemaRegistry(RegistryConfig((fake.url,))).register("a/b?c value", avro_schema("a"))
+    SchemaRegistryClient(RegistryConfig((fake.url,))).register("a/b?c value", avro_schema("a"))
     assert fake.requests == [("POST", "/subjects/a%2Fb%3Fc%20value/versions")]
     assert list(fake.subjects) == ["a/b?c value"]
 
 
 def test_normal_forms_are_asked_for(fake: FakeRegistry) -> None:
-    SchemaRegistry(RegistryConfig((fake.url,), normalize=True)).register("s", avro_schema("a"))
+    SchemaRegistryClient(RegistryConfig((fake.url,), normalize=True)).register("s", avro_schema("a"))
     assert fake.requests == [("POST", "/subjects/s/versions?normalize=true")]
 
 
 def test_a_busy_registry_is_asked_again(fake: FakeRegistry) -> None:
     fake.failing = [503, 429]
-    assert SchemaRegistry(RegistryConfig((fake.url,))).register("s", avro_schema("a")) == 1
+    assert SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a")) == 1
     assert len(fake.requests) == 3
 
 
@@ -90,9 +90,9 @@ class Clock:
         self.seconds += seconds
 
 
-def registry_with(clock: Clock, fake: FakeRegistry, timeout_ms: int = 30_000) -> SchemaRegistry:
+def registry_with(clock: Clock, fake: FakeRegistry, timeout_ms: int = 30_000) -> SchemaRegistryClient:
     config = RegistryConfig((fake.url,), timeout_ms=timeout_ms)
-    return SchemaRegistry(config, now_s=clock.now_s, wait_s=clock.wait_s)
+    return SchemaRegistryClient(config, now_s=clock.now_s, wait_s=clock.wait_s)
 
 
 def test_a_wait_that_a_registry_asks_for_is_kept_and_logged(
@@ -190,19 +190,19 @@ def test_a_registry_that_drips_its_answer_has_the_time_of_the_question(
 ) -> None:
     """Each byte comes in time; the answer never does."""
     with served(talk) as url, pytest.raises(SchemaRegistryError, match=r"gave no answer .*TimeoutError"):
-        SchemaRegistry(RegistryConfig((url,), timeout_ms=200)).latest("s")
+        SchemaRegistryClient(RegistryConfig((url,), timeout_ms=200)).latest("s")
 
 
 def test_a_silent_registry_is_not_said_to_ask_for_a_wait() -> None:
     with served(is_silent) as url, pytest.raises(SchemaRegistryError, match="gave no answer") as failed:
-        SchemaRegistry(RegistryConfig((url,), timeout_ms=100)).latest("s")
+        SchemaRegistryClient(RegistryConfig((url,), timeout_ms=100)).latest("s")
     assert "asks to wait" not in str(failed.value)
 
 
 def test_names_tls_options_with_the_prefix_of_the_registry() -> None:
     tls = TlsConfig(identity=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
     with pytest.raises(ConfigurationError) as rejected:
-        SchemaRegistry(RegistryConfig(("https://registry",), tls=tls))
+        SchemaRegistryClient(RegistryConfig(("https://registry",), tls=tls))
     assert "schema.registry.ssl.keystore.location is /etc/ssl.keystore.location/gone.pem, which cannot" in str(
         rejected.value
     )
@@ -210,7 +210,7 @@ def test_names_tls_options_with_the_prefix_of_the_registry() -> None:
 
 def test_the_next_address_has_its_share_of_the_time_where_one_is_silent(fake: FakeRegistry) -> None:
     with served(is_silent) as silent:
-        registry = SchemaRegistry(RegistryConfig((silent, fake.url), timeout_ms=2_000))
+        registry = SchemaRegistryClient(RegistryConfig((silent, fake.url), timeout_ms=2_000))
         assert registry.register("s", avro_schema("a")) == 1
 
 
@@ -219,7 +219,7 @@ def test_rejects_a_chunk_of_negative_size(size: bytes) -> None:
     chunk = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + size + b"\r\n" + b" " * 100
     with served(lambda client, _: client.sendall(chunk)) as url:
         clock = Clock()
-        registry = SchemaRegistry(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
+        registry = SchemaRegistryClient(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
         with pytest.raises(SchemaRegistryError, match=r"gave no answer .*(HTTPException|IncompleteRead)"):
             registry.latest("s")
 
@@ -228,7 +228,7 @@ def test_an_answer_that_is_cut_off_is_none(fake: FakeRegistry) -> None:
     cut = HEAD + b'Content-Length: 100\r\n\r\n{"id": 1}'
     with served(lambda client, _: client.sendall(cut)) as url:
         clock = Clock()
-        registry = SchemaRegistry(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
+        registry = SchemaRegistryClient(RegistryConfig((url,)), now_s=clock.now_s, wait_s=clock.wait_s)
         with pytest.raises(SchemaRegistryError, match=r"gave no answer .*IncompleteRead"):
             registry.latest("s")
 
@@ -240,7 +240,7 @@ def test_an_answer_that_never_ends_is_refused() -> None:
             client.sendall(b"x" * 65_536)
 
     with served(talk) as url, pytest.raises(SchemaRegistryError, match=f"the answer exceeds {ANSWER_BYTES_MAX} bytes"):
-        SchemaRegistry(RegistryConfig((url,))).latest("s")
+        SchemaRegistryClient(RegistryConfig((url,))).latest("s")
 
 
 EVIL = "no\n2026-01-01 ERROR all is well\x1b[2J\x00\u202e" + "x" * 100_000
@@ -256,7 +256,7 @@ def test_what_a_registry_says_is_on_one_line_without_the_credentials_it_was_sent
     fake.failing, fake.message = [status] * 20, f"you said {' '.join(SECRETS)}: {EVIL}"
     config = RegistryConfig((fake.url,), **credentials)  # type: ignore[arg-type]
     with pytest.raises(SchemaRegistryError, match=r"you said .*\*\*\*") as refused:
-        SchemaRegistry(config, now_s=clock.now_s, wait_s=clock.wait_s).register("s", avro_schema("a"))
+        SchemaRegistryClient(config, now_s=clock.now_s, wait_s=clock.wait_s).register("s", avro_schema("a"))
     for words in (str(refused.value), *(record.getMessage() for record in caplog.records)):
         assert words.isprintable()
         assert len(words) < 2_000
@@ -266,7 +266,7 @@ def test_what_a_registry_says_is_on_one_line_without_the_credentials_it_was_sent
 def test_what_comes_in_place_of_http_is_not_repeated() -> None:
     clock = Clock()
     with served(lambda client, _: client.sendall(b"t0ken \x1b[2J\r\n\r\n")) as url:
-        registry = SchemaRegistry(RegistryConfig((url,), token="t0ken"), now_s=clock.now_s, wait_s=clock.wait_s)
+        registry = SchemaRegistryClient(RegistryConfig((url,), token="t0ken"), now_s=clock.now_s, wait_s=clock.wait_s)
         with pytest.raises(SchemaRegistryError, match="BadStatusLine") as refused:
             registry.latest("s")
     assert "t0ken" not in str(refused.value)
@@ -276,7 +276,7 @@ def test_what_comes_in_place_of_http_is_not_repeated() -> None:
 def test_a_registry_that_stays_busy_is_given_up_with_its_address(fake: FakeRegistry) -> None:
     fake.failing = [503] * 20
     with pytest.raises(SchemaRegistryError, match=f"gave no answer .*{fake.url}.* 503.*Check schema.registry.url"):
-        SchemaRegistry(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
+        SchemaRegistryClient(RegistryConfig((fake.url,))).register("s", avro_schema("a"))
     assert len(fake.requests) == 1 + RETRIES_MAX
 
 
@@ -284,15 +284,15 @@ def test_the_next_address_is_asked_where_one_is_down(fake: FakeRegistry) -> None
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         down = f"http://127.0.0.1:{reserved.getsockname()[1]}"
-        registry = SchemaRegistry(RegistryConfig((down, fake.url)))
+        registry = SchemaRegistryClient(RegistryConfig((down, fake.url)))
         assert registry.register("s", avro_schema("a")) == 1
         with pytest.raises(SchemaRegistryError, match="gave no answer"):
-            SchemaRegistry(RegistryConfig((down,))).register("s", avro_schema("a"))
+            SchemaRegistryClient(RegistryConfig((down,))).register("s", avro_schema("a"))
 
 
 def test_users_are_asked_for_their_password(fake: FakeRegistry) -> None:
     fake.user_info = "alice:s3cret"
-    registry = SchemaRegistry(RegistryConfig((fake.url,), user_info="alice:s3cret"))
+    registry = SchemaRegistryClient(RegistryConfig((fake.url,), user_info="alice:s3cret"))
     assert registry.register("s", avro_schema("a")) == 1
     for config, words in (
         (RegistryConfig((fake.url,), user_info="alice:wrong"), "check the credentials in schema.registry.basic.auth"),
@@ -300,11 +300,11 @@ def test_users_are_asked_for_their_password(fake: FakeRegistry) -> None:
         (RegistryConfig((fake.url,)), "no credentials: set schema.registry.basic.auth.user.info or"),
     ):
         with pytest.raises(SchemaRegistryError, match=words):
-            SchemaRegistry(config).register("s", avro_schema("a"))
+            SchemaRegistryClient(config).register("s", avro_schema("a"))
 
 
 def test_a_token_is_sent(fake: FakeRegistry) -> None:
-    SchemaRegistry(RegistryConfig((fake.url,), token="t0ken")).register("s", avro_schema("a"))
+    SchemaRegistryClient(RegistryConfig((fake.url,), token="t0ken")).register("s", avro_schema("a"))
     assert fake.headers[0]["authorization"] == "Bearer t0ken"
 
 
@@ -324,14 +324,14 @@ def test_credentials_over_http_are_warned_of(caplog: pytest.LogCaptureFixture) -
 def test_schemas_that_refer_to_others_are_refused(fake: FakeRegistry) -> None:
     fake.subjects["s"] = [(1, {"schema": "{}", "references": [{"name": "x", "subject": "y", "version": 1}]})]
     with pytest.raises(SchemaRegistryError, match="refers to other subjects"):
-        SchemaRegistry(RegistryConfig((fake.url,))).latest("s")
+        SchemaRegistryClient(RegistryConfig((fake.url,))).latest("s")
 
 
 def test_an_answer_without_an_id_is_refused(fake: FakeRegistry) -> None:
     for number in (1 << 31, -1, True, "1", 1.0, None):
         fake.subjects["s"] = [(number, {"schema": "{}"})]  # type: ignore[list-item]
         with pytest.raises(SchemaRegistryError, match="has no id"):
-            SchemaRegistry(RegistryConfig((fake.url,))).latest("s")
+            SchemaRegistryClient(RegistryConfig((fake.url,))).latest("s")
 
 
 def test_tls_is_checked_and_the_client_identifies_itself(tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_tls_is_checked_and_the_client_identifies_itself(tmp_path: Path) -> None
     with fake_registry(context) as fake:
         trust, identity = StoreConfig(str(tmp_path / "ca.pem")), StoreConfig(str(tmp_path / "client.pem"))
         tls = TlsConfig(trust=trust, identity=identity)
-        assert SchemaRegistry(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")) == 1
+        assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")) == 1
         for wrong in (TlsConfig(), TlsConfig(trust=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
             with pytest.raises(SchemaRegistryError, match="CERTIFICATE_VERIFY_FAILED"):
-                SchemaRegistry(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))
+                SchemaRegistryClient(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))
 
 
 @pytest.mark.parametrize(
@@ -366,6 +366,6 @@ def test_tls_is_checked_and_the_client_identifies_itself(tmp_path: Path) -> None
 )
 def test_addresses_are_checked_and_not_repeated(urls: str, words: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        check_urls(urls)
+        parse_registry_urls(urls)
     assert words in str(refused.value)
     assert "s3cret" not in str(refused.value)

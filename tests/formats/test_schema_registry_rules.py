@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import SchemaRegistryError
-from spark_kafka_sink.formats.schema_registry import RegistryConfig, SchemaRegistry
+from spark_kafka_sink.formats.schema_registry import RegistryConfig, SchemaRegistryClient
 from tests.formats.fake_registry import FakeRegistry, fake_registry
 from tests.formats.registry_contract import avro_schema
 
@@ -25,15 +25,15 @@ def rule_set(
     return {rules: [{"name": name, "kind": "TRANSFORM", "type": "ENCRYPT", "mode": mode, "disabled": disabled}]}
 
 
-def lookup(registry: SchemaRegistry) -> int:
+def lookup(registry: SchemaRegistryClient) -> int:
     return registry.lookup("s", avro_schema("a"))
 
 
-def register(registry: SchemaRegistry) -> int:
+def register(registry: SchemaRegistryClient) -> int:
     return registry.register("s", avro_schema("a"))
 
 
-def use_latest(registry: SchemaRegistry) -> int:
+def use_latest(registry: SchemaRegistryClient) -> int:
     return registry.latest("s").id
 
 
@@ -42,11 +42,11 @@ def use_latest(registry: SchemaRegistry) -> int:
 @pytest.mark.parametrize("mode", ["WRITE", "WRITEREAD", None])
 @pytest.mark.parametrize("use", [register, lookup, use_latest])
 def test_rejects_active_write_rules_by_name(
-    fake: FakeRegistry, use: Callable[[SchemaRegistry], int], mode: str, rules: str, returns_id_only: bool
+    fake: FakeRegistry, use: Callable[[SchemaRegistryClient], int], mode: str, rules: str, returns_id_only: bool
 ) -> None:
     fake.returns_id_only = returns_id_only
     fake.subjects["s"] = [(1, {"schema": avro_schema("a").text, "ruleSet": rule_set(mode, rules=rules)})]
-    registry = SchemaRegistry(RegistryConfig((fake.url,)))
+    registry = SchemaRegistryClient(RegistryConfig((fake.url,)))
     for _ in range(2):
         with pytest.raises(SchemaRegistryError, match=rf"'s' has 1 active write rule.*'encryptPII' .*ENCRYPT.*{mode}"):
             use(registry)
@@ -56,7 +56,7 @@ def test_rejects_active_write_rules_by_name(
 def test_rejects_default_write_rules_of_a_new_subject(fake: FakeRegistry, returns_id_only: bool) -> None:
     fake.default_rule_set, fake.returns_id_only = rule_set("WRITE", name="checkLen"), returns_id_only
     with pytest.raises(SchemaRegistryError, match="'checkLen'"):
-        register(SchemaRegistry(RegistryConfig((fake.url,))))
+        register(SchemaRegistryClient(RegistryConfig((fake.url,))))
 
 
 def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
@@ -72,7 +72,7 @@ def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
         return answer(method, *request)
 
     monkeypatch.setattr(fake, "answer", answer_like_a_follower)
-    assert register(SchemaRegistry(RegistryConfig((fake.url,)), wait_s=waits_s.append)) == 1
+    assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), wait_s=waits_s.append)) == 1
     assert waits_s == [0.1]
 
 
@@ -80,7 +80,7 @@ def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
 def test_rejects_write_rules_of_unknown_form(fake: FakeRegistry, unknown: object) -> None:
     fake.subjects["s"] = [(1, {"schema": "{}", "ruleSet": unknown})]
     with pytest.raises(SchemaRegistryError, match="a rule of unknown form"):
-        use_latest(SchemaRegistry(RegistryConfig((fake.url,))))
+        use_latest(SchemaRegistryClient(RegistryConfig((fake.url,))))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_rejects_write_rules_of_unknown_form(fake: FakeRegistry, unknown: object
 )
 @pytest.mark.parametrize("use", [register, lookup, use_latest])
 def test_accepts_rules_that_do_not_apply_to_writes(
-    fake: FakeRegistry, use: Callable[[SchemaRegistry], int], inactive: dict[str, Any] | None
+    fake: FakeRegistry, use: Callable[[SchemaRegistryClient], int], inactive: dict[str, Any] | None
 ) -> None:
     fake.subjects["s"] = [(1, {"schema": avro_schema("a").text, "ruleSet": inactive})]
-    assert use(SchemaRegistry(RegistryConfig((fake.url,)))) == 1
+    assert use(SchemaRegistryClient(RegistryConfig((fake.url,)))) == 1

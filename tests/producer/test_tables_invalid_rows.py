@@ -107,14 +107,14 @@ def test_names_the_time_zone_of_a_column_that_is_unknown(producer: KafkaProducer
 def test_fails_only_the_row_that_a_format_finds_too_large(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
-    write = JsonFormat.rows
+    write = JsonFormat.encode_rows
 
     def write_unless_large(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
         if "large" in columns[0].to_pylist():
             raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
         return write(self, names, columns, rows, header)
 
-    monkeypatch.setattr(JsonFormat, "rows", write_unless_large)
+    monkeypatch.setattr(JsonFormat, "encode_rows", write_unless_large)
     result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")
     assert [failure.rows.tolist() for failure in result.failures] == [[2]]
     assert "The row is too large to be encoded: array cannot contain" in str(result.failures[0].error)

@@ -17,7 +17,7 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.reports import text_report
 from spark_kafka_sink.reports.figures import figures
-from spark_kafka_sink.reports.page import page
+from spark_kafka_sink.reports.html_page import render_page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.some_reports import job, report
 from tests.requirements import browser
@@ -97,7 +97,9 @@ def test_writes_at_usual_intervals_are_one_line() -> None:
 
 
 def test_separates_waits_for_quotas_from_waits_for_max_bytes_per_second() -> None:
-    text = page([dataclasses.replace(report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl")
+    text = render_page(
+        [dataclasses.replace(report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl"
+    )
     assert "throttled by quotas 250 ms, by maxBytesPerSecond 1.5 s; all tasks added up" in text
 
 
@@ -121,7 +123,7 @@ def test_writes_of_several_days_are_labelled_with_the_day_and_not_upon_each_othe
 def opened(chromium: Any, path: Path, reports: list[WriteReport], **settings: Any) -> tuple[Page, list[str]]:
     """The page in a browser without a network, and what it asked for and complained of."""
     file = path / "page.html"
-    file.write_text(page(reports, "reports.jsonl"), encoding="utf-8")
+    file.write_text(render_page(reports, "reports.jsonl"), encoding="utf-8")
     shown = chromium.new_context(offline=True, **settings).new_page()
     noticed: list[str] = []
     shown.on("request", lambda request: noticed.append(request.url))
@@ -184,7 +186,7 @@ def test_what_the_mouse_rests_on_says_its_numbers(chromium: Any, tmp_path: Path)
 
 
 def test_every_chart_is_well_formed_and_named() -> None:
-    text = page(job(12), "reports.jsonl")
+    text = render_page(job(12), "reports.jsonl")
     charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(charts) == 7
     for chart in charts:
@@ -194,7 +196,7 @@ def test_every_chart_is_well_formed_and_named() -> None:
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
-    text = page(job(12), "s3a://bucket/reports")
+    text = render_page(job(12), "s3a://bucket/reports")
     assert re.findall(r"(?:src|href|@import|url\()\s*=?", text) == []
     assert "<script" not in text
 
@@ -207,7 +209,7 @@ def test_names_of_topics_hosts_and_batches_are_only_words() -> None:
         errors={EVIL: 2},
         task_list=(dataclasses.replace(report().task_list[0], host=EVIL),),
     )
-    text = page([hostile], EVIL)
+    text = render_page([hostile], EVIL)
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 4
     for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
@@ -217,25 +219,25 @@ def test_names_of_topics_hosts_and_batches_are_only_words() -> None:
 def test_a_write_that_failed_is_marked() -> None:
     reports = job(5)
     reports[2] = dataclasses.replace(reports[2], status=FAILED)
-    text = page(reports, "reports.jsonl")
+    text = render_page(reports, "reports.jsonl")
     assert "1 failed" in text
     assert "✗: 1 write that failed" in text
     assert '<td class="text failed">✗ failed</td>' in text
 
 
 def test_skew_is_described_in_words() -> None:
-    text = page(job(5), "reports.jsonl")
+    text = render_page(job(5), "reports.jsonl")
     assert re.search(r"6 partitions; the fullest \(orders-5\) has 2\.\d times the mean, which is skewed", text)
     assert "99 % within" in text
 
 
 def test_a_single_partition_is_not_called_even() -> None:
-    assert "All rows are in one partition." in page([report(0)], "reports.jsonl")
+    assert "All rows are in one partition." in render_page([report(0)], "reports.jsonl")
 
 
 def test_a_write_without_rows_has_a_page_and_a_table_that_say_so() -> None:
     empty = dataclasses.replace(report(0), rows=0, partitions={}, producer=Totals())
-    text = page([empty], "reports.jsonl")
+    text = render_page([empty], "reports.jsonl")
     assert "No partition got rows." in text
     assert "nan" not in text
-    assert "topic" not in "".join(text_report.lines([empty])), "no head without a row"
+    assert "topic" not in "".join(text_report.render_lines([empty])), "no head without a row"

@@ -9,14 +9,14 @@ import pytest
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.skew import (
-    fullest_partition,
-    fullness,
-    longest_write,
-    rows_of_tasks,
-    skew_of,
-    skew_of_tasks,
+    compute_skew,
+    describe_largest_partition,
+    describe_skew,
+    describe_task_skew,
+    find_longest_write,
+    task_row_counts,
 )
-from spark_kafka_sink.reports.text_report import lines
+from spark_kafka_sink.reports.text_report import render_lines
 from spark_kafka_sink.reports.write_report import TaskSummary
 from tests.reports.some_reports import job, report
 
@@ -32,7 +32,7 @@ from tests.reports.some_reports import job, report
     ],
 )
 def test_rows_are_even_or_skewed(rows: dict[str, int], sentence: str) -> None:
-    assert skew_of("task", rows) == sentence
+    assert describe_skew("task", rows) == sentence
 
 
 def test_the_tasks_that_a_report_does_not_list_count_for_the_mean() -> None:
@@ -41,30 +41,30 @@ def test_the_tasks_that_a_report_does_not_list_count_for_the_mean() -> None:
     listed = (full, dataclasses.replace(full, partition_id=8))
     wide = dataclasses.replace(report(), tasks=2_000, rows=200_000, task_list=listed)
     words = "2,000 tasks; the fullest (7) has 10.0 times the mean, which is skewed."
-    assert skew_of_tasks(wide) == words
-    assert words in "\n".join(lines([wide]))
+    assert describe_task_skew(wide) == words
+    assert words in "\n".join(render_lines([wide]))
     assert "mean 100<" in str(figures([wide])), "a line in the chart"
 
 
 def test_a_name_does_not_act_on_the_terminal() -> None:
-    assert "\x1b" not in skew_of("partition", {"\x1b[2J-0": 9, "t-1": 1})
+    assert "\x1b" not in describe_skew("partition", {"\x1b[2J-0": 9, "t-1": 1})
 
 
 def test_the_fullest_is_compared_with_the_mean() -> None:
-    assert fullness([]) == 1.0
-    assert fullness([3, 0, 0]) == 3.0
+    assert compute_skew([]) == 1.0
+    assert compute_skew([3, 0, 0]) == 3.0
 
 
 def test_the_longest_write_that_lists_tasks_is_looked_at() -> None:
     longer = dataclasses.replace(report(1), duration_ms=9_000)
     longest_without = dataclasses.replace(report(2), duration_ms=99_000, task_list=())
-    assert longest_write([report(0), longer, longest_without]) is longer
-    assert longest_write([longest_without]) is None
-    assert rows_of_tasks(longer) == {"0": 1_000}
+    assert find_longest_write([report(0), longer, longest_without]) is longer
+    assert find_longest_write([longest_without]) is None
+    assert task_row_counts(longer) == {"0": 1_000}
 
 
 def test_the_fullest_partition_has_its_share_of_all_rows() -> None:
-    assert fullest_partition(dataclasses.replace(report(), partitions={})) == ""
+    assert describe_largest_partition(dataclasses.replace(report(), partitions={})) == ""
     two = {"orders": {0: OffsetRange(0, 0, 10), 4: OffsetRange(0, 0, 30)}}
-    assert fullest_partition(dataclasses.replace(report(), partitions=two)) == "orders-4 has 75 % of the rows."
-    assert fullest_partition(job(1)[0]).startswith("orders-5 has ")
+    assert describe_largest_partition(dataclasses.replace(report(), partitions=two)) == "orders-4 has 75 % of the rows."
+    assert describe_largest_partition(job(1)[0]).startswith("orders-5 has ")

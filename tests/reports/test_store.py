@@ -13,15 +13,22 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports import store
-from spark_kafka_sink.reports.store import fault_of, file_name, find_report, keep, prepare, read_reports
+from spark_kafka_sink.reports.store import (
+    ensure_writable,
+    file_name,
+    find_path_error,
+    find_report,
+    read_reports,
+    save_report,
+)
 from tests.reports.some_reports import report
 
 
 def kept(path: str, *batch_ids: int) -> list[int]:
     """Keep reports there; the rows of what is read back."""
-    prepare(path)
+    ensure_writable(path)
     for batch_id in batch_ids:
-        keep(path, report(batch_id, rows=10 + batch_id))
+        save_report(path, report(batch_id, rows=10 + batch_id))
     return [one.rows for one in read_reports(path)]
 
 
@@ -73,12 +80,12 @@ def test_databricks_mounts_are_folders(tmp_path: Path, monkeypatch: pytest.Monke
 def test_without_the_mount_of_databricks_the_error_names_the_mount(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_MOUNT_OF_DBFS", "/no-such-mount")
     with pytest.raises(ConfigurationError, match="/no-such-mount is not mounted here"):
-        prepare("dbfs:/reports/")
+        ensure_writable("dbfs:/reports/")
 
 
 @pytest.mark.parametrize("path", ["ftp://host/reports", "hbase:/x", "S4://bucket/x"])
 def test_another_file_system_is_refused_with_those_that_are_supported(path: str) -> None:
-    fault = fault_of(path)
+    fault = find_path_error(path)
     assert fault is not None
     assert "Supported are a path on the driver's machine, file:, dbfs:, s3:" in fault
     with pytest.raises(ConfigurationError, match="Supported are"):
@@ -89,11 +96,11 @@ def test_another_file_system_is_refused_with_those_that_are_supported(path: str)
     "path", ["/a/b", "a.jsonl", "C:\\reports\\x", "file:/a", "s3a://b/c", "hdfs://name:8020/x", "abfss://c@a.net/x"]
 )
 def test_what_is_supported_has_no_fault(path: str) -> None:
-    assert fault_of(path) is None
+    assert find_path_error(path) is None
 
 
 def test_a_password_in_the_path_is_refused_and_not_shown() -> None:
-    fault = fault_of("s3a://AKIA:topsecret@bucket/reports")
+    fault = find_path_error("s3a://AKIA:topsecret@bucket/reports")
     assert fault is not None
     assert "has a password in it" in fault
     assert "topsecret" not in fault
@@ -101,7 +108,7 @@ def test_a_password_in_the_path_is_refused_and_not_shown() -> None:
 
 def test_a_file_whose_folder_is_missing_is_refused_before_the_write(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no folder .*/missing on the driver's machine"):
-        prepare(str(tmp_path / "missing" / "reports.jsonl"))
+        ensure_writable(str(tmp_path / "missing" / "reports.jsonl"))
 
 
 def test_a_file_that_cannot_be_written_to_is_refused_before_the_write(
@@ -112,13 +119,13 @@ def test_a_file_that_cannot_be_written_to_is_refused_before_the_write(
     # Root may write everywhere: so the system is asked in the name of a user who may not.
     monkeypatch.setattr(os, "access", lambda path, mode: (str(path), mode) != (str(file), os.W_OK))
     with pytest.raises(ConfigurationError, match="cannot be written to on the driver's machine"):
-        prepare(str(tmp_path / "reports.jsonl"))
+        ensure_writable(str(tmp_path / "reports.jsonl"))
 
 
 def test_a_folder_below_a_file_is_refused_before_the_write(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be written to"):
-        prepare(f"{tmp_path}/file/reports/")
+        ensure_writable(f"{tmp_path}/file/reports/")
 
 
 def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_without_hadoop_the_error_says_what_its_file_system_needs(monkeypatch: p
     for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigurationError, match=r"load lib.*needs JAVA_HOME.*lib/native/libhdfs\.so.*and CLASSPATH"):
-        prepare("hdfs://127.0.0.1:1/reports")
+        ensure_writable("hdfs://127.0.0.1:1/reports")
 
 
 def test_the_places_where_arrow_has_looked_for_java_are_not_listed() -> None:
@@ -140,11 +147,11 @@ def test_the_places_where_arrow_has_looked_for_java_are_not_listed() -> None:
         arrow_that_says(f"Unable to load libjvm{looked}"),
         pytest.raises(ConfigurationError, match=r"Unable to load libjvm\. The driver's environment needs") as raised,
     ):
-        prepare("hdfs://name:8020/reports")
+        ensure_writable("hdfs://name:8020/reports")
     assert "dlopen" not in str(raised.value)
 
 
-@pytest.mark.parametrize("use", [prepare, read_reports])
+@pytest.mark.parametrize("use", [ensure_writable, read_reports])
 def test_what_a_file_system_says_is_shown_on_one_line_and_not_beyond_bounds(use: Callable[[str], object]) -> None:
     with arrow_that_says("first\n" + 10_000 * "x"), pytest.raises(ConfigurationError, match=r"first x{100}") as raised:
         use("s3://bucket/reports")
@@ -188,7 +195,7 @@ def test_the_end_of_a_large_file_is_enough_to_find_a_report(tmp_path: Path, monk
 def test_a_report_is_for_its_user_alone(tmp_path: Path, name: str, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
-        keep(f"{tmp_path}/{name}", report())
+        save_report(f"{tmp_path}/{name}", report())
     finally:
         os.umask(before)
     (file,) = tmp_path.iterdir()
@@ -211,27 +218,27 @@ def test_a_link_in_place_of_a_report_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "reports.jsonl").symlink_to(target)
     for path in (f"{folder}/", str(tmp_path / "reports.jsonl")):
         with pytest.raises(OSError, match="symbolic links"):
-            keep(path, report())
+            save_report(path, report())
     assert target.read_text() == "mine"
     with pytest.raises(ConfigurationError, match="it is a link or a device, and must be a file itself"):
-        prepare(str(tmp_path / "reports.jsonl"))
+        ensure_writable(str(tmp_path / "reports.jsonl"))
 
 
 def test_a_device_or_a_pipe_takes_no_reports_and_has_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", str(tmp_path / "pipe")):
         with pytest.raises(ConfigurationError, match="it is a link or a device"):
-            prepare(path)
+            ensure_writable(path)
         with pytest.raises(ConfigurationError, match="it is neither a file nor a folder"):
             read_reports(path)
 
 
 @pytest.mark.parametrize("path", ["file://other/reports", "file:///a?b", "file:///a#b", "dbfs://reports/a"])
 def test_another_machines_file_is_refused(path: str) -> None:
-    fault = fault_of(path)
+    fault = find_path_error(path)
     assert fault is not None
     assert "is this machine's, so its path has no host in it" in fault
-    assert fault_of("file://localhost/reports") is None
+    assert find_path_error("file://localhost/reports") is None
 
 
 def test_a_password_in_a_path_that_is_read_is_not_shown() -> None:
@@ -243,10 +250,10 @@ def test_a_password_in_a_path_that_is_read_is_not_shown() -> None:
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
 def test_reads_a_file_whose_reports_contain_unicode_line_separators(tmp_path: Path, separator: str) -> None:
     path = str(tmp_path / "reports.jsonl")
-    prepare(path)
+    ensure_writable(path)
     batches = [f"nightly{separator}{number}" for number in (1, 2)]
     for batch in batches:
-        keep(path, dataclasses.replace(report(), batch=batch))
+        save_report(path, dataclasses.replace(report(), batch=batch))
     assert [one.batch for one in read_reports(path)] == batches
     found = find_report(path, batches[0])
     assert found is not None
@@ -265,4 +272,4 @@ def test_ignores_a_fifo_in_a_report_folder(tmp_path: Path) -> None:
 def test_rejects_a_fifo_in_place_of_a_new_report(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / file_name(report(1)))
     with pytest.raises(OSError, match="No such device or address"):
-        keep(f"{tmp_path}/", report(1))
+        save_report(f"{tmp_path}/", report(1))

@@ -9,7 +9,7 @@ from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.reports.store import keep, prepare, read_reports
+from spark_kafka_sink.reports.store import ensure_writable, read_reports, save_report
 from tests.reports.some_reports import report
 
 
@@ -32,14 +32,14 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_each_report_is_an_object(endpoint: str, scheme: str) -> None:
     path = f"{scheme}://jobs/reports/by-{scheme}{endpoint}"
-    prepare(path)
+    ensure_writable(path)
     assert read_reports(path) == []
     for batch_id in (2, 1):
-        keep(path, report(batch_id, rows=10 + batch_id))
+        save_report(path, report(batch_id, rows=10 + batch_id))
     assert [one.rows for one in read_reports(path)] == [11, 12]
     assert [one.rows for one in read_reports(path, last=1)] == [12]
 
 
 def test_a_bucket_that_does_not_exist_is_refused_before_the_write(endpoint: str) -> None:
     with pytest.raises(ConfigurationError, match=r"s3a://other/.* cannot be written to: .*Credentials come from"):
-        prepare(f"s3a://other/reports{endpoint}")
+        ensure_writable(f"s3a://other/reports{endpoint}")

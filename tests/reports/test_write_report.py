@@ -13,12 +13,12 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
-from spark_kafka_sink.reports.write_report import WriteReport, from_json, latencies_of, ranges_of
+from spark_kafka_sink.reports.write_report import WriteReport, merge_latencies, merge_report_ranges, parse_report
 from tests.reports.some_reports import report
 
 
 def test_a_line_of_json_has_all_of_a_report() -> None:
-    again = from_json(report().to_json())
+    again = parse_report(report().to_json())
     assert again.latencies.counts == report().latencies.counts
     assert again.to_json() == report().to_json()
     assert (again.partitions, again.task_list, again.errors) == (
@@ -43,7 +43,7 @@ def test_a_report_of_nothing_has_no_ratio_and_no_percentile() -> None:
     empty = WriteReport(batch="b", tasks=0, partitions={}, longest_task_ms=0)
     plain = json.loads(empty.to_json())
     assert (plain["compression_ratio"], plain["rows_per_second"], plain["latency_ms"]["p99"]) == (None, None, None)
-    assert math.isnan(from_json(empty.to_json()).latency_ms(0.5))
+    assert math.isnan(parse_report(empty.to_json()).latency_ms(0.5))
 
 
 def test_a_line_of_an_older_version_is_read() -> None:
@@ -52,24 +52,24 @@ def test_a_line_of_an_older_version_is_read() -> None:
         '"last_offset": 9, "rows": 10}], "rows": 10, "bytes": 80, "retries": 0, "dead_letters": 0, '
         '"dead_letters_cut": 0, "longest_task_ms": 5}'
     )
-    assert (from_json(line).rows, from_json(line).status) == (10, "committed")
+    assert (parse_report(line).rows, parse_report(line).status) == (10, "committed")
 
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"partitions": 3}', '{"partitions": [], "other": 1}'])
 def test_a_line_that_is_no_report_is_shown(line: str) -> None:
     with pytest.raises(ConfigurationError, match="no report of a write"):
-        from_json(line)
+        parse_report(line)
 
 
 def test_a_field_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"\(it has no partitions\)"):
-        from_json("{}")
+        parse_report("{}")
 
 
 def test_reports_of_micro_batches_add_up() -> None:
     reports = [report(0, latency_ms=10), report(1, latency_ms=100)]
-    assert ranges_of(reports) == {"orders": {0: OffsetRange(0, 1999, 2000)}}
-    merged = latencies_of(reports)
+    assert merge_report_ranges(reports) == {"orders": {0: OffsetRange(0, 1999, 2000)}}
+    merged = merge_latencies(reports)
     assert merged.percentile(0.5) == pytest.approx(10, rel=1 / 15)
     assert merged.percentile(0.95) == pytest.approx(100, rel=1 / 15)
     assert reports[0].latencies.percentile(1.0) < 11, "a report is not changed by what it is added to"
@@ -96,7 +96,7 @@ def test_what_is_no_number_is_refused_by_its_name(
     plain = json.loads(report().to_json())
     replace(plain, value)
     with pytest.raises(ConfigurationError, match=rf"\({name} is .*, not a whole number\)") as refused:
-        from_json(json.dumps(plain))
+        parse_report(json.dumps(plain))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 300
 
@@ -115,24 +115,24 @@ def test_what_is_no_number_is_refused_by_its_name(
 )
 def test_what_is_no_text_and_no_time_is_refused_by_its_name(changed: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
-        from_json(json.dumps(json.loads(report().to_json()) | changed))
+        parse_report(json.dumps(json.loads(report().to_json()) | changed))
 
 
 def test_a_line_of_many_brackets_is_no_report() -> None:
     with pytest.raises(ConfigurationError, match="no report of a write"):
-        from_json("[" * 1_000_000)
+        parse_report("[" * 1_000_000)
 
 
 def test_rows_without_acknowledgement_are_reported_as_sent() -> None:
     unconfirmed = dataclasses.replace(report(), is_acknowledged=False)
     assert unconfirmed.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
     assert report().line().startswith("wrote 1,000 rows (")
-    assert not from_json(unconfirmed.to_json()).is_acknowledged
+    assert not parse_report(unconfirmed.to_json()).is_acknowledged
 
 
 def test_a_report_of_an_earlier_release_is_acknowledged() -> None:
     plain = json.loads(report().to_json())
     del plain["is_acknowledged"]
-    assert from_json(json.dumps(plain)).is_acknowledged
+    assert parse_report(json.dumps(plain)).is_acknowledged
     with pytest.raises(ConfigurationError, match="is_acknowledged is 1, not true or false"):
-        from_json(json.dumps({**plain, "is_acknowledged": 1}))
+        parse_report(json.dumps({**plain, "is_acknowledged": 1}))

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import DeliveryError, ExactlyOnceError
 from spark_kafka_sink.reports.store import read_reports
-from spark_kafka_sink.reports.write_report import ranges_of
+from spark_kafka_sink.reports.write_report import merge_report_ranges
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
@@ -262,7 +262,7 @@ def test_the_report_of_a_write_that_was_aborted_counts_no_rows(
     writer.abort([message])
     report = read_reports(str(tmp_path / "reports.jsonl"))[-1]
     assert (report.status, report.rows) == ("failed", 2 if is_decided else 0)
-    assert sum(written.rows for written in ranges_of([report]).get("t", {}).values()) == report.rows
+    assert sum(written.rows for written in merge_report_ranges([report]).get("t", {}).values()) == report.rows
     assert [task.rows for task in report.task_list] == [2]
     assert len(seen(broker)) == report.rows
 

@@ -195,12 +195,14 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 ) -> None:
     field = arrow_field(StructField("c", kind, is_nullable), "c")
     for name in ("json", "json-schema-confluent"):
-        assert build_format(name, [field], NO_SCHEMA).rows.rows(["c"], [column], 1, b"").to_pylist() == [text]
+        assert build_format(name, [field], NO_SCHEMA).row_format.encode_rows(["c"], [column], 1, b"").to_pylist() == [
+            text
+        ]
     for name in ("avro", "avro-confluent"):
-        rows = build_format(name, [field], NO_SCHEMA).rows
-        assert isinstance(rows, AvroFormat)
-        (row,) = rows.rows(["c"], [column], 1, b"").to_pylist()
-        assert fastavro.schemaless_reader(io.BytesIO(row), json.loads(rows.schema), None) == {"c": value}
+        row_format = build_format(name, [field], NO_SCHEMA).row_format
+        assert isinstance(row_format, AvroFormat)
+        (row,) = row_format.encode_rows(["c"], [column], 1, b"").to_pylist()
+        assert fastavro.schemaless_reader(io.BytesIO(row), json.loads(row_format.schema), None) == {"c": value}
 
 
 @pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])

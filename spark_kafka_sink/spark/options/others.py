@@ -5,7 +5,7 @@ Spark's own sink runs with them, so they are passed over here too, with a warnin
 
 from __future__ import annotations
 
-from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
+from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX
 
 SOURCE_OPTIONS = (
     "assign",

@@ -24,9 +24,8 @@ from spark_kafka_sink.client.option_parsing import Reading, read_options
 from spark_kafka_sink.client.other_names import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
-from spark_kafka_sink.formats.options import encoded_sides, formats_of
-from spark_kafka_sink.formats.registry_options import PREFIX as REGISTRY_PREFIX
-from spark_kafka_sink.formats.registry_options import registry_of
+from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_options
+from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
 from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
 from spark_kafka_sink.spark.constants import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
@@ -86,8 +85,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     new_topic = new_topic_of(reading, topic, settings_of(own))
     distribution = distribution_of(reading)
     dead_letter_topic = _dead_letter_topic(reading)
-    formats = formats_of(reading)
-    registry = registry_of(reading, formats, topic)
+    formats = parse_format_options(reading)
+    registry = parse_registry_options(reading, formats, topic)
     producer, producer_reading, of_producer = _producer_options(kafka)
     delivery = delivery_of(reading, producer_reading)
     log_topic = None if delivery is None else delivery.topic
@@ -122,7 +121,7 @@ def _read(own: Mapping[str, str]) -> Reading:
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     """Without the options of Spark's source, of consumers and of registries, which the sink has no use for."""
-    has_format = bool(encoded_sides(given))
+    has_format = bool(find_encoded_sides(given))
     passed_over = [name for name in given if _is_of_others(name, has_format)]
     if passed_over:
         words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "

@@ -10,7 +10,7 @@ from spark_kafka_sink.client.option_parsing import boolean, one_of, whole, words
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.options import Option, option_table
-from spark_kafka_sink.reports.store import fault_of
+from spark_kafka_sink.reports.store import find_path_error
 from spark_kafka_sink.spark.options.create_topic import NEW_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX
@@ -52,7 +52,7 @@ _ROWS = (
     Option(
         "reportPath",
         SinkOptions.report_path,
-        without_fault(fault_of),
+        without_fault(find_path_error),
         "a file, or a folder on a file system, that gets a report in JSON for each commit: "
         "the driver [writes there](security.md#who-may-set-a-jobs-options)",
     ),

@@ -27,7 +27,7 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.reports.store import keep
+from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks, command_lines
 from tests.reports.some_reports import job
@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pq.write_table(pa.table({"id": ["o-8", "o-9"], "payload": ["a", "b"]}), tmp_path / "orders.parquet")
     (tmp_path / "reports").mkdir()
     for report in job(3):
-        keep(f"{tmp_path}/reports/", report)
+        save_report(f"{tmp_path}/reports/", report)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,8 +13,8 @@ import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats import avro
-from spark_kafka_sink.formats.avro_leaves import Writer, leaf_writer
-from spark_kafka_sink.formats.format_builders import SchemaChoice, build_format
+from spark_kafka_sink.formats.avro_scalars import Writer, leaf_writer
+from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
 from spark_kafka_sink.formats.schema_json import NESTING_MAX
 from tests.formats.test_protobuf import compiled
 
@@ -54,7 +54,7 @@ def test_a_schema_of_many_brackets_is_refused_in_words(name: str, levels: int, o
     brackets = opening * levels + "1" + closing * levels
     for text in (brackets, AVRO.replace('"long"', brackets)):
         with pytest.raises(SchemaError, match=f"is nested more than {NESTING_MAX} levels deep"):
-            build_format(name, ID, SchemaChoice(text))
+            build_format(name, ID, SchemaOptions(text))
 
 
 @pytest.mark.parametrize("levels", [10, 80])
@@ -63,9 +63,9 @@ def test_structs_may_be_eighty_levels_deep(levels: int) -> None:
     for _ in range(levels):
         kind = pa.struct([pa.field("x", kind)])
     for name in ("avro", "avro-confluent", "json-schema-confluent", "protobuf-confluent"):
-        planned = build_format(name, [pa.field("x", kind)], SchemaChoice())
+        planned = build_format(name, [pa.field("x", kind)], SchemaOptions())
         if planned.schema is not None and name != "protobuf-confluent":
-            build_format(name, [pa.field("x", kind)], SchemaChoice(planned.schema.text))
+            build_format(name, [pa.field("x", kind)], SchemaOptions(planned.schema.text))
 
 
 def test_each_branch_of_a_union_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_each_branch_of_a_union_is_planned_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(avro, "leaf_writer", counted)
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": schema}]})
-    build_format("avro", ID, SchemaChoice(text))
+    build_format("avro", ID, SchemaOptions(text))
     assert planned == ["id"]
 
 
@@ -91,25 +91,25 @@ def test_the_number_of_a_branch_is_one_byte(branches: int, is_fine: bool) -> Non
     others = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches - 1)]
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": [*others, "long"]}]})
     if is_fine:
-        rows = build_format("avro", ID, SchemaChoice(text)).rows.rows(["id"], [pa.array([1])], 1, b"")
+        rows = build_format("avro", ID, SchemaOptions(text)).row_format.encode_rows(["id"], [pa.array([1])], 1, b"")
         assert rows.to_pylist() == [bytes([2 * (branches - 1), 2])]
     else:
         with pytest.raises(
             SchemaError, match="a type record whose fields must be a list of objects with name and type"
         ):
-            build_format("avro", ID, SchemaChoice(text))
+            build_format("avro", ID, SchemaOptions(text))
 
 
 @pytest.mark.parametrize(("name", "base"), [("avro", AVRO), ("json-schema-confluent", JSON)])
 def test_a_schema_with_anything_in_any_place_is_planned_or_refused(name: str, base: str) -> None:
-    build_format(name, FIELDS, SchemaChoice(base))
+    build_format(name, FIELDS, SchemaOptions(base))
     refused = 0
     for seed in range(3_000):
         choices, schema = random.Random(seed), json.loads(base)
         for _ in range(choices.randint(1, 3)):
             change_a_place(schema, choices)
         try:
-            build_format(name, FIELDS, SchemaChoice(json.dumps(schema)))
+            build_format(name, FIELDS, SchemaOptions(json.dumps(schema)))
         except SchemaError:
             refused += 1
     assert refused > 100
@@ -134,14 +134,14 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
 def test_a_descriptor_with_any_bytes_in_it_is_planned_or_refused() -> None:
     descriptor = compiled(PROTOBUF)
     fields = [field for field in FIELDS if field.name != "s"] + [pa.field("s", pa.struct([pa.field("x", pa.string())]))]
-    build_format("protobuf-confluent", fields, SchemaChoice(base64.b64encode(descriptor).decode()))
+    build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(descriptor).decode()))
     refused = 0
     for seed in range(3_000):
         choices, data = random.Random(seed), bytearray(descriptor)
         for _ in range(choices.randint(1, 4)):
             data[choices.randrange(len(data))] = choices.randrange(256)
         try:
-            build_format("protobuf-confluent", fields, SchemaChoice(base64.b64encode(data).decode()))
+            build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(data).decode()))
         except SchemaError:
             refused += 1
     assert refused > 100

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegistryError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.schema_registry import schema_registry
+from spark_kafka_sink.formats.schema_registry import get_registry_client
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.constants import START
 from spark_kafka_sink.spark.datasource import KafkaDataSource
@@ -36,10 +36,10 @@ NEEDED = {"kafka.bootstrap.servers": "broker:9092", "topic": "orders", "checkCon
 
 @pytest.fixture
 def registry() -> Iterator[FakeRegistry]:
-    schema_registry.cache_clear()
+    get_registry_client.cache_clear()
     with fake_registry() as fake:
         yield fake
-    schema_registry.cache_clear()
+    get_registry_client.cache_clear()
 
 
 def writer_of(registry: FakeRegistry, schema: StructType = SCHEMA, **options: str) -> tuple[SinkOptions, ColumnPlan]:
@@ -168,7 +168,7 @@ def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentia
         assert str(refused.value).isprintable()
         assert "s3cret" not in str(refused.value)
         assert len(str(refused.value)) < 1_500
-        schema_registry.cache_clear()
+        get_registry_client.cache_clear()
 
 
 def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(registry: FakeRegistry) -> None:
@@ -203,7 +203,7 @@ def test_rejects_active_write_rules_on_the_driver(registry: FakeRegistry, source
     writer_of(registry, SCHEMA, valueFormat="avro-confluent")
     rule = {"name": "encryptPII", "type": "ENCRYPT", "mode": "WRITEREAD"}
     registry.subjects["orders-value"][0][1]["ruleSet"] = {"domainRules": [rule]}
-    schema_registry.cache_clear()
+    get_registry_client.cache_clear()
     with pytest.raises(SchemaRegistryError, match="'encryptPII'"):
         writer_of(registry, SCHEMA, valueFormat="avro-confluent", schemaSource=source)
 

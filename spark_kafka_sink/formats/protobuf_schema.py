@@ -36,7 +36,7 @@ class _Declared(NamedTuple):
     inner: tuple[str, ...] = ()
 
 
-def derived_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessage:
+def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessage:
     """SchemaError names a column that Protobuf has no type or no name for."""
     full = name or DEFAULT_NAME
     if not _FULL_NAME.fullmatch(full):

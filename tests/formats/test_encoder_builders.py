@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import MissingDependencyError, OptionFaults
-from spark_kafka_sink.formats.chosen_columns import build_encoders
-from spark_kafka_sink.formats.format_builders import SchemaChoice
+from spark_kafka_sink.formats.encoder_builders import build_encoders
+from spark_kafka_sink.formats.format_builders import SchemaOptions
 from spark_kafka_sink.formats.options import SIDES, FormatOptions
 from spark_kafka_sink.producer.table_plan import ArrowColumns
 
@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.table_plan import ArrowColumns
 def test_schema_that_needs_a_missing_package_is_an_error(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the error there was no encoder, and a key without an encoder was written as null."""
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    options = FormatOptions(side, "protobuf-confluent", ("a",), SchemaChoice(base64.b64encode(b"\n\0").decode()))
+    options = FormatOptions(side, "protobuf-confluent", ("a",), SchemaOptions(base64.b64encode(b"\n\0").decode()))
     faults = OptionFaults()
     with pytest.raises(MissingDependencyError, match=r"needs the package protobuf on the driver: pip install"):
         build_encoders([options], ArrowColumns([pa.field("a", pa.int64())]), faults)

@@ -7,9 +7,9 @@ from html import escape
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count
 from spark_kafka_sink.reports.figures import figures
-from spark_kafka_sink.reports.numbers import NONE, milliseconds, ratio, short
+from spark_kafka_sink.reports.number_format import NONE, milliseconds, ratio, short
 from spark_kafka_sink.reports.text_report import cells_of
-from spark_kafka_sink.reports.write_report import FAILED, WriteReport, latencies_of, query_id_of
+from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id, merge_latencies
 
 _WRITES_MAX = 200
 """Rows of the table of writes, the latest."""
@@ -63,7 +63,7 @@ _COLUMNS = (
 _TEXT = frozenset({"started (UTC)", "status", "batch"})
 
 
-def page(reports: Sequence[WriteReport], source: str) -> str:
+def render_page(reports: Sequence[WriteReport], source: str) -> str:
     """The page of these reports, which were read from `source`."""
     body = "".join(figure.html() for figure in figures(reports))
     return (
@@ -80,7 +80,7 @@ def page(reports: Sequence[WriteReport], source: str) -> str:
 def _about(reports: Sequence[WriteReport], source: str) -> str:
     if not reports:
         return f"{escape(source)} has no reports."
-    jobs = sorted({query_id_of(report) for report in reports})
+    jobs = sorted({get_query_id(report) for report in reports})
     of = jobs[0] if len(jobs) == 1 else format_count(len(jobs), "job")
     first, last = reports[0].started_at, reports[-1].started_at
     form = "%H:%M:%S" if last.date() == first.date() else "%Y-%m-%d %H:%M:%S"
@@ -89,7 +89,7 @@ def _about(reports: Sequence[WriteReport], source: str) -> str:
 
 
 def _tiles(reports: Sequence[WriteReport]) -> str:
-    latencies = latencies_of(reports)
+    latencies = merge_latencies(reports)
     rows, letters = sum(one.rows for one in reports), sum(one.dead_letters for one in reports)
     wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
     retries, failed = sum(one.retries for one in reports), sum(one.status == FAILED for one in reports)
@@ -128,7 +128,7 @@ def _tiles(reports: Sequence[WriteReport]) -> str:
 
 def _table(reports: Sequence[WriteReport]) -> str:
     head = "".join(f'<th scope="col"{_class(name)}>{name}</th>' for name in _COLUMNS)
-    several = len({query_id_of(report) for report in reports}) > 1
+    several = len({get_query_id(report) for report in reports}) > 1
     rows = "".join(f"<tr>{_row(report, several)}</tr>" for report in reversed(reports[-_WRITES_MAX:]))
     cut = f", the latest {_WRITES_MAX} of {len(reports):,}" if len(reports) > _WRITES_MAX else ""
     return f"<section><h2>Writes{cut}</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>"

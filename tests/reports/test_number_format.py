@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.reports.charts import nice_ticks
-from spark_kafka_sink.reports.numbers import milliseconds, ratio, share, short
+from spark_kafka_sink.reports.number_format import milliseconds, ratio, share, short
 
 NAN = float("nan")
 

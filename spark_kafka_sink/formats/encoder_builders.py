@@ -25,7 +25,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import WITH_DESCRIPTOR, build_format, build_latest_format
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_options import RegistryOptions
-from spark_kafka_sink.formats.schema_registry import schema_registry
+from spark_kafka_sink.formats.schema_registry import get_registry_client
 
 ROLES = ("key", "topic", "partition", "headers", "timestamp")
 """Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
@@ -41,7 +41,7 @@ class Columns(Protocol):
         """Its type as formats know it. SchemaError for a type that no format can write."""
         ...
 
-    def fields_of(self, position: int) -> Columns | None:
+    def struct_fields(self, position: int) -> Columns | None:
         """The fields of a struct; None for a column of another type."""
         ...
 
@@ -53,7 +53,7 @@ def build_encoders(
     return {options.side: _try_to_build(options, columns, faults) for options in formats}
 
 
-def with_schema_id(
+def attach_schema_id(
     encoder: ColumnsEncoder,
     options: FormatOptions,
     registry: RegistryOptions,
@@ -61,7 +61,7 @@ def with_schema_id(
     start: str | None = None,
 ) -> ColumnsEncoder:
     """The encoder that writes the id of the schema in front of each record. `start`: of a stream of Spark."""
-    client = schema_registry(registry.config)
+    client = get_registry_client(registry.config)
     if registry.source == "latest":
         subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
         found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR, start=start)
@@ -70,13 +70,13 @@ def with_schema_id(
         except SchemaError as error:
             words = client.shown(str(error))
             raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {words}.") from None
-        return dataclasses.replace(encoder, format=schema_format.rows, header=schema_format.header(found.id))
+        return dataclasses.replace(encoder, format=schema_format.row_format, header=schema_format.header(found.id))
     schema_format = build_format(options.format, encoder.fields, options.schema)
     assert schema_format.schema is not None  # formats with a registry have one
     subject = options.subject or registry.subject(options.side, topic, schema_format.schema.name)
     ask = client.register if registry.source == "register" else client.lookup
     return dataclasses.replace(
-        encoder, format=schema_format.rows, header=schema_format.header(ask(subject, schema_format.schema))
+        encoder, format=schema_format.row_format, header=schema_format.header(ask(subject, schema_format.schema))
     )
 
 
@@ -93,7 +93,7 @@ def _try_to_build(options: FormatOptions, columns: Columns, faults: OptionFaults
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     """Raise ConfigurationError with everything that is wrong with the columns of one side."""
     parent = _parent(options, columns)
-    within = columns if parent is None else columns.fields_of(parent)
+    within = columns if parent is None else columns.struct_fields(parent)
     assert within is not None
     chosen = _chosen(options, columns) if parent is None else list(range(len(within.names)))
     try:
@@ -102,7 +102,7 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     except SchemaError as error:
         problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
-    return ColumnsEncoder(schema_format.rows, fields, tuple(chosen), parent)
+    return ColumnsEncoder(schema_format.row_format, fields, tuple(chosen), parent)
 
 
 def _parent(options: FormatOptions, columns: Columns) -> int | None:
@@ -110,7 +110,7 @@ def _parent(options: FormatOptions, columns: Columns) -> int | None:
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
-    structs = [other for position, other in enumerate(names) if columns.fields_of(position) is not None]
+    structs = [other for position, other in enumerate(names) if columns.struct_fields(position) is not None]
     if names.count(name) == 1 and name in structs:
         return names.index(name)
     values = {"name": name, "there": describe_missing_column(name, structs, "struct columns")}

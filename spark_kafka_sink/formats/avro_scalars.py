@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.formats.avro_schema import BYTES_FOR_DIGITS
+from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text, text_for_error
 from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
-from spark_kafka_sink.formats.byte_joins import is_bytes, is_text, text_for_error
 from spark_kafka_sink.formats.java_numbers import float_values
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fields
