@@ -53,7 +53,7 @@ DOORS = (
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
     Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),
-    Door("py4j.protocol", ("spark.tasks_at_once",), "a client of Spark Connect need not have it"),
+    Door("py4j.protocol", ("spark.concurrent_tasks",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",
         ("network.channels", "network.security_config", "preflight.certificates"),
@@ -66,7 +66,7 @@ DOORS = (
     ),
     Door("producer.transaction_waits", ("producer.transactional",), "not for a producer without a transactional.id"),
     Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
-    Door("spark.publish", ("spark.writer",), "reports are made on the driver; not for tasks"),
+    Door("spark.report_publishing", ("spark.writer",), "reports are made on the driver; not for tasks"),
     Door("reports.write_report", ("spark.task_report",), "reports are made on the driver; not for tasks"),
     Door("producer.batching.split", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
     Door("producer.table*", ("producer.table_calls",), "with the formats; not for a task of Spark, which has columns"),

@@ -47,18 +47,18 @@ import pyarrow as pa
 
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.pool import new_pool
-from spark_kafka_sink.spark.task_report import add_up
+from spark_kafka_sink.spark.pool import create_pool
+from spark_kafka_sink.spark.task_report import build_write_report
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import embedded_broker
 
 with embedded_broker(topics={"t": 1}) as broker:
-    pool = new_pool()
+    pool = create_pool()
     options = parse_options({"kafka.bootstrap.servers": broker.bootstrap_servers})
     rows = pa.record_batch({"value": [b"1", b"2", b"3"]})
     tasks = [write_rows(options, ColumnPlan(value=0, fixed_topic="t"), iter([rows]), pool) for _ in range(2)]
     pool.close()
-report = add_up(tasks)
+report = build_write_report(tasks)
 """
 EXPORT = """
 import json

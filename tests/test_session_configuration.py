@@ -7,18 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_kafka_sink.spark.patches.drop_in import REDACTION
-from spark_kafka_sink.spark.pool import IDLE_TIMEOUT, parse_duration
+from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF, parse_duration
 from tests.documents import blocks
 from tests.test_deploying_document import is_a_setting, said_by
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import logging
-from spark_kafka_sink.spark.worker_log import LOGGER, show_log
+from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 another = logging.getLogger("another")
 {load}
-show_log()
+install_stderr_handler()
 LOGGER.info("wrote 10 rows")
 logging.getLogger("spark_kafka_sink.client.connections").warning("No connection")
 another.info("hidden")
@@ -35,7 +35,7 @@ def load_spark_defaults() -> dict[str, str]:
 
 def test_spark_defaults_name_settings_of_spark_and_of_the_sink() -> None:
     sql_settings = said_by("spark-catalyst", r"internal/SQLConf") + said_by("spark-sql-api", r"internal/")
-    names = load_spark_defaults().keys() - {IDLE_TIMEOUT}
+    names = load_spark_defaults().keys() - {IDLE_TIMEOUT_CONF}
     assert len(names) == 4
     assert {name for name in names if name not in sql_settings and not is_a_setting(name)} == set()
 
@@ -47,12 +47,14 @@ def test_commented_spark_defaults_name_settings_of_spark() -> None:
 
 def test_spark_defaults_hide_the_secrets_that_register_hides() -> None:
     settings = load_spark_defaults()
-    assert {name: value.removeprefix("(?i)url|") for name, value in settings.items() if name in REDACTION} == REDACTION
+    assert {
+        name: value.removeprefix("(?i)url|") for name, value in settings.items() if name in REDACTION_CONFS
+    } == REDACTION_CONFS
     assert settings["spark.sql.redaction.options.regex"].startswith("(?i)url|")
 
 
 def test_spark_defaults_keep_idle_producers_for_the_default_time() -> None:
-    assert parse_duration(load_spark_defaults()[IDLE_TIMEOUT]) == 600
+    assert parse_duration(load_spark_defaults()[IDLE_TIMEOUT_CONF]) == 600
 
 
 def test_logging_configuration_prints_each_line_once_and_keeps_other_loggers() -> None:

@@ -11,8 +11,8 @@ from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, KAFKA_SPELLING
-from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.names import JAVA_CLASS_OPTION_REMEDIES, KAFKA_SPELLING
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS
 from spark_kafka_sink.spark.options.table import SINK_OPTIONS
 from tools.document_sections import with_sections
@@ -123,7 +123,7 @@ def _named(words: str) -> str:
 def _refused() -> dict[str, str]:
     reasons = {option.name: option.refused for option in PRODUCER_OPTIONS.values()}
     reasons |= {option.name: option.refused for option in SECURITY_OPTIONS.values()}
-    for name, instead in IN_PLACE_OF_CLASSES.items():
+    for name, instead in JAVA_CLASS_OPTION_REMEDIES.items():
         if reasons[name]:
             reasons[name] = f"it names a Java class. {instead}"
     reasons["transactional.id"] = "each task needs one of its own"

@@ -34,7 +34,7 @@ from integration.support.librdkafka import counted_records, create_topic
 from integration.support.processes import CpuMeter, cpu_seconds
 from spark_kafka_sink import register
 from spark_kafka_sink.reports.store import read_reports
-from spark_kafka_sink.spark.pool import IDLE_TIMEOUT
+from spark_kafka_sink.spark.pool import IDLE_TIMEOUT_CONF
 from tests.spark_session import start_spark
 from tests.waiting import wait_until
 
@@ -68,7 +68,11 @@ COLUMNS = (
 
 
 def compare(tasks: int, partitions: int, rows: int, rounds: int) -> dict[str, list[Figures]]:
-    settings = {"spark.sql.shuffle.partitions": str(tasks), "spark.driver.extraJavaOptions": "", IDLE_TIMEOUT: "0s"}
+    settings = {
+        "spark.sql.shuffle.partitions": str(tasks),
+        "spark.driver.extraJavaOptions": "",
+        IDLE_TIMEOUT_CONF: "0s",
+    }
     spark = start_spark(settings)  # whose JVM compiles as it does elsewhere
     spark.sparkContext.setLogLevel("OFF")
     register(spark)

@@ -35,7 +35,7 @@ from integration.benchmarks.spark_sink import (
     start_spark,
 )
 from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
-from spark_kafka_sink.spark.arrow_types import arrow_field
+from spark_kafka_sink.spark.arrow_types import to_arrow_field
 
 BATCH_ROWS = 10_000
 COLUMNS = (
@@ -79,7 +79,7 @@ CONTENDERS: dict[str, Callable[[DataFrame, str], None]] = {
 
 def encoders(spark: SparkSession, rounds: int) -> None:
     frame = rows_of(spark, BATCH_ROWS)
-    fields = [arrow_field(field, field.name) for field in frame.schema]
+    fields = [to_arrow_field(field, field.name) for field in frame.schema]
     batch = pa.Table.to_batches(frame.toArrow().combine_chunks())[0]
     print("| encoder alone | CPU per row | bytes per row |")
     print("|---|---:|---:|")

@@ -44,7 +44,7 @@ from spark_kafka_sink.producer.partitioner import partitions_by_key
 from spark_kafka_sink.records.batch_slicing import BatchSlices
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode_records
-from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
+from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
 
 FLOORS = {"records of each Arrow batch": 1, "records of five Arrow batches": 5}
 DISCARD = """
@@ -65,8 +65,8 @@ class RecordsWriter(DataSourceArrowWriter):
         self._port, self._batches = port, batches
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        look_at_less()
-        acknowledge_at_once()
+        freeze_gc()
+        disable_delayed_ack()
         waiting: list[RecordColumns] = []
         with socket.create_connection(("127.0.0.1", self._port)) as sink:
             for batch in iterator:

@@ -89,8 +89,8 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
     if chosen.command_config is not None:
         raise ConfigurationError("give --command-config or --spark-conf, not both")
     try:
-        from spark_kafka_sink.spark.checks import write_target
-        from spark_kafka_sink.spark.constants import TASKS_AT_ONCE
+        from spark_kafka_sink.spark.checks import build_write_target
+        from spark_kafka_sink.spark.constants import CONCURRENT_TASKS_OPTION
         from spark_kafka_sink.spark.options.parse import parse_options
     except ImportError as error:
         raise ConfigurationError(f"--spark-conf: {error}") from error
@@ -98,8 +98,8 @@ def _of_spark(chosen: argparse.Namespace) -> tuple[ProducerConfig, Target, str |
     options.update({f"kafka.{name}": value for name, value in properties(chosen.option, "-X").items()})
     if chosen.bootstrap_server:
         options[f"kafka.{SERVERS}"] = chosen.bootstrap_server
-    parsed = parse_options({**options, TASKS_AT_ONCE: "1"})  # as `register` says it, for options that need it
-    return parsed.producer_config(), write_target(parsed), parsed.report_path
+    parsed = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})  # as `register` says it, for options that need it
+    return parsed.producer_config(), build_write_target(parsed), parsed.report_path
 
 
 def _rows_of_tasks(report_path: str) -> Check:

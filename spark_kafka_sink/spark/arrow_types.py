@@ -33,7 +33,7 @@ if hasattr(types, "TimeType"):
     _SIMPLE[types.TimeType] = pa.time64("ns")
 
 
-def arrow_type(kind: types.DataType, where: str) -> pa.DataType:
+def to_arrow_type(kind: types.DataType, where: str) -> pa.DataType:
     """Raise SchemaError for a type that no format can write: intervals, variants and what Spark may add."""
     simple = _SIMPLE.get(type(kind))
     if simple is not None:
@@ -41,19 +41,19 @@ def arrow_type(kind: types.DataType, where: str) -> pa.DataType:
     if isinstance(kind, types.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.ArrayType):
-        return pa.list_(_field("element", arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
+        return pa.list_(_field("element", to_arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
     if isinstance(kind, types.MapType):
-        value = _field("value", arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
-        key = arrow_type(kind.keyType, f"{where}.key")
+        value = _field("value", to_arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
+        key = to_arrow_type(kind.keyType, f"{where}.key")
         # Arrow has no map whose keys have no type. That of `map()`, which is empty, may have any.
         return pa.map_(pa.string() if pa.types.is_null(key) else key, value)
     if isinstance(kind, types.StructType):
-        return pa.struct([arrow_field(field, f"{where}.{field.name}") for field in kind.fields])
+        return pa.struct([to_arrow_field(field, f"{where}.{field.name}") for field in kind.fields])
     raise SchemaError(f"column {where} of type {kind.simpleString()} cannot be written; cast it to a string")
 
 
-def arrow_field(field: types.StructField, where: str) -> pa.Field:
-    return _field(field.name, arrow_type(field.dataType, where), field.nullable)
+def to_arrow_field(field: types.StructField, where: str) -> pa.Field:
+    return _field(field.name, to_arrow_type(field.dataType, where), field.nullable)
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:

@@ -21,14 +21,14 @@ from spark_kafka_sink.formats.options import find_encoded_sides
 from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
-from spark_kafka_sink.spark.constants import DISTRIBUTED
-from spark_kafka_sink.spark.distribution import faults_of_distribution, without_target
-from spark_kafka_sink.spark.options.names import SINK_SPELLING, as_in_spark
+from spark_kafka_sink.spark.constants import DISTRIBUTED_BY_OPTION
+from spark_kafka_sink.spark.distribution import find_distribution_faults, split_off_target_partition
+from spark_kafka_sink.spark.options.names import SINK_SPELLING, add_kafka_prefix
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.publish import check_report_options
+from spark_kafka_sink.spark.report_publishing import check_report_options
 from spark_kafka_sink.spark.topic_creation import create_if_missing, log_warnings
-from spark_kafka_sink.spark.value_formats import SparkColumns, with_schema_ids
+from spark_kafka_sink.spark.value_formats import SparkColumns, add_schema_ids
 
 _WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
 
@@ -51,16 +51,16 @@ def check_all(
 ) -> tuple[SinkOptions, ColumnPlan]:
     """Options, schema and, if `ask`, the servers. If that raises, only the error is shown, and no warning."""
     with defer_log(exempt="spark_kafka_sink.formats"):  # the schema registry may ask to wait
-        parsed, plan = check_write(options, schema)
-        return parsed, ask_servers(parsed, plan, start) if ask else plan
+        parsed, plan = check_options_and_schema(options, schema)
+        return parsed, run_server_checks(parsed, plan, start) if ask else plan
 
 
-def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
+def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
     """The faults of the options and those of the schema in one error; none of them needs a broker."""
     # Where the options are faulty, the schema is looked at with those of them that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
-    schema, target = without_target(schema, options.get(DISTRIBUTED))
+    schema, target = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
@@ -76,19 +76,19 @@ def check_write(options: Mapping[str, str], schema: StructType) -> tuple[SinkOpt
             raise
         faults += str(error).splitlines()
     if not faults:
-        faults += faults_of_distribution(parsed, plan, schema)
+        faults += find_distribution_faults(parsed, plan, schema)
     if faults:
         raise ConfigurationError(faults)
     return parsed, plan if target is None else replace(plan, partition=target)
 
 
-def ask_servers(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:
+def run_server_checks(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:
     """Check the connection to Kafka, and ask the schema registry: the plan with the ids of its schemas. `start`: of a
     stream, for which each schema is asked for once.
     """
     check_connection(options, start)
     check_report_options(options)
-    return with_schema_ids(plan, options, start)
+    return add_schema_ids(plan, options, start)
 
 
 def check_connection(options: SinkOptions, start: str | None = None) -> None:
@@ -99,7 +99,7 @@ def check_connection(options: SinkOptions, start: str | None = None) -> None:
 
     The client's lines about its connections appear if it passes.
     """
-    target = write_target(options)
+    target = build_write_target(options)
     looked_at = (target, options.check_connection, *sorted(options.producer.items()))
     may_create = target.new_topic is not None and start is None
     if (looked_at in _reachable and not may_create) or not (options.check_connection or target.new_topic):
@@ -125,11 +125,11 @@ def _checked(options: SinkOptions, target: Target) -> list[Check]:
             # get the same answer.
             is_unreachable = all(check.concerns_address for check in checks if check.outcome is Outcome.FAILED)
             elsewhere = f"\n{_WHERE_TO_LOOK}" if is_unreachable and options.exactly_once is None else ""
-            raise PreflightError(as_in_spark(f"{error}{elsewhere}"))
+            raise PreflightError(add_kafka_prefix(f"{error}{elsewhere}"))
     return checks
 
 
-def write_target(options: SinkOptions) -> Target:
+def build_write_target(options: SinkOptions) -> Target:
     """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
     named = (options.topic, options.dead_letter_topic, options.report_topic)
     topics = tuple(topic for topic in named if topic is not None)

@@ -17,10 +17,10 @@ from spark_kafka_sink import errors
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.checks import check_all
-from spark_kafka_sink.spark.constants import NAME, START
+from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
 from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 
-CHECK = "pykafka.check"
+CHECK_OPTION = "pykafka.check"
 """An option for reading: the schema of the rows that are to be written, as JSON."""
 
 _PASSED = "passed"
@@ -33,21 +33,21 @@ def check_on_driver(
 
     Returns the columns to be sent, and how rows are to be distributed.
     """
-    reader = session.read.format(NAME).options(**options).option(CHECK, schema.json())
+    reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     (field,) = reader.load().schema.fields
     if field.name != _PASSED:
         raise getattr(errors, field.name)(field.metadata["words"])
     distribution = field.metadata["distribution"]
-    return list(field.metadata["columns"]), Distribution.of_json(distribution) if distribution else None
+    return list(field.metadata["columns"]), Distribution.from_json(distribution) if distribution else None
 
 
 def check_result_schema(options: Mapping[str, str]) -> StructType:
     """Make all checks on the driver. Return their error, or the columns used, as the schema of a data frame."""
-    given = {name: value for name, value in options.items() if name.lower() != CHECK}
-    schema = next(value for name, value in options.items() if name.lower() == CHECK)
+    given = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
+    schema = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
     try:
         columns = StructType.fromJson(json.loads(schema))
-        parsed, plan = check_all(given, columns, given.get(START))
+        parsed, plan = check_all(given, columns, given.get(STREAM_START_OPTION))
         distribution = build_distribution(parsed, plan, columns)
     except KafkaSinkError as error:
         return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])

@@ -18,7 +18,7 @@ from spark_kafka_sink.errors import BrokerError, KafkaSinkError
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
 from spark_kafka_sink.records.header_column import read_header_column
 
-CUT_BYTES = 64 * 1024
+MAX_TRUNCATED_BYTES = 64 * 1024
 _MESSAGE_CHARACTERS_MAX = 1_000
 
 TOPIC = "pykafka.topic"
@@ -30,7 +30,7 @@ BATCH = "pykafka.batch"
 VALUE_BYTES = "pykafka.value.bytes"
 
 
-def dead_letters(
+def build_dead_letters(
     columns: RecordColumns, *, topic: str | None, partition: int | pa.Array | None, error: KafkaSinkError, batch: str
 ) -> RecordColumns:
     """The refused `columns` as they go to the dead-letter topic. `partition`: one for all rows, or one for each."""
@@ -47,7 +47,7 @@ def dead_letters(
     return RecordColumns(value=columns.value, key=columns.key, headers=_with_headers(columns.headers, reasons, rows))
 
 
-def cut(letters: RecordColumns) -> RecordColumns:
+def truncate(letters: RecordColumns) -> RecordColumns:
     """Cut each dead letter's key and value to at most CUT_BYTES."""
     value = combine_chunks(letters.value).cast(pa.large_binary())
     size = _numbers(pc.binary_length(value))
@@ -57,7 +57,7 @@ def cut(letters: RecordColumns) -> RecordColumns:
 
 
 def _first_bytes(column: pa.Array) -> pa.Array:
-    return pc.binary_slice(column, 0, CUT_BYTES)
+    return pc.binary_slice(column, 0, MAX_TRUNCATED_BYTES)
 
 
 def _same(value: str | int | None, rows: int) -> pa.Array:

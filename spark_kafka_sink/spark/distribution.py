@@ -37,10 +37,10 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
+from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
-from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -77,7 +77,7 @@ class Distribution:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def of_json(cls, text: str) -> Distribution:
+    def from_json(cls, text: str) -> Distribution:
         fields = json.loads(text)
         order = tuple((position, bool(descends)) for position, descends in fields["order"])
         return cls(**{**fields, "key": tuple(fields["key"]), "content": tuple(fields["content"]), "order": order})
@@ -87,7 +87,7 @@ class Distribution:
         return own if self.partition is None else own | {self.partition}
 
 
-def faults_of_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
+def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
     """What cannot be done with these options and columns."""
     asked = options.distribution
     if asked is None:
@@ -140,13 +140,13 @@ def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructTyp
         partition=plan.partition if asked.by == BY_PARTITION else None,
         key=_key_columns(plan) if keys_decide else (),
         content=() if asked.by == BY_KEY and not _may_be_without_key(plan) else tuple(content),
-        order=tuple((names.index(each.column), each.descends) for each in asked.order),
+        order=tuple((names.index(each.column), each.is_descending) for each in asked.order),
         tasks=asked.tasks,
         partitions=_partitions(options) if asked.by == BY_PARTITION else 0,
     )
 
 
-def in_micro_batch(how: Distribution, session: Any) -> Distribution:
+def limit_micro_batch_tasks(how: Distribution, session: Any) -> Distribution:
     """With the number of tasks of a micro-batch.
 
     A query with state has no adaptive execution, which would join the small parts of the shuffle. So there are as many
@@ -154,11 +154,11 @@ def in_micro_batch(how: Distribution, session: Any) -> Distribution:
     """
     if how.by != BY_KEY or how.tasks is not None or session.conf.get(_ADAPTIVE, "true").lower() == "true":
         return how
-    at_once = tasks_at_once(session)
+    at_once = max_concurrent_tasks(session)
     return how if at_once is None else dataclasses.replace(how, tasks=min(at_once, _shuffle_partitions(session)))
 
 
-def distributed(frame: Any, how: Distribution, positions: Sequence[int], tasks_max: int | None = None) -> Any:
+def distribute_rows(frame: Any, how: Distribution, positions: Sequence[int], tasks_max: int | None = None) -> Any:
     """The columns at these positions, each row in the task that writes it. `tasks_max`: no more tasks than that.
 
     BY_PARTITION: and the partition of the row as the last column (`without_target`).
@@ -232,11 +232,11 @@ def _partitions(options: SinkOptions) -> int:
             return len(client.topic(options.topic, fresh=True).partitions)
     except KafkaSinkError as error:
         raise PreflightError(
-            as_in_spark(_NOT_ASKED.format(sanitize(options.topic, NAME_CHARACTERS_MAX), error))
+            add_kafka_prefix(_NOT_ASKED.format(sanitize(options.topic, NAME_CHARACTERS_MAX), error))
         ) from error
 
 
-def without_target(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
+def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
     """The columns as the user has them, and the position of the one that says where a row goes, if there is one."""
     if distributed_by != BY_PARTITION:
         return schema, None

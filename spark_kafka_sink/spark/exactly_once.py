@@ -30,7 +30,7 @@ from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_pref
 from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
 from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.spark.constants import KEY_IN_STREAM, NO_NAME
+from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, MISSING_QUERY_NAME_MESSAGE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 
@@ -44,7 +44,7 @@ _LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next
 
 
 @dataclass(frozen=True)
-class ExactlyOnce:
+class ExactlyOnceWrite:
     """What a writer carries for exactly once, from the planning worker to the tasks and to the commit."""
 
     delivery: Delivery
@@ -87,7 +87,7 @@ class ExactlyOnce:
         if prepared is not None:
             report.transaction = prepared
 
-    def note_start(self, report: TaskReport) -> None:
+    def attach_start(self, report: TaskReport) -> None:
         """Put into the report how a stream's batch began: another process commits it. The process that commits a job
         knows it."""
         report.start = self.start if self.is_stream else None
@@ -98,12 +98,12 @@ class ExactlyOnce:
         if not reports:
             return
         batch, content = self._one_batch(reports), _content(reports)
-        passed_over = {report.was_committed for report in reports}
-        if len(passed_over) > 1:
+        skipped_rows = {report.was_already_committed for report in reports}
+        if len(skipped_rows) > 1:
             raise DeliveryError(
                 "Some tasks of the batch have written and others have passed it over. Run the write again."
             )
-        if passed_over == {True}:
+        if skipped_rows == {True}:
             self.start.check_passed_over(batch, content, tolerant=self.delivery.options.tolerates_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
@@ -134,11 +134,11 @@ class ExactlyOnce:
 
 
 @dataclass(frozen=True)
-class Unreported:
+class UnreportedBatch:
     """A stream's batch of which no task has reported: how it began is not known to the process that ends it."""
 
     delivery: Delivery
-    start_name: str
+    build_start_name: str
     """Of the start of the query."""
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
@@ -146,39 +146,39 @@ class Unreported:
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
         with Driver(self.delivery) as driver:
-            was_aborted = driver.abort_unreported(self.start_name)
+            was_aborted = driver.abort_unreported(self.build_start_name)
         return was_aborted, _ABORTED_UNREPORTED if was_aborted else _LEFT_ALONE
 
 
 def _content(reports: Sequence[TaskReport]) -> Content:
     """Of what was written, or passed over."""
-    return added_up((report.rows_of_topics(), report.passed_over_bytes or report.totals.bytes) for report in reports)
+    return added_up((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker
 
 
-def begin_stream(options: SinkOptions, run: str | None) -> ExactlyOnce:
+def begin_micro_batch(options: SinkOptions, run: str | None) -> ExactlyOnceWrite:
     """`run`: which start of the query it is; None without `register`."""
-    return _begun(stream_delivery(options), driver_name(run), is_stream=True)
+    return _begun(build_stream_delivery(options), build_driver_name(run), is_stream=True)
 
 
-def begin_job(options: SinkOptions) -> ExactlyOnce:
-    return _begun(job_delivery(options), driver_name(uuid.uuid4().hex), is_stream=False)
+def begin_job(options: SinkOptions) -> ExactlyOnceWrite:
+    return _begun(build_job_delivery(options), build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
-def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnce:
+def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnceWrite:
     with Driver(delivery) as driver:
-        return ExactlyOnce(delivery, driver.begin(name), is_stream)
+        return ExactlyOnceWrite(delivery, driver.begin(name), is_stream)
 
 
-def driver_name(run: str | None) -> str:
+def build_driver_name(run: str | None) -> str:
     """Of all micro-batches of a start. Without `register` each micro-batch has a driver of its own: two starts might
     else decide under one epoch."""
-    return start_name(run) if run is not None else beginning_of(start_name(run), uuid.uuid4().hex[:12])
+    return build_start_name(run) if run is not None else beginning_of(build_start_name(run), uuid.uuid4().hex[:12])
 
 
-def start_name(run: str | None) -> str:
+def build_start_name(run: str | None) -> str:
     """Of a start of the query. Without `register` all starts in one Spark count as one: Spark makes a data source anew
     for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
     """
@@ -188,18 +188,18 @@ def start_name(run: str | None) -> str:
     return f"{platform.node()}/{run}"
 
 
-def stream_delivery(options: SinkOptions) -> Delivery:
+def build_stream_delivery(options: SinkOptions) -> Delivery:
     """The Delivery of a stream. Each process that plans or commits computes an equal one."""
     asked = _exactly_once(options)
     if asked.key is not None:
-        raise ConfigurationError(KEY_IN_STREAM)
+        raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     checkpoint = "" if asked.checkpoint is None else checkpoint_name(asked.checkpoint)
     if asked.prefix is None and not checkpoint:
-        raise ConfigurationError(NO_NAME)
+        raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), WriterKind.STREAM, checkpoint=checkpoint)
 
 
-def job_delivery(options: SinkOptions) -> Delivery:
+def build_job_delivery(options: SinkOptions) -> Delivery:
     asked = _exactly_once(options)
     if asked.prefix is not None:
         return _delivery(options, asked.prefix, WriterKind.JOB)
@@ -231,10 +231,16 @@ def _exactly_once(options: SinkOptions) -> DeliveryOptions:
 # --- in the committing worker of a stream
 
 
-def of_reports(options: SinkOptions, reports: Sequence[TaskReport], run: str | None) -> ExactlyOnce | Unreported:
+def restore_from_reports(
+    options: SinkOptions, reports: Sequence[TaskReport], run: str | None
+) -> ExactlyOnceWrite | UnreportedBatch:
     """What the planning worker had, as far as the tasks have brought it."""
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
-    delivery = stream_delivery(options)
-    return ExactlyOnce(delivery, starts[0], is_stream=True) if starts else Unreported(delivery, start_name(run))
+    delivery = build_stream_delivery(options)
+    return (
+        ExactlyOnceWrite(delivery, starts[0], is_stream=True)
+        if starts
+        else UnreportedBatch(delivery, build_start_name(run))
+    )

@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_sink.records.columns import RecordColumns, combine_chunks
-from spark_kafka_sink.spark.options.names import as_in_spark
+from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity
 
@@ -79,7 +79,7 @@ class Failures:
 
 def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> str:
     """Why, without the place, which has been named."""
-    words = as_in_spark(str(error))
+    words = add_kafka_prefix(str(error))
     for place in (format_partition(topic, partition), format_partition(topic)) if topic is not None else ():
         words = words.removeprefix(f"{place}: ")
     return f"{type(error).__name__}: {words}"
@@ -87,7 +87,7 @@ def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> 
 
 def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
     if options.dead_letter_topic is None and all(
-        is_about_the_record(error) or isinstance(error, BatchRefusedError) for error in errors
+        is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors
     ):
         return [
             "What to do: mend these records, or let the others pass with "
@@ -107,6 +107,6 @@ def _sample_key(rows: RecordColumns) -> str:
     return "key " + (text if len(text) <= _KEY_CHARACTERS_MAX else text[:_KEY_CHARACTERS_MAX] + "... (cut)")
 
 
-def is_about_the_record(error: KafkaSinkError) -> bool:
+def is_record_error(error: KafkaSinkError) -> bool:
     """Whether this record alone is at fault, so that others like it may well pass."""
     return isinstance(error, (RecordTooLargeError, InvalidRecordError))

@@ -55,23 +55,25 @@ class TaskReport(WriterCommitMessage):
     duration_ms: int = 0
     host: str = ""
     is_acknowledged: bool = True
-    was_committed: bool = False
+    was_already_committed: bool = False
     """Exactly once: an earlier run has committed this batch, so nothing was written now."""
-    passed_over: dict[str, int] = field(default_factory=dict)
+    skipped_rows: dict[str, int] = field(default_factory=dict)
     """Exactly once: the rows that were not written for this reason, by topic."""
-    passed_over_bytes: int = 0
+    skipped_bytes: int = 0
     transaction: TransactionIdentity | None = None
     """Exactly once: where the rows are, until the driver commits it."""
     start: BatchStart | None = None
     """Exactly once: what the driver that commits must know of the one that began."""
 
-    def rows_of_topics(self) -> dict[str, int]:
+    def rows_by_topic(self) -> dict[str, int]:
         """The rows that were written, or passed over."""
         written = {topic: sum(part.rows for part in parts.values()) for topic, parts in self.partitions.items()}
-        return self.passed_over if self.was_committed else written
+        return self.skipped_rows if self.was_already_committed else written
 
 
-def add_up(reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed") -> WriteReport:
+def build_write_report(
+    reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed"
+) -> WriteReport:
     """The report of a write: the sum of its tasks' reports. Called on the driver."""
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 

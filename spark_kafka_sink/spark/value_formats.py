@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import attach_schema_id
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.spark.arrow_types import arrow_field
+from spark_kafka_sink.spark.arrow_types import to_arrow_field
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 
@@ -31,14 +31,14 @@ class SparkColumns:
 
     def field(self, position: int) -> pa.Field:
         field = self._schema.fields[position]
-        return arrow_field(field, field.name)
+        return to_arrow_field(field, field.name)
 
     def struct_fields(self, position: int) -> SparkColumns | None:
         kind = self._schema.fields[position].dataType
         return SparkColumns(kind) if isinstance(kind, StructType) else None
 
 
-def with_schema_ids(plan: ColumnPlan, options: SinkOptions, start: str | None) -> ColumnPlan:
+def add_schema_ids(plan: ColumnPlan, options: SinkOptions, start: str | None) -> ColumnPlan:
     """The plan with the ids of the schemas, for which the registry is asked. `start`: of a stream."""
     changed: dict[str, Any] = {}
     for side in options.formats:

@@ -33,7 +33,7 @@ _TO_STDERR = _ToStderr()
 _TO_STDERR.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
 
 
-def show_log() -> None:
+def install_stderr_handler() -> None:
     """Called at every door by which Spark enters: a process may serve many tasks, and the first call counts."""
     if _TO_STDERR not in LOGGER.handlers:
         LOGGER.addHandler(_TO_STDERR)

@@ -23,8 +23,8 @@ import socket
 import stat
 from collections.abc import Iterable
 
-TIMES_HIDDEN = 3
-TIMES_UNTIL_SHOWN = 200
+FREEZES_PER_CYCLE = 3
+CALLS_PER_CYCLE = 200
 
 _IS_REUSED = "SPARK_REUSE_WORKER"
 """Where this is set, pyspark's daemon collects garbage after a task; else it ends the process."""
@@ -39,19 +39,19 @@ def forget() -> None:
     _times = 0
 
 
-def look_at_less() -> None:
+def freeze_gc() -> None:
     """Called when Spark begins to use this process again: what was garbage then has just been collected."""
     global _times
     if _IS_REUSED not in os.environ:
         return
-    _times = _times % TIMES_UNTIL_SHOWN + 1
-    if _times <= TIMES_HIDDEN:
+    _times = _times % CALLS_PER_CYCLE + 1
+    if _times <= FREEZES_PER_CYCLE:
         gc.freeze()
-    elif _times == TIMES_UNTIL_SHOWN:
+    elif _times == CALLS_PER_CYCLE:
         gc.unfreeze()
 
 
-def acknowledge_at_once() -> None:
+def disable_delayed_ack() -> None:
     """Called at the beginning of a task, which has its command by now and waits for its rows."""
     if not hasattr(socket, "TCP_QUICKACK") or os.environ.get(_HAS_UNIX_SOCKET, "false").lower() == "true":
         return
@@ -59,10 +59,10 @@ def acknowledge_at_once() -> None:
     if socket.getdefaulttimeout() is not None:
         return
     with contextlib.suppress(OSError):  # a machine may have no /proc
-        acknowledge_first(sorted(map(int, os.listdir("/proc/self/fd"))))
+        set_first_quickack(sorted(map(int, os.listdir("/proc/self/fd"))))
 
 
-def acknowledge_first(descriptors: Iterable[int]) -> None:
+def set_first_quickack(descriptors: Iterable[int]) -> None:
     """Set TCP_QUICKACK on the first TCP connection within this machine. Linux ends it by itself with this end's answer.
 
     A worker is born with its connection to the JVM; those of users and of producers come later.

@@ -38,22 +38,22 @@ from spark_kafka_sink.producer.results import ColumnsResult, WrittenRanges
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
-from spark_kafka_sink.spark.dead_letters import cut, dead_letters
-from spark_kafka_sink.spark.failures import Failures, is_about_the_record
+from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
+from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pace import Pace
-from spark_kafka_sink.spark.pool import POOL, ProducerPool, idle_seconds, lease_producer
+from spark_kafka_sink.spark.pool import POOL, ProducerPool, idle_timeout_seconds, lease_producer
+from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
-from spark_kafka_sink.spark.worker_log import show_log
-from spark_kafka_sink.spark.worker_process import acknowledge_at_once, look_at_less
+from spark_kafka_sink.spark.worker_log import install_stderr_handler
+from spark_kafka_sink.spark.worker_process import disable_delayed_ack, freeze_gc
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+    from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
-NULL_TOPIC = "null topic present in the data. Use the topic option for setting a default topic."
+NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
 """In the words of Spark's own sink."""
 
-NO_TOPIC = "no topic"
+NO_TOPIC_LABEL = "no topic"
 """Rows without one are counted under this, which no topic can be called."""
 
 
@@ -62,32 +62,32 @@ def write_rows(
     plan: ColumnPlan,
     batches: Iterator[pa.RecordBatch],
     pool: ProducerPool = POOL,
-    once: ExactlyOnce | None = None,
+    once: ExactlyOnceWrite | None = None,
 ) -> TaskReport:
     """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
-    show_log()
-    look_at_less()
-    acknowledge_at_once()
+    install_stderr_handler()
+    freeze_gc()
+    disable_delayed_ack()
     started = time.monotonic()
     context = TaskContext.get()
     report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
     if once is not None:
-        once.note_start(report)
+        once.attach_start(report)
         if once.is_committed(report.task):
             _pass_over(plan, batches, report)
             return report
     producer_options = options.producer if once is None else once.producer_options(options.producer)
     with contextlib.ExitStack() as stack:
-        writing: Writing | None = None
+        writing: TaskWriter | None = None
         for batch in batches:
             if not batch.num_rows:
                 continue
             if writing is None:
                 # Not before there is a row: an empty partition needs no broker.
-                producer = stack.enter_context(lease_producer(pool, producer_options, idle_seconds(context)))
+                producer = stack.enter_context(lease_producer(pool, producer_options, idle_timeout_seconds(context)))
                 if once is not None:
                     stack.enter_context(once.transaction(producer, report))
-                writing = Writing(producer, plan, options, report)
+                writing = TaskWriter(producer, plan, options, report)
             writing.write(batch)
         if writing is not None:
             writing.finish()
@@ -97,12 +97,12 @@ def write_rows(
 
 def _pass_over(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
     """Count what an earlier run has committed: the driver compares whether these are the same rows."""
-    report.was_committed = True
+    report.was_already_committed = True
     for batch in batches:
         for rows in plan.split(batch).parts:
-            topic = rows.topic or NO_TOPIC
-            report.passed_over[topic] = report.passed_over.get(topic, 0) + rows.columns.num_rows
-            report.passed_over_bytes += rows.columns.payload_nbytes
+            topic = rows.topic or NO_TOPIC_LABEL
+            report.skipped_rows[topic] = report.skipped_rows.get(topic, 0) + rows.columns.num_rows
+            report.skipped_bytes += rows.columns.payload_nbytes
 
 
 class _SentRows(NamedTuple):
@@ -113,7 +113,7 @@ class _SentRows(NamedTuple):
     was_cut: bool = False
 
 
-class Writing:
+class TaskWriter:
     """The state of one task; its own thread alone uses it."""
 
     def __init__(self, producer: KafkaProducer, plan: ColumnPlan, options: SinkOptions, report: TaskReport) -> None:
@@ -121,7 +121,7 @@ class Writing:
         self._options = options
         self._report = report
         self._writer: ColumnsWriter[_SentRows] = ColumnsWriter(producer, plan)
-        self._pace = None if options.bytes_per_second is None else Pace(options.bytes_per_second)
+        self._pace = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
         self._written = WrittenRanges()
         self._failures = Failures(report.task)
         self._counts = SimpleNamespace(**vars(WriteTotals()))  # with the attributes of WriteTotals, and no other
@@ -146,7 +146,7 @@ class Writing:
         """Report what was counted in this task, by its producer too, which works for one task at a time."""
         producer = self._producer.totals() - self._before
         self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._writer.blocked_ms)
-        self._counts.paced_ms = 0 if self._pace is None else round(self._pace.waited * 1000)
+        self._counts.paced_ms = 0 if self._pace is None else round(self._pace.waited_seconds * 1000)
         self._report.totals = WriteTotals(**vars(self._counts))
         self._report.is_acknowledged = self._producer.config.acks != 0
 
@@ -155,7 +155,7 @@ class Writing:
         nbytes = rows.columns.nbytes
         try:
             if rows.topic is None:
-                raise InvalidRecordError(NULL_TOPIC)
+                raise InvalidRecordError(NULL_TOPIC_MESSAGE)
             self._writer.send(rows, sent, nbytes)
         except KafkaSinkError as error:
             self._writer.fail(rows, error, sent, nbytes)
@@ -195,7 +195,7 @@ class Writing:
         dead_letter_topic = self._options.dead_letter_topic
         if sent.is_dead_letter:
             if isinstance(error, RecordTooLargeError) and not sent.was_cut:
-                smaller = TopicRows(topic, cut(failed), None)
+                smaller = TopicRows(topic, truncate(failed), None)
                 self._send(_SentRows(smaller, is_dead_letter=True, was_cut=True))
                 return
             refused = DeadLetterError(f"the dead-letter topic did not take it either: {error}")
@@ -205,10 +205,10 @@ class Writing:
             # These rows are not at fault: the rows that the broker has named are dead letters now.
             self._send(_SentRows(TopicRows(topic, failed, failure.partition)))
             return
-        elif dead_letter_topic is not None and is_about_the_record(error):
+        elif dead_letter_topic is not None and is_record_error(error):
             name = type(error).__name__
             self._report.errors[name] = self._report.errors.get(name, 0) + failed.num_rows
-            letters = dead_letters(
+            letters = build_dead_letters(
                 failed,
                 topic=topic,
                 partition=_partitions_of(sent.rows, failure),

@@ -17,16 +17,16 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.task_report import TaskReport, add_up
-from spark_kafka_sink.spark.worker_log import LOGGER, show_log
-from spark_kafka_sink.spark.worker_process import look_at_less
+from spark_kafka_sink.spark.task_report import TaskReport, build_write_report
+from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
+from spark_kafka_sink.spark.worker_process import freeze_gc
 from spark_kafka_sink.spark.write_task import write_rows
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Unreported
+    from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, UnreportedBatch
 
-BATCH_JOB = "batch job"
-CONTINUOUS = (
+BATCH_JOB_LABEL = "batch job"
+CONTINUOUS_TRIGGER_MESSAGE = (
     "trigger(continuous=...) is not available for 'pykafka': continuous processing does not run sinks in Python. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
 )
@@ -35,7 +35,7 @@ CONTINUOUS = (
 class _TaskWriter:
     """What both writers share. `once`: what the driver has begun; None for at least once."""
 
-    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnce | None = None) -> None:
+    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnceWrite | None = None) -> None:
         self._options = options
         self._plan = plan
         self._once = once
@@ -48,11 +48,11 @@ class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
     """The writer of a batch job. The same object begins the write and commits it."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        look_at_less()
-        commit(self._options, checked(messages), BATCH_JOB, self._once)
+        freeze_gc()
+        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(self._options, messages, BATCH_JOB, self._once)
+        abort(self._options, messages, BATCH_JOB_LABEL, self._once)
 
 
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -62,35 +62,35 @@ class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """
 
     def __init__(
-        self, options: SinkOptions, plan: ColumnPlan, run: str | None, once: ExactlyOnce | None = None
+        self, options: SinkOptions, plan: ColumnPlan, run: str | None, once: ExactlyOnceWrite | None = None
     ) -> None:
         super().__init__(options, plan, once)
         self._run = run
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        if messages and not reports_of(messages):
+        if messages and not select_task_reports(messages):
             # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
-            raise ConfigurationError(f"No task has written anything. {CONTINUOUS}")
-        commit(self._options, checked(messages), f"batch {batchId}", self._once_of(messages))
+            raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
+        commit(self._options, validate_reports(messages), f"batch {batchId}", self._once_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         abort(self._options, messages, f"batch {batchId}", self._once_of(messages))
 
-    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnce | Unreported | None:
+    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnceWrite | UnreportedBatch | None:
         if self._options.exactly_once is None:
             return None
-        from spark_kafka_sink.spark.exactly_once import of_reports
+        from spark_kafka_sink.spark.exactly_once import restore_from_reports
 
-        return of_reports(self._options, reports_of(messages), self._run)
+        return restore_from_reports(self._options, select_task_reports(messages), self._run)
 
 
-def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+def select_task_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message for message in messages if isinstance(message, TaskReport)]
 
 
-def checked(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
     """Every task must have said what it wrote, and no two tasks of one partition."""
-    reports = reports_of(messages)
+    reports = select_task_reports(messages)
     if len(reports) != len(messages):
         raise DeliveryError(
             f"{len(messages) - len(reports)} of {len(messages)} tasks have not reported what they wrote, so their rows "
@@ -105,22 +105,22 @@ def checked(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
 def commit(
     options: SinkOptions,
     reports: Sequence[TaskReport],
-    name: str = BATCH_JOB,
-    once: ExactlyOnce | Unreported | None = None,
+    name: str = BATCH_JOB_LABEL,
+    once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Make what was written visible, if it is not so yet; then say in one line what was written.
 
     `name`: of the batch, where no task says it.
     """
-    from spark_kafka_sink.spark.publish import publish  # not for tasks
+    from spark_kafka_sink.spark.report_publishing import publish  # not for tasks
 
     if once is not None:
         once.commit(reports)
-    report = add_up(reports, None if reports else name)
-    show_log()
+    report = build_write_report(reports, None if reports else name)
+    install_stderr_handler()
     # Rows that were refused are not where a reader of the topic looks for them.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
-    if any(each.was_committed for each in reports):
+    if any(each.was_already_committed for each in reports):
         LOGGER.info("An earlier run has committed this already: its rows were passed over [%s]", report.batch)
     publish(options, report)
 
@@ -128,15 +128,15 @@ def commit(
 def abort(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
-    name: str = BATCH_JOB,
-    once: ExactlyOnce | Unreported | None = None,
+    name: str = BATCH_JOB_LABEL,
+    once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
     """Say what is in Kafka. Transactions are aborted, if there are any; else nothing can be taken back."""
-    from spark_kafka_sink.spark.publish import publish
+    from spark_kafka_sink.spark.report_publishing import publish
 
-    reports = reports_of(messages)
-    report = add_up(reports, None if reports else name, "failed")
-    show_log()
+    reports = select_task_reports(messages)
+    report = build_write_report(reports, None if reports else name, "failed")
+    install_stderr_handler()
     if once is not None:
         was_aborted, words = once.abort(reports)
         LOGGER.warning("The write failed: %s [%s]", words, report.batch)

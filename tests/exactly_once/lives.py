@@ -28,7 +28,7 @@ from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_nu
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests import blocking as blocking_client
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce, driver_name, start_name
+from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite, build_driver_name, build_start_name
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.exactly_once.attempts import Attempt as Attempt
 from tests.exactly_once.attempts import End, Identity
@@ -138,7 +138,7 @@ class World:
 
     def run_batch(self, actor: Actor, name: str, number: int) -> None:
         with Driver(self.delivery, system=actor.system) as driver:
-            start = driver.begin(self.driver_name(name))
+            start = driver.begin(self.build_driver_name(name))
         if name not in self.began:
             self.began.append(name)
         attempts = self.run_tasks(actor, name, start, number)
@@ -197,7 +197,7 @@ class World:
     # --- the life of a task
 
     def write(self, actor: Actor, start: BatchStart, attempt: Attempt) -> None:
-        once = ExactlyOnce(self.delivery, start, is_stream=True)
+        once = ExactlyOnceWrite(self.delivery, start, is_stream=True)
         number = len(self.attempts)
         task = TaskIdentity(attempt.partition, attempt.attempt, number, 0, query_id=QUERY, batch_id=str(attempt.number))
         report = TaskReport(task)
@@ -217,14 +217,14 @@ class World:
         producer.close(timeout=0)
         attempt.transaction = report.transaction
 
-    def producer(self, actor: Actor, once: ExactlyOnce, attempt: Attempt) -> KafkaProducer:
+    def producer(self, actor: Actor, once: ExactlyOnceWrite, attempt: Attempt) -> KafkaProducer:
         options = {**once.producer_options(self.options), "linger.ms": "0"}
         return _ProducerOf(attempt, cast(FakeSystem, actor.system), options, random=Random(0))
 
-    def driver_name(self, name: str) -> str:
+    def build_driver_name(self, name: str) -> str:
         if self.registered or name == LAST:  # the last start is in a Spark of its own
             return name
-        driver = driver_name(None)
+        driver = build_driver_name(None)
         self._whose[driver] = name
         return driver
 
@@ -236,7 +236,7 @@ class World:
         """Spark stops the query: this start's batch is aborted, of which no task has reported."""
         self.stopped = True
         with contextlib.suppress(KafkaSinkError), Driver(self.delivery, system=actor.system) as driver:
-            driver.abort_unreported(name if self.registered else start_name(None))
+            driver.abort_unreported(name if self.registered else build_start_name(None))
 
     # --- the life of a person
 

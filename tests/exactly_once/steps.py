@@ -20,7 +20,7 @@ from typing import Any
 
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 FOLDER = "PYKAFKA_TEST_STEPS"
 """The variable by which the Python workers of a driver that a test has started learn of the folder."""
@@ -30,7 +30,7 @@ FENCE, LIST = "fence", "list"
 """Where a driver gets its epoch, and where it lists what tasks have open: in a start, an abort, or after a commit."""
 METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "begin", START),
-    (ExactlyOnce, "is_committed", TASK),
+    (ExactlyOnceWrite, "is_committed", TASK),
     (Driver, "_decide", DECIDE),
     (Driver, "_carry_out", COMMIT),
     (Driver, "_end_losers", LOSERS),
@@ -39,7 +39,7 @@ METHODS: tuple[tuple[type, str, str], ...] = (
     (QueryTransactions, "fence", FENCE),
     (QueryTransactions, "leftovers", LIST),
 )
-"""And ExactlyOnce.transaction, a context manager: WRITE."""
+"""And ExactlyOnceWrite.transaction, a context manager: WRITE."""
 STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS, FENCE, LIST)
 
 _LOOK_AGAIN_SECONDS = 0.02
@@ -76,7 +76,7 @@ def stop_where_asked(folder: Path, patch: Patch = setattr) -> None:
     stops = Stops(folder)
     for owner, name, step in METHODS:
         patch(owner, name, _stopping(getattr(owner, name), stops, step))
-    transaction = ExactlyOnce.transaction
+    transaction = ExactlyOnceWrite.transaction
 
     @contextmanager
     def stopping_transaction(*arguments: Any) -> Iterator[None]:
@@ -85,7 +85,7 @@ def stop_where_asked(folder: Path, patch: Patch = setattr) -> None:
             yield
         stops.after(WRITE)
 
-    patch(ExactlyOnce, "transaction", stopping_transaction)
+    patch(ExactlyOnceWrite, "transaction", stopping_transaction)
 
 
 def _stopping(method: Callable[..., Any], stops: Stops, step: str) -> Callable[..., Any]:

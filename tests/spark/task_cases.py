@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import ProducerPool, new_pool
+from spark_kafka_sink.spark.pool import ProducerPool, create_pool
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
@@ -27,7 +27,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def pool() -> Iterator[ProducerPool]:
-    pool = new_pool()
+    pool = create_pool()
     yield pool
     pool.close()
 

@@ -8,15 +8,15 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import BrokerError, InvalidRecordError, KafkaSinkError, NetworkError, RecordTooLargeError
 from spark_kafka_sink.records.columns import RecordColumns
-from spark_kafka_sink.spark.dead_letters import CUT_BYTES, cut, dead_letters
-from spark_kafka_sink.spark.failures import is_about_the_record
+from spark_kafka_sink.spark.dead_letters import MAX_TRUNCATED_BYTES, build_dead_letters, truncate
+from spark_kafka_sink.spark.failures import is_record_error
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def letters(columns: RecordColumns, error: KafkaSinkError | None = None, partition: int | None = 7) -> RecordColumns:
     error = error or InvalidRecordError("too old")
-    return dead_letters(columns, topic="orders", partition=partition, error=error, batch="q/12")
+    return build_dead_letters(columns, topic="orders", partition=partition, error=error, batch="q/12")
 
 
 def headers_of(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
@@ -87,12 +87,12 @@ def test_a_header_without_a_key_gets_an_empty_one() -> None:
 
 
 def test_what_is_too_large_is_cut_and_a_header_has_its_size() -> None:
-    value, key = b"v" * (CUT_BYTES + 1), "k" * (CUT_BYTES + 5)
+    value, key = b"v" * (MAX_TRUNCATED_BYTES + 1), "k" * (MAX_TRUNCATED_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
-    made = cut(letters(columns, RecordTooLargeError("1 MB is the limit")))
-    assert made.value.to_pylist() == [value[:CUT_BYTES], None, b"small"]
+    made = truncate(letters(columns, RecordTooLargeError("1 MB is the limit")))
+    assert made.value.to_pylist() == [value[:MAX_TRUNCATED_BYTES], None, b"small"]
     assert made.key is not None
-    assert made.key.to_pylist() == [key.encode()[:CUT_BYTES], b"k", None]
+    assert made.key.to_pylist() == [key.encode()[:MAX_TRUNCATED_BYTES], b"k", None]
     sizes = [row[-1] for row in headers_of(made)]
     assert sizes == [
         ("pykafka.value.bytes", str(len(value)).encode()),
@@ -102,7 +102,7 @@ def test_what_is_too_large_is_cut_and_a_header_has_its_size() -> None:
 
 
 def test_only_errors_about_the_record_make_dead_letters() -> None:
-    assert is_about_the_record(RecordTooLargeError(""))
-    assert is_about_the_record(InvalidRecordError(""))
-    assert not is_about_the_record(NetworkError(""))
-    assert not is_about_the_record(BrokerError("", code=29, name="TOPIC_AUTHORIZATION_FAILED"))
+    assert is_record_error(RecordTooLargeError(""))
+    assert is_record_error(InvalidRecordError(""))
+    assert not is_record_error(NetworkError(""))
+    assert not is_record_error(BrokerError("", code=29, name="TOPIC_AUTHORIZATION_FAILED"))

@@ -33,9 +33,9 @@ from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.spark import distribution
-from spark_kafka_sink.spark.checks import check_write
+from spark_kafka_sink.spark.checks import check_options_and_schema
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distributed
+from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distribute_rows
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream, stream_of
 from tests.spark_session import SMALL
 
@@ -64,7 +64,7 @@ class PointOfMap(UserDefinedType):
 
 def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
     with pytest.raises(ConfigurationError) as refused:
-        check_write(GIVEN | options, schema)
+        check_options_and_schema(GIVEN | options, schema)
     return "\n".join(refused.value.faults)
 
 
@@ -104,7 +104,7 @@ def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
     """A key of columns that are all null is one: {}. A struct that is null makes none."""
     who = StructField("who", StructType([StructField("id", LongType())]))
     schema = StructType([*SCHEMA.fields, who])
-    options, plan = check_write(GIVEN | formats | {"distribution": "key"}, schema)
+    options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, schema)
     how = build_distribution(options, plan, schema)
     assert how is not None
     assert how.content == content
@@ -113,14 +113,14 @@ def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
 def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
     schema = StructType([*SCHEMA.fields, StructField("topic", StringType())])
     with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):
-        check_write({"kafka.bootstrap.servers": "a:1", "distribution": "partition"}, schema)
-    check_write({"kafka.bootstrap.servers": "a:1", "distribution": "key"}, schema)
+        check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "partition"}, schema)
+    check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "key"}, schema)
 
 
 def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
     assert "make a column 'key'" in faults({"distribution": "partition"} | formats)
-    options, plan = check_write(GIVEN | formats | {"distribution": "key"}, SCHEMA)
+    options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
     how = build_distribution(options, plan, SCHEMA)
     assert how is not None
     assert how.key == (3,)
@@ -132,11 +132,11 @@ def test_rows_cannot_be_distributed_by_a_key_that_there_is_not() -> None:
 
 
 def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
-    options, plan = check_write(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
+    options, plan = check_options_and_schema(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
     how = build_distribution(options, plan, SCHEMA)
     assert how is not None
     assert how.content == (0, 1, 4), "Spark hashes no map"
-    assert Distribution.of_json(how.to_json()) == how
+    assert Distribution.from_json(how.to_json()) == how
 
 
 def test_without_register_the_option_is_refused_and_not_passed_over() -> None:
@@ -153,7 +153,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 def partitions_of(topic: str, **options: str) -> int:
     given = {"topic": topic, "checkConnection": "false", "distribution": "partition", **options}
-    options_and_plan = check_write(given, SCHEMA)
+    options_and_plan = check_options_and_schema(given, SCHEMA)
     how = build_distribution(*options_and_plan, SCHEMA)
     assert how is not None
     return how.partitions
@@ -262,7 +262,7 @@ def test_by_key_the_rows_of_a_key_are_written_by_one_task_in_their_order(
 @pytest.mark.needs("java")
 def test_by_key_the_jvm_alone_finds_the_task_of_a_row(rows: DataFrame) -> None:
     def plan(by: str) -> str:
-        frame: Any = distributed(rows, asked_of(rows, by), [0, 1])
+        frame: Any = distribute_rows(rows, asked_of(rows, by), [0, 1])
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
     assert "Python" not in plan("key")
@@ -277,7 +277,7 @@ def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
     monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS", "spark.shuffle.partitions.of.databricks")
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
     how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
-    assert distributed(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+    assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
 
 
 @pytest.mark.needs("java")
@@ -287,10 +287,10 @@ def test_a_session_without_a_number_of_shuffle_partitions_distributes_with_spark
     session.conf.unset(distribution._SHUFFLE_PARTITIONS)
     try:
         how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
-        assert distributed(rows, how, [0, 1]).rdd.getNumPartitions() == 200
+        assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
         with_state = dataclasses.replace(asked_of(rows, "key"), tasks=None)
         session.conf.set("spark.sql.adaptive.enabled", "false")
-        assert distribution.in_micro_batch(with_state, session).tasks == 2, "as many as run at once"
+        assert distribution.limit_micro_batch_tasks(with_state, session).tasks == 2, "as many as run at once"
     finally:
         session.conf.unset("spark.sql.adaptive.enabled")
         session.conf.set(distribution._SHUFFLE_PARTITIONS, SMALL[distribution._SHUFFLE_PARTITIONS])
@@ -302,7 +302,7 @@ def test_a_task_that_spark_runs_again_has_the_same_rows_in_the_same_order(rows: 
     """In whatever order, and from whatever tasks, the rows come."""
 
     def of_tasks(given: DataFrame) -> list[list[str]]:
-        moved: DataFrame = distributed(given, asked_of(given, by), [0, 1])
+        moved: DataFrame = distribute_rows(given, asked_of(given, by), [0, 1])
         return [[row.value for row in task] for task in moved.rdd.glom().collect()]
 
     first, again = of_tasks(rows), of_tasks(rows.orderBy(F.rand(1)).repartition(3))

@@ -44,8 +44,8 @@ def test_without_register_the_starts_in_one_spark_have_one_name_and_those_in_ano
             monkeypatch.delenv("SPARK_LOCAL_DIRS")
         else:
             monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
-        names.append(exactly_once.start_name(None))
-        drivers = {exactly_once.driver_name(None) for _ in range(2)}
+        names.append(exactly_once.build_start_name(None))
+        drivers = {exactly_once.build_driver_name(None) for _ in range(2)}
         assert len(drivers) == 2
         assert all(driver.startswith(beginning_of(names[-1], "")) for driver in drivers), "they succeed each other"
     assert names[0] == names[1]

@@ -21,7 +21,7 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
 from spark_kafka_sink.spark import exactly_once, write_task
-from spark_kafka_sink.spark.constants import START
+from spark_kafka_sink.spark.constants import STREAM_START_OPTION
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.pool import POOL
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
@@ -44,7 +44,7 @@ class Spark:
 
     def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
         given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
-        start = {START: uuid.uuid4().hex}  # as `register` names it
+        start = {STREAM_START_OPTION: uuid.uuid4().hex}  # as `register` names it
         self._source = KafkaDataSource({**given, "deliveryGuarantee": "exactly-once", **start, **options})
         self._monkeypatch = monkeypatch
 
@@ -237,7 +237,7 @@ def test_a_micro_batch_that_is_decided_is_passed_over_to_its_last_row(spark: Spa
     again = rows("a")
     message = spark.task(spark.batch(), again, **where)
     assert next(again, None) is None
-    assert (message.was_committed, message.totals.rows, message.transaction) == (True, 0, None)
+    assert (message.was_already_committed, message.totals.rows, message.transaction) == (True, 0, None)
     spark.committing().commit([message], 0)
     assert seen(broker, "read_uncommitted") == ["a"]
 
@@ -293,7 +293,7 @@ def test_what_some_tasks_have_written_and_others_passed_over_is_not_committed(
     where = {"query_id": "q", "batch_id": "0"}
     written = spark.task(spark.batch(), rows("a"), **where)
     task = dataclasses.replace(written.task, partition_id=1)
-    passed_over = dataclasses.replace(written, task=task, was_committed=True, transaction=None)
+    passed_over = dataclasses.replace(written, task=task, was_already_committed=True, transaction=None)
     with pytest.raises(DeliveryError, match="Some tasks of the batch have written and others have passed it over"):
         spark.committing().commit([written, passed_over], 0)
     assert seen(broker) == []

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.spark.failures import Failures
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.pool import new_pool
+from spark_kafka_sink.spark.pool import create_pool
 from spark_kafka_sink.spark.task_report import TaskIdentity
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import embedded_broker
@@ -68,7 +68,7 @@ def test_a_task_reads_no_further_when_a_record_has_failed() -> None:
             read.append(number)
             yield pa.record_batch({"value": [b"x" * 300_000]})
 
-    pool = new_pool()
+    pool = create_pool()
     with embedded_broker(topics={"t": 1}) as broker:
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.max.request.size": "200000"}
         with pytest.raises(DeliveryError, match=r"^Not written to Kafka: 1 record,"):

@@ -14,8 +14,8 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals, WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport, add_up
-from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, checked, commit
+from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport, build_write_report
+from spark_kafka_sink.spark.writer import KafkaStreamWriter, abort, commit, validate_reports
 
 OPTIONS = SinkOptions(producer={})
 
@@ -30,7 +30,7 @@ def task(partition: int, *, rows: int = 10, first: int = 0, attempt: int = 0) ->
 
 
 def test_the_offsets_of_all_tasks_are_added_up() -> None:
-    report = add_up([task(0, first=0), task(1, first=10), TaskReport(TaskIdentity(2, 0, 102, 3))])
+    report = build_write_report([task(0, first=0), task(1, first=10), TaskReport(TaskIdentity(2, 0, 102, 3))])
     assert report.partitions == {"orders": {0: OffsetRange(0, 19, 20)}}
     assert (report.tasks, report.rows, report.bytes, report.retries) == (3, 20, 2000, 2)
 
@@ -40,7 +40,7 @@ def test_an_unknown_offset_is_not_taken_for_the_first() -> None:
 
 
 def test_one_line_says_what_was_written() -> None:
-    assert add_up([task(0), task(1, first=10)]).line() == (
+    assert build_write_report([task(0), task(1, first=10)]).line() == (
         "wrote 20 rows (2.0 KB) to orders (1 partition); 2 tasks, the longest 5 ms; 2 records retried; "
         "0 dead letters [query/12]"
     )
@@ -48,7 +48,9 @@ def test_one_line_says_what_was_written() -> None:
 
 def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
     partitions = {f"t{number:03}": {0: OffsetRange(0, 0, 1)} for number in range(300)}
-    line = add_up([TaskReport(TaskIdentity(0, 0, 0, 0), partitions=partitions, totals=WriteTotals(rows=300))]).line()
+    line = build_write_report(
+        [TaskReport(TaskIdentity(0, 0, 0, 0), partitions=partitions, totals=WriteTotals(rows=300))]
+    ).line()
     assert "to t000 (1 partition), t001 (1 partition), t002 (1 partition)" in line
     assert "t004 (1 partition), 295 other topics; 1 task," in line
     assert len(line) < 300
@@ -74,7 +76,7 @@ def test_rows_that_were_refused_make_the_line_of_a_commit_a_warning(
 
 def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
-        checked([task(0), None])
+        validate_reports([task(0), None])
 
 
 def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() -> None:
@@ -85,7 +87,7 @@ def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() ->
 
 def test_the_driver_does_not_commit_a_partition_twice() -> None:
     with pytest.raises(DeliveryError, match="more than one task"):
-        checked([task(0), task(0, attempt=1)])
+        validate_reports([task(0), task(0, attempt=1)])
 
 
 def test_abort_logs_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:

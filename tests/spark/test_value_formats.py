@@ -29,7 +29,7 @@ from spark_kafka_sink.formats.avro import AvroFormat
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.format_builders import NO_SCHEMA, build_format
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.spark.arrow_types import arrow_field
+from spark_kafka_sink.spark.arrow_types import to_arrow_field
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from tests.spark.planned import planned
 
@@ -193,7 +193,7 @@ WITHOUT_A_TYPE: list[tuple[DataType, pa.Array, bytes, object]] = [
 def test_a_column_without_a_type_is_written_as_spark_writes_it(
     kind: DataType, column: pa.Array, text: bytes, value: object, is_nullable: bool
 ) -> None:
-    field = arrow_field(StructField("c", kind, is_nullable), "c")
+    field = to_arrow_field(StructField("c", kind, is_nullable), "c")
     for name in ("json", "json-schema-confluent"):
         assert build_format(name, [field], NO_SCHEMA).row_format.encode_rows(["c"], [column], 1, b"").to_pylist() == [
             text
@@ -208,7 +208,7 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 @pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])
 def test_protobuf_refuses_a_column_without_a_type_by_its_name(kind: DataType) -> None:
     with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no type in Protobuf"):
-        build_format("protobuf-confluent", [arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
+        build_format("protobuf-confluent", [to_arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
 
 
 def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from spark_kafka_sink.spark.worker_log import LOGGER, show_log
+from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.writer import commit
 from tests.spark.test_task_report import OPTIONS, task
 
@@ -32,7 +32,7 @@ def logging_as_in_a_worker(*handlers: logging.Handler, level: int = logging.NOTS
 
 def test_a_warning_in_a_worker_has_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
-        show_log()
+        install_stderr_handler()
         logging.getLogger("spark_kafka_sink.client.connections").warning("Connection failed: %s", "a:1")
     line = rf"{TIME} WARNING spark_kafka_sink\.client\.connections: Connection failed: a:1\n"
     assert re.fullmatch(line, capsys.readouterr().err)
@@ -47,21 +47,21 @@ def test_what_was_written_is_shown_and_the_news_of_connections_are_not(capsys: p
 
 def test_a_line_is_printed_once_however_many_tasks_a_process_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
-        show_log()
-        show_log()
+        install_stderr_handler()
+        install_stderr_handler()
         LOGGER.warning("once")
     assert capsys.readouterr().err.count("once") == 1
 
 
 def test_nothing_is_printed_where_the_user_has_configured_logging(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker(logging.NullHandler()):
-        show_log()
+        install_stderr_handler()
         LOGGER.warning("twice")
     assert capsys.readouterr().err == ""
 
 
 def test_a_level_that_the_user_has_set_stays() -> None:
     with logging_as_in_a_worker(level=logging.ERROR):
-        show_log()
+        install_stderr_handler()
         assert LOGGER.level == logging.ERROR
         assert len(LOGGER.handlers) == 1

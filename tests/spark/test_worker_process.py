@@ -19,7 +19,7 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark import worker_process
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.worker_process import TIMES_HIDDEN, TIMES_UNTIL_SHOWN, acknowledge_first, look_at_less
+from spark_kafka_sink.spark.worker_process import CALLS_PER_CYCLE, FREEZES_PER_CYCLE, freeze_gc, set_first_quickack
 from spark_kafka_sink.spark.writer import KafkaBatchWriter
 
 QUICKACK = getattr(socket, "TCP_QUICKACK", 0)
@@ -46,24 +46,24 @@ def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_there_when_a_task_begins_is_not_looked_at_after_it(reused_worker: None) -> None:
     before = len(gc.get_objects())
-    look_at_less()
+    freeze_gc()
     assert len(gc.get_objects()) < before / 10
 
 
 def test_what_comes_with_the_first_task_is_not_looked_at_after_the_second(reused_worker: None) -> None:
-    look_at_less()
+    freeze_gc()
     late = [Node() for _ in range(1_000)]  # as pandas
-    look_at_less()
+    freeze_gc()
     assert not any(each is late for each in gc.get_objects())
 
 
 def test_after_a_few_tasks_nothing_more_is_hidden(reused_worker: None) -> None:
-    for _ in range(TIMES_HIDDEN):
-        look_at_less()
+    for _ in range(FREEZES_PER_CYCLE):
+        freeze_gc()
     hidden = gc.get_freeze_count()
     more = [Node() for _ in range(1_000)]
-    for _ in range(TIMES_HIDDEN, TIMES_UNTIL_SHOWN - 1):
-        look_at_less()
+    for _ in range(FREEZES_PER_CYCLE, CALLS_PER_CYCLE - 1):
+        freeze_gc()
     assert gc.get_freeze_count() <= hidden
     del more
 
@@ -71,27 +71,27 @@ def test_after_a_few_tasks_nothing_more_is_hidden(reused_worker: None) -> None:
 def test_what_users_code_has_left_behind_is_collected_in_the_end(reused_worker: None) -> None:
     left = Node()
     is_alive = weakref.ref(left)
-    look_at_less()
+    freeze_gc()
     del left
-    for _ in range(TIMES_UNTIL_SHOWN - 2):
-        look_at_less()
+    for _ in range(CALLS_PER_CYCLE - 2):
+        freeze_gc()
         assert is_alive() is not None
-    look_at_less()
+    freeze_gc()
     gc.collect()
     assert is_alive() is None
 
 
 def test_it_goes_on_after_all_was_shown(reused_worker: None) -> None:
-    for _ in range(TIMES_UNTIL_SHOWN):
-        look_at_less()
+    for _ in range(CALLS_PER_CYCLE):
+        freeze_gc()
     assert gc.get_freeze_count() == 0
-    look_at_less()
+    freeze_gc()
     assert gc.get_freeze_count() > 0
 
 
 def test_a_process_that_spark_does_not_reuse_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    look_at_less()
+    freeze_gc()
     assert gc.get_freeze_count() == 0
 
 
@@ -99,7 +99,7 @@ def test_each_time_spark_uses_a_process_begins_with_it(reused_worker: None, monk
     """To make the source or to plan, to commit a stream's batch, to commit a job, and to run a task."""
     writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
     looks: list[bool] = []
-    monkeypatch.setattr(worker_process, "TIMES_HIDDEN", 4)
+    monkeypatch.setattr(worker_process, "FREEZES_PER_CYCLE", 4)
     monkeypatch.setattr(gc, "freeze", lambda: looks.append(True))
     source = KafkaDataSource({})
     times = [len(looks)]
@@ -126,7 +126,7 @@ def acknowledges_at_once(connection: socket.socket) -> int:
 def test_the_first_connection_acknowledges_at_once_and_no_other() -> None:
     with ExitStack() as stack:
         first, other = connected(stack), connected(stack)
-        acknowledge_first([first.fileno(), other.fileno()])
+        set_first_quickack([first.fileno(), other.fileno()])
         assert [acknowledges_at_once(each) for each in (first, other)] == [1, 0]
 
 
@@ -143,7 +143,7 @@ def test_what_is_no_connection_is_passed_over_and_stays_open() -> None:
             stack.callback(os.close, descriptor)
         connection = connected(stack)
         others = [unix.fileno(), datagrams.fileno(), listener.fileno(), *pipe]
-        acknowledge_first([9_999_999, *others, connection.fileno()])
+        set_first_quickack([9_999_999, *others, connection.fileno()])
         assert acknowledges_at_once(connection) == 1
         assert [os.fstat(descriptor).st_ino > 0 for descriptor in others] == [True] * len(others)
         unix.sendall(b"still open")
@@ -165,7 +165,7 @@ def test_a_task_acknowledges_to_the_jvm_and_sockets_of_users_stay_as_they_are(sp
         ):
             for each in (jvm, users):
                 each.setsockopt(*option, 0)
-            worker_process.acknowledge_at_once()
+            worker_process.disable_delayed_ack()
             seen = [jvm.getsockopt(*option), users.getsockopt(*option)]
             seen.append(jvm.getblocking())
         for batch in batches:
@@ -181,11 +181,11 @@ def test_a_users_default_timeout_does_not_reach_pysparks_connection(monkeypatch:
         monkeypatch.setattr(os, "listdir", lambda _: [str(connection.fileno())])
         socket.setdefaulttimeout(60)
         stack.callback(socket.setdefaulttimeout, None)
-        worker_process.acknowledge_at_once()
+        worker_process.disable_delayed_ack()
         assert os.get_blocking(connection.fileno())
 
 
 def test_a_worker_with_a_unix_socket_looks_for_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
     monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("looked"))
-    worker_process.acknowledge_at_once()
+    worker_process.disable_delayed_ack()

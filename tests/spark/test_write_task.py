@@ -16,10 +16,10 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.spark import write_task
-from spark_kafka_sink.spark.constants import TASKS_AT_ONCE
+from spark_kafka_sink.spark.constants import CONCURRENT_TASKS_OPTION
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.pace import Pace
 from spark_kafka_sink.spark.pool import ProducerPool
+from spark_kafka_sink.spark.rate_limiter import RateLimiter
 from spark_kafka_sink.spark.task_report import TaskReport
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -82,8 +82,8 @@ def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(write_task, "Pace", lambda share: Pace(share, lambda: sum(slept), slept.append))
-    slow = options(broker, maxBytesPerSecond="2000", **{TASKS_AT_ONCE: "2"})
+    monkeypatch.setattr(write_task, "RateLimiter", lambda share: RateLimiter(share, lambda: sum(slept), slept.append))
+    slow = options(broker, maxBytesPerSecond="2000", **{CONCURRENT_TASKS_OPTION: "2"})
     report = write_rows(slow, PLAN, iter([batch(0, 1_000)]), pool)
     assert report.totals.rows == len(values(broker)) == 1_000
     assert report.totals.bytes / 1e3 - 1e-6 <= sum(slept), "a thousand a second for one of two tasks"
@@ -153,13 +153,13 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
     pending: list[int] = []
 
-    def watched(writing: write_task.Writing, rows: pa.RecordBatch) -> None:
+    def watched(writing: write_task.TaskWriter, rows: pa.RecordBatch) -> None:
         write(writing, rows)
         pending.append(writing._writer.pending_bytes)
 
-    write = write_task.Writing.write
+    write = write_task.TaskWriter.write
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_task.Writing, "write", watched)
+        patch.setattr(write_task.TaskWriter, "write", watched)
         more = {"kafka__buffer__memory": "300000", "kafka__batch__size": "20000", "kafka__compression__type": codec}
         write_rows(options(broker, **more), PLAN, (batch(n * 1000, 1000) for n in range(60)), pool)
     assert 0 < max(pending) <= 300_000

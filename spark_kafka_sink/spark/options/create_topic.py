@@ -10,10 +10,10 @@ from spark_kafka_sink.client.option_parsing import Reading, boolean, words
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.spark.options.values import partitions, replication
 
-CONFIG = "createTopic.config."
+TOPIC_CONFIG_PREFIX = "createTopic.config."
 _SETTING = re.compile(r"[a-z][a-z0-9._-]*")
 
-NEW_TOPIC_OPTIONS = (
+CREATE_TOPIC_OPTIONS = (
     Option(
         "createTopic",
         False,
@@ -24,30 +24,32 @@ NEW_TOPIC_OPTIONS = (
     Option(
         "createTopic.replicationFactor", NewTopic.replicas, replication, "its replicas; -1 leaves them to the brokers"
     ),
-    Option(f"{CONFIG}*", None, words, "its settings, each as `createTopic.config.cleanup.policy`"),
+    Option(f"{TOPIC_CONFIG_PREFIX}*", None, words, "its settings, each as `createTopic.config.cleanup.policy`"),
 )
 _NEEDS_TOPIC = "needs the option {topic}: which topics a column names is not known before the rows are read."
 
 
-def settings_of(own: Mapping[str, str]) -> dict[str, str]:
+def topic_configs(own: Mapping[str, str]) -> dict[str, str]:
     """The settings of the topic by their names. `own` has its names in lower case, as all settings have."""
-    prefix = CONFIG.lower()
+    prefix = TOPIC_CONFIG_PREFIX.lower()
     return {name.removeprefix(prefix): value.strip() for name, value in own.items() if name.startswith(prefix)}
 
 
-def new_topic_of(reading: Reading, topic: str | None, settings: Mapping[str, str]) -> NewTopic | None:
+def parse_new_topic(reading: Reading, topic: str | None, settings: Mapping[str, str]) -> NewTopic | None:
     """The topic that is to be made if it is missing, None if none is."""
     values = reading.values
     if not values["createTopic"]:
         if "createTopic" not in reading.wrong:
             condition = "{createTopic} is 'true'"
-            reading.add_unused(NEW_TOPIC_OPTIONS[1:], condition)
+            reading.add_unused(CREATE_TOPIC_OPTIONS[1:], condition)
             for name in settings:
-                reading.faults.add(f"{CONFIG}{name}", f"has no effect unless {condition}.")
+                reading.faults.add(f"{TOPIC_CONFIG_PREFIX}{name}", f"has no effect unless {condition}.")
         return None
     for name in settings:
         if not _SETTING.fullmatch(name):
-            reading.faults.add(f"{CONFIG}{name}", "does not name a topic's setting, such as cleanup.policy.")
+            reading.faults.add(
+                f"{TOPIC_CONFIG_PREFIX}{name}", "does not name a topic's setting, such as cleanup.policy."
+            )
     if topic is None:
         if "topic" not in reading.wrong:
             reading.faults.add("createTopic", _NEEDS_TOPIC)

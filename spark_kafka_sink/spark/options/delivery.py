@@ -9,11 +9,11 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, 
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
-from spark_kafka_sink.spark.options.values import replication, topic_name, without_fault
+from spark_kafka_sink.spark.options.values import replication, text_without_error, topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
 MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"
-TIMEOUT = "transaction.timeout.ms"
+TRANSACTION_TIMEOUT_OPTION = "transaction.timeout.ms"
 _KEY_CHARACTERS_MAX = 200
 
 
@@ -35,7 +35,7 @@ DELIVERY_OPTIONS = (
     Option(
         "transactionalIdPrefix",
         None,
-        without_fault(prefix_fault),
+        text_without_error(prefix_fault),
         "the beginning of all transactional ids of this query or job; without it a stream's is made from "
         "`checkpointLocation`, and a job's from `topic` and `idempotencyKey`, or new each time",
     ),
@@ -60,10 +60,10 @@ DELIVERY_OPTIONS = (
         "its replicas, if it is created; -1 leaves them to the brokers",
     ),
 )
-CHECKPOINT_LOCATION = Option("checkpointLocation", None, words, "of a stream; Spark's own")
+CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, words, "of a stream; Spark's own")
 
 
-def delivery_of(reading: Reading, producer: Reading) -> DeliveryOptions | None:
+def parse_delivery(reading: Reading, producer: Reading) -> DeliveryOptions | None:
     """What exactly once needs to know, None for at least once.
 
     `reading` is of the sink's own options, `producer` of those of the producer.
@@ -73,7 +73,7 @@ def delivery_of(reading: Reading, producer: Reading) -> DeliveryOptions | None:
         if "deliveryGuarantee" not in reading.wrong:
             reading.add_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
-    has_timeout = TIMEOUT in producer.given and "transaction_timeout_ms" not in producer.wrong
+    has_timeout = TRANSACTION_TIMEOUT_OPTION in producer.given and "transaction_timeout_ms" not in producer.wrong
     _check_conflicts(reading, producer)
     return DeliveryOptions(
         prefix=values["transactionalIdPrefix"],

@@ -9,19 +9,19 @@ from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
 
 NONE, BY_PARTITION, BY_KEY = "none", "partition", "key"
-NUMBER_OF_TASKS_MAX = 1_000_000
+MAX_TASK_COUNT = 1_000_000
 
 
 @dataclass(frozen=True)
-class OrderedBy:
+class SortColumn:
     column: str
-    descends: bool = False
+    is_descending: bool = False
 
 
-def _order(value: object) -> tuple[OrderedBy, ...]:
+def _order(value: object) -> tuple[SortColumn, ...]:
     """Names between commas, each with ASC or DESC behind it where that is wanted."""
     listed = parse_column_list(text(value), "'time, id DESC'", "asc", "desc")
-    return tuple(OrderedBy(name, direction == "desc") for name, direction in listed)
+    return tuple(SortColumn(name, direction == "desc") for name, direction in listed)
 
 
 DISTRIBUTION_OPTIONS = (
@@ -42,7 +42,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "distributionTasks",
         None,
-        whole(1, NUMBER_OF_TASKS_MAX),
+        whole(1, MAX_TASK_COUNT),
         "with `distribution`: how many tasks write; by default as many as Spark's shuffles have, and with `partition` "
         "at most one for each partition",
     ),
@@ -52,11 +52,11 @@ DISTRIBUTION_OPTIONS = (
 @dataclass(frozen=True)
 class DistributionOptions:
     by: str
-    order: tuple[OrderedBy, ...] = ()
+    order: tuple[SortColumn, ...] = ()
     tasks: int | None = None
 
 
-def distribution_of(reading: Reading) -> DistributionOptions | None:
+def parse_distribution(reading: Reading) -> DistributionOptions | None:
     """None where rows stay in the tasks that they are in."""
     values = reading.values
     if values["distribution"] != NONE:

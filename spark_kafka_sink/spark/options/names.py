@@ -26,7 +26,7 @@ _NAMED = re.compile(
     rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_FAMILIES, *_DOTTED))})(?![\w-]|\.\w)"
 )
 
-IN_PLACE_OF_CLASSES = {
+JAVA_CLASS_OPTION_REMEDIES = {
     "interceptor.classes": (
         "To change rows, use functions of DataFrames before the write; to learn what was written, the options "
         "reportCallback, reportTopic or reportPath"
@@ -35,7 +35,7 @@ IN_PLACE_OF_CLASSES = {
     "config.providers": "Read the secret in the program that starts the job, and put its value into the option",
 }
 
-OF_TABLES_AND_FILES = {
+TABLE_AND_FILE_OPTIONS = {
     *("mergeschema", "overwriteschema", "replacewhere", "txnappid", "txnversion", "partitionoverwritemode"),
     *("maxrecordsperfile", "optimizewrite", "datachange", "usermetadata"),
     *("header", "inferschema", "sep", "delimiter", "quote", "escape", "multiline", "nullvalue", "linesep", "encoding"),
@@ -53,6 +53,6 @@ ASYNC_PROGRESS_OPTIONS = (
 """Options of Spark's async progress tracking, which Spark allows for its own Kafka sink but not for sinks in Python."""
 
 
-def as_in_spark(words: str) -> str:
+def add_kafka_prefix(words: str) -> str:
     """With the prefix before each option of the producer that has none. Names without a dot stay as they are."""
     return _NAMED.sub(lambda found: KAFKA_PREFIX + found[0], words)

@@ -28,22 +28,28 @@ from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_op
 from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
 from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
-from spark_kafka_sink.spark.constants import CHECKED, DISTRIBUTED, NAME, OWN_OPTIONS, TASKS_AT_ONCE
-from spark_kafka_sink.spark.options.create_topic import CONFIG, new_topic_of, settings_of
-from spark_kafka_sink.spark.options.delivery import delivery_of
-from spark_kafka_sink.spark.options.distribution import distribution_of
+from spark_kafka_sink.spark.constants import (
+    ALREADY_CHECKED_OPTION,
+    CONCURRENT_TASKS_OPTION,
+    DISTRIBUTED_BY_OPTION,
+    FORMAT_NAME,
+    INTERNAL_OPTIONS,
+)
+from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, parse_new_topic, topic_configs
+from spark_kafka_sink.spark.options.delivery import parse_delivery
+from spark_kafka_sink.spark.options.distribution import parse_distribution
+from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.names import (
     ASYNC_PROGRESS_OPTIONS,
-    IN_PLACE_OF_CLASSES,
+    JAVA_CLASS_OPTION_REMEDIES,
     KAFKA_PREFIX,
     KAFKA_SPELLING,
-    OF_TABLES_AND_FILES,
     PRODUCER_NAMES,
     SINK_SPELLING,
+    TABLE_AND_FILE_OPTIONS,
 )
-from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
+from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
 
 _log = logging.getLogger(__name__)
 
@@ -75,22 +81,22 @@ _NEEDS_REGISTER = (
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
     lowered = {name.lower(): value for name, value in options.items()}
-    given = _without_others({name: value for name, value in lowered.items() if name not in OWN_OPTIONS})
+    given = _without_others({name: value for name, value in lowered.items() if name not in INTERNAL_OPTIONS})
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
     kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
 
     reading = _read(own)
     values = reading.values
     topic, report_topic = values["topic"], values["reportTopic"]
-    new_topic = new_topic_of(reading, topic, settings_of(own))
-    distribution = distribution_of(reading)
+    new_topic = parse_new_topic(reading, topic, topic_configs(own))
+    distribution = parse_distribution(reading)
     dead_letter_topic = _dead_letter_topic(reading)
     formats = parse_format_options(reading)
     registry = parse_registry_options(reading, formats, topic)
     producer, producer_reading, of_producer = _producer_options(kafka)
-    delivery = delivery_of(reading, producer_reading)
+    delivery = parse_delivery(reading, producer_reading)
     log_topic = None if delivery is None else delivery.topic
-    bytes_per_second = _bytes_per_second(reading, lowered.get(TASKS_AT_ONCE))
+    bytes_per_second = _bytes_per_second(reading, lowered.get(CONCURRENT_TASKS_OPTION))
     _check_topics(
         reading, topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
     )
@@ -100,8 +106,8 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         producer=producer,
         topic=topic,
-        new_topic=None if CHECKED in lowered else new_topic,
-        distribution=None if DISTRIBUTED in lowered else distribution,
+        new_topic=None if ALREADY_CHECKED_OPTION in lowered else new_topic,
+        distribution=None if DISTRIBUTED_BY_OPTION in lowered else distribution,
         dead_letter_topic=dead_letter_topic,
         check_connection=values["checkConnection"],
         report_path=values["reportPath"],
@@ -115,18 +121,18 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _read(own: Mapping[str, str]) -> Reading:
-    known = {IN_LOWER_CASE[name]: value for name, value in own.items() if name in IN_LOWER_CASE}
-    return read_options(SINK_OPTIONS, known, (), NAME)
+    known = {OPTION_NAMES_BY_LOWERCASE[name]: value for name, value in own.items() if name in OPTION_NAMES_BY_LOWERCASE}
+    return read_options(SINK_OPTIONS, known, (), FORMAT_NAME)
 
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
     """Without the options of Spark's source, of consumers and of registries, which the sink has no use for."""
     has_format = bool(find_encoded_sides(given))
-    passed_over = [name for name in given if _is_of_others(name, has_format)]
-    if passed_over:
+    skipped_rows = [name for name in given if _is_of_others(name, has_format)]
+    if skipped_rows:
         words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "
-        warn_once(_log, words + ", ".join(sorted(passed_over)))
-    return {name: value for name, value in given.items() if name not in passed_over}
+        warn_once(_log, words + ", ".join(sorted(skipped_rows)))
+    return {name: value for name, value in given.items() if name not in skipped_rows}
 
 
 def _is_of_others(name: str, has_format: bool) -> bool:
@@ -138,7 +144,7 @@ def _is_of_others(name: str, has_format: bool) -> bool:
 
 
 def _faults_of_names(own: Mapping[str, str]) -> list[str]:
-    known = (*IN_LOWER_CASE, *(f"{CONFIG.lower()}{name}" for name in settings_of(own)))
+    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{TOPIC_CONFIG_PREFIX.lower()}{name}" for name in topic_configs(own)))
     return [_fault_of_name(name) for name in sorted(own) if name not in known]
 
 
@@ -147,7 +153,7 @@ def _fault_of_name(name: str) -> str:
         return "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
     if name in PRODUCER_NAMES:
         return f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'."
-    if name in OF_TABLES_AND_FILES:
+    if name in TABLE_AND_FILE_OPTIONS:
         return f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out."
     if name in _ASYNC_PROGRESS_NAMES:
         return (
@@ -158,20 +164,20 @@ def _fault_of_name(name: str) -> str:
 
 
 def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, IN_LOWER_CASE, n=1, cutoff=_SURE)
+    near = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_SURE)
     if near:
-        return f"Did you mean '{IN_LOWER_CASE[near[0]]}'?"
+        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[near[0]]}'?"
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
     suggestion = KAFKA_SPELLING.fill(suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES))
     return suggestion or f"Known are: {all_known}."
 
 
-def _bytes_per_second(reading: Reading, tasks_at_once: str | None) -> float | None:
+def _bytes_per_second(reading: Reading, max_concurrent_tasks: str | None) -> float | None:
     """The share of one task. It is a fault if `register` has not said how many write at once."""
     limit: int | None = reading.values["maxBytesPerSecond"]
-    if tasks_at_once is not None:
-        return None if limit is None else limit / int(tasks_at_once)
+    if max_concurrent_tasks is not None:
+        return None if limit is None else limit / int(max_concurrent_tasks)
     for name in ("maxTasks", "maxBytesPerSecond"):
         if name in reading.given:
             reading.faults.add(name, _NEEDS_REGISTER)
@@ -220,8 +226,8 @@ def _in_words_of_a_job(fault: str | OptionFault) -> str:
     """Render a fault of the producer, with what a job does in place of the Java class that it names."""
     if isinstance(fault, str):
         return fault
-    if fault.option in IN_PLACE_OF_CLASSES:
-        remedy = IN_PLACE_OF_CLASSES[fault.option]
+    if fault.option in JAVA_CLASS_OPTION_REMEDIES:
+        remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
     if fault.option == "partitioner.class":
         problem = f"{NO_OTHER_PARTITIONER}. {_IN_PLACE_OF_A_PARTITIONER}"

@@ -11,13 +11,13 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.options import Option, option_table
 from spark_kafka_sink.reports.store import find_path_error
-from spark_kafka_sink.spark.options.create_topic import NEW_TOPIC_OPTIONS
-from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION, DELIVERY_OPTIONS
-from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, NUMBER_OF_TASKS_MAX
+from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
+from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
+from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.options.values import topic_name, without_fault
+from spark_kafka_sink.spark.options.values import text_without_error, topic_name
 
-BYTES_PER_SECOND_MAX = 1 << 50
+MAX_BYTES_PER_SECOND = 1 << 50
 
 _ROWS = (
     Option("topic", SinkOptions.topic, topic_name, "the topic to write to; overrides the `topic` column"),
@@ -27,7 +27,7 @@ _ROWS = (
         boolean,
         "accepted as in Spark's own sink, where too the `headers` column alone decides",
     ),
-    *NEW_TOPIC_OPTIONS,
+    *CREATE_TOPIC_OPTIONS,
     *DISTRIBUTION_OPTIONS,
     *FORMAT_OPTIONS,
     *REGISTRY_OPTIONS,
@@ -52,7 +52,7 @@ _ROWS = (
     Option(
         "reportPath",
         SinkOptions.report_path,
-        without_fault(find_path_error),
+        text_without_error(find_path_error),
         "a file, or a folder on a file system, that gets a report in JSON for each commit: "
         "the driver [writes there](security.md#who-may-set-a-jobs-options)",
     ),
@@ -67,20 +67,20 @@ _ROWS = (
     Option(
         "maxTasks",
         None,
-        whole(1, NUMBER_OF_TASKS_MAX),
+        whole(1, MAX_TASK_COUNT),
         "at most this number of tasks write: the rows are [coalesced](tuning.md#sparing-the-brokers) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
-        whole(1, BYTES_PER_SECOND_MAX),
+        whole(1, MAX_BYTES_PER_SECOND),
         "all tasks together write no more than this, before compression; each has "
         "[its share](tuning.md#sparing-the-brokers)",
     ),
     *DELIVERY_OPTIONS,
-    CHECKPOINT_LOCATION,
+    CHECKPOINT_LOCATION_OPTION,
     Option("queryName", None, words, "of a stream; Spark's own; the sink ignores it"),
 )
 SINK_OPTIONS = option_table(_ROWS)
-IN_LOWER_CASE = {name.lower(): name for name in SINK_OPTIONS}
+OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
 """Spark hands the names over in lower case."""

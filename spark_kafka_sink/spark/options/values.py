@@ -19,7 +19,7 @@ def topic_name(value: object) -> str:
     return name
 
 
-def number_or_brokers_choice(highest: int) -> Parser:
+def count_or_broker_default(highest: int) -> Parser:
     """A number from 1, or -1, which leaves it to the brokers."""
     known = whole(BROKER_DEFAULT, highest)
 
@@ -35,11 +35,11 @@ def number_or_brokers_choice(highest: int) -> Parser:
     return parse
 
 
-partitions = number_or_brokers_choice(INT_MAX)
-replication = number_or_brokers_choice(_REPLICAS_MAX)
+partitions = count_or_broker_default(INT_MAX)
+replication = count_or_broker_default(_REPLICAS_MAX)
 
 
-def without_fault(fault_of: Callable[[str], str | None]) -> Parser:
+def text_without_error(fault_of: Callable[[str], str | None]) -> Parser:
     """Text in which `fault_of` finds no fault. The fault is a sentence or the end of one."""
 
     def parse(value: object) -> str | None:

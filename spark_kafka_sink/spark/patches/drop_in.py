@@ -27,20 +27,20 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
-from spark_kafka_sink.spark.patches.plain_errors import in_plain_words
+from spark_kafka_sink.spark.patches.plain_errors import wrap_with_plain_errors
 from spark_kafka_sink.spark.patches.recorded_writer import record
-from spark_kafka_sink.spark.patches.save_and_start import (
-    in_active_session,
-    saving,
-    saving_as_table,
-    starting,
-    starting_to_table,
+from spark_kafka_sink.spark.patches.write_methods import (
+    wrap_save,
+    wrap_save_as_table,
+    wrap_start,
+    wrap_to_table,
+    wrap_with_active_session,
 )
 
 # Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
 # and values stand together.
 _SECRET_NAMES = "sasl|ssl|auth|password|secret|token"
-REDACTION = {
+REDACTION_CONFS = {
     "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAMES}",
     "spark.sql.redaction.string.regex": r'(?i)key: "[^"]*(?:'
     + _SECRET_NAMES
@@ -70,8 +70,8 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        _replace_all(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, in_active_session)
-        _warn_of_another_python(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
+        _replace_all(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_active_session)
+        _warn_about_python_mismatch(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 
 
@@ -79,10 +79,10 @@ def _replace_all(batch: Any, stream: Any, table: Any, active: _Wrapper) -> None:
     """`active`: what a session of classic Spark needs; one of Connect has no threads' own state."""
     record(batch)
     record(stream)
-    _replace(batch, "save", lambda original: active(saving(original)))
-    _replace(batch, "saveAsTable", lambda original: active(saving_as_table(original)))
-    _replace(stream, "start", lambda original: active(starting(original)))
-    _replace(stream, "toTable", lambda original: active(starting_to_table(original)))
+    _replace(batch, "save", lambda original: active(wrap_save(original)))
+    _replace(batch, "saveAsTable", lambda original: active(wrap_save_as_table(original)))
+    _replace(stream, "start", lambda original: active(wrap_start(original)))
+    _replace(stream, "toTable", lambda original: active(wrap_to_table(original)))
     _replace(batch, "insertInto", _as_it_is)
     for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
         _replace(table, method, _as_it_is)
@@ -95,12 +95,12 @@ def _as_it_is(original: Callable[..., Any]) -> Callable[..., Any]:
 def _replace(writer_class: Any, method: str, wrapped: _Wrapper) -> None:
     original = getattr(writer_class, method)
     if not hasattr(original, _OURS):
-        ours = in_plain_words(wrapped(original))
+        ours = wrap_with_plain_errors(wrapped(original))
         setattr(ours, _OURS, True)
         setattr(writer_class, method, ours)
 
 
-def _warn_of_another_python(master: str, worker_python: str) -> None:
+def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
     """The commonest mistake on one machine: an interpreter that is not active, and PYSPARK_PYTHON not set."""
     found = shutil.which(worker_python)
     if not master.startswith("local") or (found and os.path.dirname(found) == os.path.dirname(sys.executable)):
@@ -114,7 +114,7 @@ def _warn_of_another_python(master: str, worker_python: str) -> None:
 
 
 def _redact_secrets(spark: SparkSession) -> None:
-    for setting, secrets in REDACTION.items():
+    for setting, secrets in REDACTION_CONFS.items():
         # Without a default of ours `get` gives the one of Spark where nothing is set: it stays in force.
         known = spark.conf.get(setting) or ""
         if secrets not in known:

@@ -31,7 +31,7 @@ _IN_TRACEBACK = re.compile(
 """The last lines of a worker's traceback; behind them follows what Spark adds."""
 
 
-def in_plain_words(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
     """`save` or `start`, with errors as the module's docstring says."""
 
     @functools.wraps(original)
@@ -41,7 +41,7 @@ def in_plain_words(original: Callable[..., Any]) -> Callable[..., Any]:
         except KafkaSinkError as error:
             raise _for_notebooks(error).with_traceback(None) from error.__cause__
         except PySparkException as error:
-            ours = error_of_a_task(str(error))
+            ours = parse_task_error(str(error))
             if ours is None:
                 raise
             raise _for_notebooks(ours) from None
@@ -60,7 +60,7 @@ def _lines(error: KafkaSinkError) -> list[str]:
     return [f"{type(error).__name__}: {error}", "", *(line.rstrip() for line in traceback.format_list(frames))]
 
 
-def error_of_a_task(words: str) -> KafkaSinkError | None:
+def parse_task_error(words: str) -> KafkaSinkError | None:
     """The error of ours that is in the words of Spark's. None: there is none."""
     found = list(_IN_TRACEBACK.finditer(words))
     if not found:

@@ -73,13 +73,13 @@ def record(writer_class: Any) -> None:
             setattr(writer_class, name, _noted(method))
 
 
-def record_of(writer: Any) -> RecordedCalls | None:
+def recorded_calls(writer: Any) -> RecordedCalls | None:
     """None for a writer that was made before its class was changed."""
     found: RecordedCalls | None = getattr(writer, _RECORD)
     return found
 
 
-def frame_of(writer: Any) -> Any:
+def writer_dataframe(writer: Any) -> Any:
     """The data frame that is written."""
     made_with = getattr(writer, _RECORD).made_with
     if "df" in made_with:
@@ -89,7 +89,7 @@ def frame_of(writer: Any) -> Any:
     return DataFrame(made_with["plan"], made_with["session"])
 
 
-def made_anew(writer: Any, frame: Any, without: Collection[str]) -> Any:
+def rebuild_writer(writer: Any, frame: Any, without: Collection[str]) -> Any:
     """A writer of another data frame with the same settings, without the calls of these methods."""
     said: RecordedCalls = getattr(writer, _RECORD)
     source = {"df": frame} if "df" in said.made_with else {"plan": frame._plan}
@@ -118,7 +118,7 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def noted(self: Any, *arguments: Any, **keywords: Any) -> Any:
         result = original(self, *arguments, **keywords)
-        said = record_of(self)
+        said = recorded_calls(self)
         if result is self and said is not None:
             named = signature.bind(self, *arguments, **keywords).arguments
             said.calls.append(RecordedCall(original.__name__, arguments, keywords, dict(named)))

@@ -20,7 +20,7 @@ from spark_kafka_sink.exactly_once.entries import Batch
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import simulated_producer
@@ -58,7 +58,7 @@ class Kept:
 
     def write(self, start: BatchStart) -> TransactionIdentity:
         report = TaskReport(TaskIdentity(0, 0, 1, 0, query_id="q", batch_id="0"))
-        with ExactlyOnce(self.delivery, start, is_stream=True).transaction(self.producer, report):
+        with ExactlyOnceWrite(self.delivery, start, is_stream=True).transaction(self.producer, report):
             self.producer.send("t", b"v")
         assert report.transaction is not None
         return report.transaction

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce
+from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 from tests.exactly_once import steps
 from tests.waiting import wait_until
 
@@ -63,11 +63,11 @@ def test_each_step_is_a_method_that_is_reached_before_and_after(
     for owner, name, _ in steps.METHODS:
         assert callable(getattr(owner, name))  # the name is one that production has
         monkeypatch.setattr(owner, name, lambda *arguments: called.append(arguments))
-    monkeypatch.setattr(ExactlyOnce, "transaction", transaction)
+    monkeypatch.setattr(ExactlyOnceWrite, "transaction", transaction)
     steps.stop_where_asked(tmp_path, monkeypatch.setattr)
     for owner, name, _ in steps.METHODS:
         getattr(owner, name)("self", name)
-    with ExactlyOnce.transaction("self", "transaction"):  # type: ignore[call-arg, arg-type]
+    with ExactlyOnceWrite.transaction("self", "transaction"):  # type: ignore[call-arg, arg-type]
         assert _Noted.places[-1] == "before write"
     assert [name for _, name in called] == [*(name for _, name, _ in steps.METHODS), "transaction"]
     reached = [step for _, _, step in steps.METHODS] + [steps.WRITE]

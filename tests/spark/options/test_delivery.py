@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
-from spark_kafka_sink.spark.exactly_once import job_delivery, stream_delivery
+from spark_kafka_sink.spark.exactly_once import build_job_delivery, build_stream_delivery
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
@@ -91,22 +91,24 @@ def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
 
 
 def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart() -> None:
-    first, again = (stream_delivery(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/"))
-    other = stream_delivery(parse(**ONCE))
+    first, again = (
+        build_stream_delivery(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/")
+    )
+    other = build_stream_delivery(parse(**ONCE))
     assert first.prefix == again.prefix != other.prefix
     assert not first.is_given
 
 
 def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
     with pytest.raises(ConfigurationError, match="needs a name for this query that stays the same"):
-        stream_delivery(parse(deliveryGuarantee="exactly-once"))
+        build_stream_delivery(parse(deliveryGuarantee="exactly-once"))
     with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
-        stream_delivery(parse(**ONCE, idempotencyKey="k"))
-    named = stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
+        build_stream_delivery(parse(**ONCE, idempotencyKey="k"))
+    named = build_stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
     assert (named.prefix, named.is_given) == ("orders", True)
 
 
 def test_a_jobs_prefix_is_the_one_that_is_given_whatever_its_key() -> None:
     for more in ({}, {"idempotencyKey": "k"}):
-        named = job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
+        named = build_job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
         assert (named.prefix, named.is_given, named.is_forgotten) == ("orders", True, False)

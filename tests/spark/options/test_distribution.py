@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.spark.options.distribution import DistributionOptions, OrderedBy
+from spark_kafka_sink.spark.options.distribution import DistributionOptions, SortColumn
 from spark_kafka_sink.spark.options.parse import parse_options
 
 GIVEN = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
@@ -21,7 +21,7 @@ def test_without_the_option_rows_stay_where_they_are() -> None:
 
 
 def test_columns_may_be_ordered_both_ways() -> None:
-    order = (OrderedBy("time"), OrderedBy("a, b", descends=True), OrderedBy("id"))
+    order = (SortColumn("time"), SortColumn("a, b", is_descending=True), SortColumn("id"))
     assert parse(distribution="Partition", orderBy="time, `a, b` DESC, id asc", distributionTasks="7") == (
         DistributionOptions("partition", order, 7)
     )

@@ -6,17 +6,22 @@ import re
 
 import pytest
 
-from spark_kafka_sink.spark.options.names import IN_PLACE_OF_CLASSES, OF_TABLES_AND_FILES, PRODUCER_NAMES, as_in_spark
+from spark_kafka_sink.spark.options.names import (
+    JAVA_CLASS_OPTION_REMEDIES,
+    PRODUCER_NAMES,
+    TABLE_AND_FILE_OPTIONS,
+    add_kafka_prefix,
+)
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.options.table import IN_LOWER_CASE, SINK_OPTIONS
+from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK_OPTIONS
 
 
 @pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])
 def test_each_option_gets_its_prefix_wherever_it_stands_and_never_twice(name: str) -> None:
-    shown = as_in_spark(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
+    shown = add_kafka_prefix(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
     assert shown.count(f"kafka.{name}") == shown.count(name) == 6
     assert "kafka.kafka." not in shown
-    assert as_in_spark(shown) == shown
+    assert add_kafka_prefix(shown) == shown
 
 
 @pytest.mark.parametrize(
@@ -30,20 +35,20 @@ def test_each_option_gets_its_prefix_wherever_it_stands_and_never_twice(name: st
     ],
 )
 def test_what_is_no_option_of_the_producer_stays_as_it_is(words: str) -> None:
-    assert as_in_spark(words) == words
+    assert add_kafka_prefix(words) == words
 
 
 def test_a_family_of_options_gets_its_prefix() -> None:
-    assert as_in_spark("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
+    assert add_kafka_prefix("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
 
 
 def test_what_stands_in_for_a_class_names_options_that_there_are() -> None:
-    named = {word for words in IN_PLACE_OF_CLASSES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
+    named = {word for words in JAVA_CLASS_OPTION_REMEDIES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
     assert named - {"DataFrames"} <= {*SINK_OPTIONS}
-    assert set(IN_PLACE_OF_CLASSES) <= set(PRODUCER_NAMES)
+    assert set(JAVA_CLASS_OPTION_REMEDIES) <= set(PRODUCER_NAMES)
 
 
 def test_no_option_of_ours_is_taken_for_one_of_tables() -> None:
-    assert not OF_TABLES_AND_FILES & {*IN_LOWER_CASE}
+    assert not TABLE_AND_FILE_OPTIONS & {*OPTION_NAMES_BY_LOWERCASE}
     with pytest.raises(ValueError, match="Option 'mergeschema' is one of tables or files"):
         parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})

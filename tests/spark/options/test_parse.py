@@ -11,8 +11,8 @@ from spark_kafka_sink.diagnostics.deferred_log import forget
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
-from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, as_in_spark
-from spark_kafka_sink.spark.options.others import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.ignored_options import CONSUMER_OPTIONS, REGISTRY_PREFIXES, SOURCE_OPTIONS
+from spark_kafka_sink.spark.options.names import ASYNC_PROGRESS_OPTIONS, add_kafka_prefix
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
@@ -216,7 +216,7 @@ def test_rejects_async_progress_tracking_by_name(name: str) -> None:
 )
 def test_every_name_in_a_fault_is_the_one_that_the_job_writes(options: dict[str, str]) -> None:
     for fault in faults(NEEDED | options):
-        assert as_in_spark(fault) == fault
+        assert add_kafka_prefix(fault) == fault
         assert "kafka." in fault
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.spark.patches.drop_in import REDACTION
+from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
 from tools.options_document import DOCUMENT, written
 
 
@@ -13,5 +13,5 @@ def test_the_document_lists_exactly_the_options_of_the_code() -> None:
 
 def test_what_register_hides_stands_in_the_document() -> None:
     document = DOCUMENT.read_text()
-    for setting, secrets in REDACTION.items():
+    for setting, secrets in REDACTION_CONFS.items():
         assert f"`{setting}` | `{secrets.replace('|', chr(92) + '|')}`" in document

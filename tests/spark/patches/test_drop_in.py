@@ -9,11 +9,11 @@ import pytest
 
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.spark.patches.drop_in import REDACTION, _warn_of_another_python
+from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS, _warn_about_python_mismatch
 
 
 def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_of_another_python("local[2]", "/no/such/python3")
+    _warn_about_python_mismatch("local[2]", "/no/such/python3")
     assert "/no/such/python3" in caplog.text
     assert "PYSPARK_PYTHON" in caplog.text
 
@@ -22,7 +22,7 @@ def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pyt
 def test_the_same_python_and_that_of_a_cluster_are_nothing_to_warn_of(
     master: str, python: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _warn_of_another_python(master, python)
+    _warn_about_python_mismatch(master, python)
     assert caplog.text == ""
 
 
@@ -43,8 +43,8 @@ def test_spark_hides_what_may_be_a_secret_also_of_options_that_are_passed_over_o
     name: str, prefix: str
 ) -> None:
     """They are in the request that Spark Connect writes down before the driver looks at them."""
-    assert re.search(REDACTION["spark.sql.redaction.options.regex"], prefix + name)
-    of_java = REDACTION["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
+    assert re.search(REDACTION_CONFS["spark.sql.redaction.options.regex"], prefix + name)
+    of_java = REDACTION_CONFS["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")
     request = (
         f'options {{\n key: "{prefix}{name}"\n value: "hush \\" hush"\n}}\noptions {{ key: "topic" value: "orders" }}'
     )

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from traitlets.config import Config
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError, SchemaError
-from spark_kafka_sink.spark.patches.plain_errors import error_of_a_task
+from spark_kafka_sink.spark.patches.plain_errors import parse_task_error
 from spark_kafka_sink.testing import embedded_broker
 
 pytestmark = pytest.mark.needs("java")
@@ -100,10 +100,10 @@ def test_sparks_own_error_is_still_there_behind_the_sentence(spark: SparkSession
 def test_the_error_keeps_its_class_where_words_are_all_that_it_is_made_of(
     name: str, kind: type[KafkaSinkError]
 ) -> None:
-    error = error_of_a_task(SPARKS_WORDS.format(name))
+    error = parse_task_error(SPARKS_WORDS.format(name))
     assert type(error) is kind
     assert str(error) == "Not written to Kafka: 1 record.\n- topic 't', partition 0."
 
 
 def test_words_without_an_error_of_ours_give_none() -> None:
-    assert error_of_a_task("java.lang.OutOfMemoryError\n\tat x") is None
+    assert parse_task_error("java.lang.OutOfMemoryError\n\tat x") is None

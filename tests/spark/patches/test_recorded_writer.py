@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.patches.recorded_writer import frame_of, made_anew, record, record_of
+from spark_kafka_sink.spark.patches.recorded_writer import rebuild_writer, record, recorded_calls, writer_dataframe
 
 
 def new_class() -> type[Any]:
@@ -53,14 +53,14 @@ def writer_class() -> type[Any]:
 def test_options_are_read_as_spark_hands_them_over(writer_class: type[Any]) -> None:
     writer = writer_class("frame").option("Topic", "a").options(**{"kafka.acks": 1, "includeHeaders": True})
     writer.option(key="TOPIC", value="b").option("reportPath", None)
-    said = record_of(writer)
+    said = recorded_calls(writer)
     assert said is not None
     assert said.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
 
 
 def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(writer_class: type[Any]) -> None:
     writer = writer_class("frame")
-    said = record_of(writer)
+    said = recorded_calls(writer)
     assert said is not None
     assert said.format() is None
     assert writer.format("json").format(source="pykafka") is writer
@@ -72,8 +72,8 @@ def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(w
 def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: type[Any]) -> None:
     writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
     assert writer.count() == 7, "what does not return the writer is no setting"
-    made = made_anew(writer, "another", without=["mode"])
-    assert (frame_of(writer), frame_of(made)) == ("frame", "another")
+    made = rebuild_writer(writer, "another", without=["mode"])
+    assert (writer_dataframe(writer), writer_dataframe(made)) == ("frame", "another")
     assert [call for call in writer.calls if call != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
     assert dict.fromkeys(made.calls) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
 
@@ -84,8 +84,8 @@ def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
     record(writer_class)
     record(writer_class)
     assert before.option("a", 1).calls == [("a", 1)]
-    assert record_of(before) is None
+    assert recorded_calls(before) is None
     writer = writer_class("frame").option("a", 1)
-    said = record_of(writer)
+    said = recorded_calls(writer)
     assert said is not None
     assert len(said.calls) == 1

@@ -18,7 +18,7 @@ from pyspark.sql.readwriter import DataFrameWriter
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, PreflightError, SchemaError
-from spark_kafka_sink.spark.patches.drop_in import REDACTION
+from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
 from spark_kafka_sink.testing import EmbeddedBroker, assert_topic_equals, embedded_broker
 
 pytestmark = pytest.mark.needs("java")
@@ -193,12 +193,12 @@ def test_what_spark_hides_by_itself_or_by_a_setting_stays_hidden_after_register(
 ) -> None:
     """Without a setting Spark hides options with `url` in their names: URLs of databases have passwords."""
     session = spark.newSession()
-    before = {name: session.conf.get(name) if own is None else own for name in REDACTION}
+    before = {name: session.conf.get(name) if own is None else own for name in REDACTION_CONFS}
     assert before["spark.sql.redaction.options.regex"] == (own or "(?i)url")
-    for name in REDACTION if own else ():
+    for name in REDACTION_CONFS if own else ():
         session.conf.set(name, own or "")
     register(session)
-    for name, added in REDACTION.items():
+    for name, added in REDACTION_CONFS.items():
         assert session.conf.get(name) == (f"{before[name]}|{added}" if before[name] else added)
 
 

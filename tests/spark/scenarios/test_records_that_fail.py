@@ -188,14 +188,14 @@ def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, 
     assert values(broker) == [b"a"]
 
 
-NULL_TOPIC = pa.record_batch({"value": [b"a", b"b", b"c"], "topic": [TOPIC, None, TOPIC]})
+NULL_TOPIC_MESSAGE = pa.record_batch({"value": [b"a", b"b", b"c"], "topic": [TOPIC, None, TOPIC]})
 
 
 def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
     broker: EmbeddedBroker, pool: ProducerPool
 ) -> None:
     with pytest.raises(DeliveryError) as error:
-        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
+        write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert "Not written to Kafka: 1 record," in str(error.value)
     assert "stage 0). InvalidRecordError: null topic present" in str(error.value).splitlines()[0]
     assert "- no topic: 1 record, for example with no key." in str(error.value)
@@ -205,7 +205,7 @@ def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
 
 def test_a_null_topic_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
-    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC]), pool)
+    report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 1)
     assert values(broker, "dead") == [b"b"]
     assert dead_letters(broker)[0]["pykafka.topic"] is None

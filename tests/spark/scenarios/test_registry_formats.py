@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import ConfigurationError, SchemaError, SchemaRegis
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.schema_registry import get_registry_client
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.spark.constants import START
+from spark_kafka_sink.spark.constants import STREAM_START_OPTION
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -188,7 +188,9 @@ def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(re
 
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
     given = NEEDED | {"schema.registry.url": registry.url} | latest
-    first, again, without_start = (KafkaDataSource(given | {START: name} if name else given) for name in ("1", "2", ""))
+    first, again, without_start = (
+        KafkaDataSource(given | {STREAM_START_OPTION: name} if name else given) for name in ("1", "2", "")
+    )
     add_version(1, "id")
     assert id_of(writer_of(registry, only_id, **latest)[1]) == 1
     assert id_of_stream(first) == id_of_stream(without_start) == 1

@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
-from spark_kafka_sink.spark.pool import new_pool
+from spark_kafka_sink.spark.pool import create_pool
 from spark_kafka_sink.spark.write_task import write_rows
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 from tests.spark.secrets_job import SECRET
@@ -55,7 +55,7 @@ def test_no_secret_appears_in_the_log_of_a_task_at_debug(mechanism: str, caplog:
     plan = ColumnPlan(value=0, fixed_topic="t")
     rows = pa.record_batch({"value": [b"v"]})
     with embedded_broker(topics={"t": 1}, security=security) as broker:
-        pool = new_pool()
+        pool = create_pool()
         right = _login(broker.bootstrap_servers, mechanism, "right")
         assert write_rows(right, plan, iter([rows]), pool).totals.rows == 1
         wrong = _login(broker.bootstrap_servers, mechanism, "wrong")

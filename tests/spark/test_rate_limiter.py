@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
-from spark_kafka_sink.spark.pace import Pace
+from spark_kafka_sink.spark.rate_limiter import RateLimiter
 
 
 class Clock:
@@ -28,14 +28,14 @@ def rows(count: int, nbytes: int, partitions: bool = False) -> TopicRows:
     return TopicRows("t", columns, pa.array(range(count), pa.int32()) if partitions else None)
 
 
-def handed_over(pace: Pace, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
+def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
     """When, and how many bytes."""
     return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.pieces(one)]
 
 
 def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_run_no_more_than_the_share() -> None:
     clock = Clock()
-    pace = Pace(1_000, clock.now, clock.sleep)
+    pace = RateLimiter(1_000, clock.now, clock.sleep)
     given = handed_over(pace, clock, [rows(40, 100), rows(3, 100), rows(57, 100)])
     assert sum(nbytes for _, nbytes in given) == 10_000
     assert max(nbytes for _, nbytes in given) <= 1_000
@@ -43,12 +43,12 @@ def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_r
     for (first, _), (last, nbytes) in itertools.combinations(given, 2):
         between = sum(more for time, more in given if first <= time < last) + nbytes
         assert between <= 1_000 * (last - first) + nbytes + 1e-6
-    assert pace.waited == clock.time - 100
+    assert pace.waited_seconds == clock.time - 100
 
 
 def test_all_rows_come_in_their_order_with_their_partitions() -> None:
     clock = Clock()
-    pieces = list(Pace(50, clock.now, clock.sleep).pieces(rows(30, 10, partitions=True)))
+    pieces = list(RateLimiter(50, clock.now, clock.sleep).pieces(rows(30, 10, partitions=True)))
     assert len(pieces) == 6
     assert pa.concat_arrays([piece.partition for piece in pieces]).to_pylist() == list(range(30))
     assert b"".join(v for piece in pieces for v in piece.columns.value.to_pylist()) == b"".join(
@@ -58,13 +58,13 @@ def test_all_rows_come_in_their_order_with_their_partitions() -> None:
 
 def test_a_row_that_is_larger_than_the_share_goes_by_itself_and_the_next_waits_for_its_time() -> None:
     clock = Clock()
-    given = handed_over(Pace(10, clock.now, clock.sleep), clock, [rows(2, 50)])
+    given = handed_over(RateLimiter(10, clock.now, clock.sleep), clock, [rows(2, 50)])
     assert given == [(100, 50), (105, 50)]
 
 
 def test_a_pause_is_not_made_good_by_a_burst() -> None:
     clock = Clock()
-    pace = Pace(100, clock.now, clock.sleep)
+    pace = RateLimiter(100, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(1, 100)])
     clock.time += 1_000
     given = handed_over(pace, clock, [rows(5, 100)])
@@ -73,30 +73,30 @@ def test_a_pause_is_not_made_good_by_a_burst() -> None:
 
 def test_who_writes_less_than_the_share_never_waits() -> None:
     clock = Clock()
-    pace = Pace(1_000, clock.now, clock.sleep)
+    pace = RateLimiter(1_000, clock.now, clock.sleep)
     for _ in range(10):
         handed_over(pace, clock, [rows(1, 100)])
         clock.time += 0.2
-    assert pace.waited == 0
+    assert pace.waited_seconds == 0
 
 
 def test_many_short_tasks_one_after_the_other_write_no_faster_than_the_share() -> None:
     clock = Clock()
     written = 0
     for _ in range(20):
-        began, pace = clock.time, Pace(1_000, clock.now, clock.sleep)
+        began, pace = clock.time, RateLimiter(1_000, clock.now, clock.sleep)
         written += sum(nbytes for _, nbytes in handed_over(pace, clock, [rows(9, 100)]))
         clock.time += 0.1  # until brokers have answered
         pace.end()
-        assert pace.waited == pytest.approx(clock.time - began - 0.1)
+        assert pace.waited_seconds == pytest.approx(clock.time - began - 0.1)
     assert written == 18_000
     assert clock.time - 100 == pytest.approx(18)
 
 
 def test_a_task_that_took_longer_than_its_bytes_need_does_not_wait_at_its_end() -> None:
     clock = Clock()
-    pace = Pace(1_000, clock.now, clock.sleep)
+    pace = RateLimiter(1_000, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(9, 100)])
     clock.time += 1
     pace.end()
-    assert (pace.waited, clock.time) == (0, 101)
+    assert (pace.waited_seconds, clock.time) == (0, 101)

@@ -19,13 +19,13 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 
 
 @dataclass
-class Pace:
+class RateLimiter:
     """The pace of one task. Its own thread alone uses it."""
 
     bytes_per_second: float
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
-    waited: float = 0.0
+    waited_seconds: float = 0.0
     """seconds, in all"""
     _free_at: float = 0.0
 
@@ -51,5 +51,5 @@ class Pace:
         if now >= self._free_at:
             return now
         self.sleep(self._free_at - now)
-        self.waited += self._free_at - now
+        self.waited_seconds += self._free_at - now
         return self._free_at

@@ -28,29 +28,39 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.spark.checks import check_all
+from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.connect_checks import check_on_driver
 from spark_kafka_sink.spark.constants import (
-    CHECKED,
-    DISTRIBUTED,
-    KEY_IN_STREAM,
-    MICRO_BATCH,
-    MODE_NOT_ALLOWED,
-    NAME,
-    NO_NAME,
-    NOT_DISTRIBUTED,
-    REAL_TIME,
-    START,
-    TASKS_AT_ONCE,
+    ALREADY_CHECKED_OPTION,
+    CONCURRENT_TASKS_OPTION,
+    DISTRIBUTED_BY_OPTION,
+    DISTRIBUTION_NOT_SUPPORTED_MESSAGE,
+    FORMAT_NAME,
+    IDEMPOTENCY_KEY_IN_STREAM_MESSAGE,
+    MICRO_BATCH_OPTION,
+    MISSING_QUERY_NAME_MESSAGE,
+    REAL_TIME_TRIGGER_MESSAGE,
+    SAVE_MODE_NOT_ALLOWED_MESSAGE,
+    STREAM_START_OPTION,
 )
-from spark_kafka_sink.spark.distribution import Distribution, build_distribution, distributed, in_micro_batch
+from spark_kafka_sink.spark.distribution import (
+    Distribution,
+    build_distribution,
+    distribute_rows,
+    limit_micro_batch_tasks,
+)
 from spark_kafka_sink.spark.options.delivery import EXACTLY_ONCE
-from spark_kafka_sink.spark.patches.recorded_writer import RecordedCalls, frame_of, made_anew, record_of
-from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
-from spark_kafka_sink.spark.writer import CONTINUOUS
+from spark_kafka_sink.spark.patches.recorded_writer import (
+    RecordedCalls,
+    rebuild_writer,
+    recorded_calls,
+    writer_dataframe,
+)
+from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
 _MODES = {"append", "error", "errorifexists", "default"}
 _REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
-_CHECKED = {"checkConnection": "false", CHECKED: "true"}
+_CHECKED = {"checkConnection": "false", ALREADY_CHECKED_OPTION: "true"}
 _OF_THE_STREAM = ("checkpointlocation", "queryname")
 _OF_TABLES = ("partitionBy", "clusterBy")
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
@@ -68,7 +78,7 @@ _UPDATE_OF_A_TABLE = (
 _log = logging.getLogger(__name__)
 
 
-def saving(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
     """`save` of a batch writer."""
 
     @functools.wraps(original)
@@ -80,7 +90,7 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        said = record_of(self)
+        said = recorded_calls(self)
         if said is None or not _is_ours(self, said, format):
             original(self, path, format, mode, partitionBy, **options)
             return
@@ -90,15 +100,15 @@ def saving(original: Callable[..., Any]) -> Callable[..., Any]:
             self.option("path", path)
         _check_mode(said)
         columns, how = _checked_columns(self, said)
-        frame, more = _to_their_tasks(frame_of(self), said, columns, how)
+        frame, more = _to_their_tasks(writer_dataframe(self), said, columns, how)
         _warn_of_tables(said)
-        writer = made_anew(self, frame, without=["mode", *_OF_TABLES]).format(NAME).mode("append")
+        writer = rebuild_writer(self, frame, without=["mode", *_OF_TABLES]).format(FORMAT_NAME).mode("append")
         original(writer.options(**_CHECKED, **more))
 
     return save
 
 
-def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """`saveAsTable` of a batch writer."""
 
     @functools.wraps(original)
@@ -110,7 +120,7 @@ def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        said = record_of(self)
+        said = recorded_calls(self)
         if said is None or not _is_ours(self, said, format):
             original(self, name, format, mode, partitionBy, **options)
             return
@@ -119,13 +129,13 @@ def saving_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_mode(said)
         _check_table(self, said)
         _warn_of_tables(said)
-        frame = _in_few_tasks(frame_of(self), said)
-        original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**_CHECKED), name)
+        frame = _in_few_tasks(writer_dataframe(self), said)
+        original(rebuild_writer(self, frame, without=_OF_TABLES).format(FORMAT_NAME).options(**_CHECKED), name)
 
     return save_as_table
 
 
-def starting(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     """`start` of a stream's writer."""
 
     @functools.wraps(original)
@@ -138,7 +148,7 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        said = record_of(self)
+        said = recorded_calls(self)
         if said is None or not _is_ours(self, said, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
@@ -146,22 +156,22 @@ def starting(original: Callable[..., Any]) -> Callable[..., Any]:
         _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
         columns, how = _checked_columns(self, said)
         if how is None:
-            frame = _in_few_tasks(_only(frame_of(self), columns), said)
+            frame = _in_few_tasks(_only(writer_dataframe(self), columns), said)
         else:
-            frame = _only(frame_of(self), sorted({*columns, *how.positions()}))
+            frame = _only(writer_dataframe(self), sorted({*columns, *how.positions()}))
         _warn_of_tables(said)
-        more = _CHECKED | {START: uuid.uuid4().hex}
+        more = _CHECKED | {STREAM_START_OPTION: uuid.uuid4().hex}
         if _output_mode(said) != "update" and how is None:
-            return original(made_anew(self, frame, without=_OF_TABLES).format(NAME).options(**more))
-        streamed = made_anew(self, frame, without=["format", "option", "options", *_OF_TABLES])
+            return original(rebuild_writer(self, frame, without=_OF_TABLES).format(FORMAT_NAME).options(**more))
+        streamed = rebuild_writer(self, frame, without=["format", "option", "options", *_OF_TABLES])
         kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
-        batches = WriteChanges(said.options() | more | {MICRO_BATCH: "true"})
+        batches = MicroBatchWriter(said.options() | more | {MICRO_BATCH_OPTION: "true"})
         return original(streamed.options(**kept).foreachBatch(batches))
 
     return start
 
 
-def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
     """`toTable` of a stream's writer."""
 
     @functools.wraps(original)
@@ -174,7 +184,7 @@ def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        said = record_of(self)
+        said = recorded_calls(self)
         if said is None or not _is_ours(self, said, format):
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
         _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
@@ -182,13 +192,15 @@ def starting_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigurationError(_UPDATE_OF_A_TABLE)
         _check_table(self, said)
         _warn_of_tables(said)
-        writer = made_anew(self, _in_few_tasks(frame_of(self), said), without=_OF_TABLES).format(NAME)
-        return original(writer.options(**_CHECKED | {START: uuid.uuid4().hex}), tableName)
+        writer = rebuild_writer(self, _in_few_tasks(writer_dataframe(self), said), without=_OF_TABLES).format(
+            FORMAT_NAME
+        )
+        return original(writer.options(**_CHECKED | {STREAM_START_OPTION: uuid.uuid4().hex}), tableName)
 
     return to_table
 
 
-def in_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
     """`save` or `start` of classic Spark, with the writer's session as the active one of a thread that has none."""
 
     @functools.wraps(original)
@@ -207,7 +219,7 @@ def in_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class WriteChanges:
+class MicroBatchWriter:
     """The function of foreachBatch: writes the rows of a micro-batch. Spark Connect pickles it."""
 
     options: Mapping[str, str] = field(repr=False)
@@ -215,13 +227,13 @@ class WriteChanges:
     def __call__(self, frame: Any, batch_id: int) -> None:
         options = self.options
         if _DISTRIBUTION in options:
-            parsed, plan = check_all(options, frame.schema, options.get(START), ask=False)
+            parsed, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), ask=False)
             how = build_distribution(parsed, plan, frame.schema)
             if how is not None:
-                how = in_micro_batch(how, frame.sparkSession)
-                frame = distributed(frame, how, plan.positions(), _tasks_max(options))
-                options = {**options, DISTRIBUTED: how.by}
-        frame.write.format(NAME).options(**options).mode("append").save()
+                how = limit_micro_batch_tasks(how, frame.sparkSession)
+                frame = distribute_rows(frame, how, plan.positions(), _tasks_max(options))
+                options = {**options, DISTRIBUTED_BY_OPTION: how.by}
+        frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
 
 def _prepare_stream(writer: Any, said: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
@@ -241,22 +253,22 @@ def _say(writer: Any, **settings: Any) -> None:
 def _is_ours(writer: Any, said: RecordedCalls, format: str | None) -> bool:
     name = format if format is not None else said.format()
     if name is None:
-        name = frame_of(writer).sparkSession.conf.get("spark.sql.sources.default")
-    return name.lower() == NAME
+        name = writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
+    return name.lower() == FORMAT_NAME
 
 
 def _check_mode(said: RecordedCalls) -> None:
     call = said.last("mode")
     mode = "default" if call is None or call.named["saveMode"] is None else str(call.named["saveMode"])
     if mode.lower() not in _MODES:
-        raise ConfigurationError(MODE_NOT_ALLOWED.format(_REFUSED_MODES.get(mode.lower(), mode)))
+        raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format(_REFUSED_MODES.get(mode.lower(), mode)))
 
 
 def _check_trigger(said: RecordedCalls) -> None:
     trigger = said.last("trigger")
     if trigger is None:
         return
-    for kind, words in (("continuous", CONTINUOUS), ("realTime", REAL_TIME)):
+    for kind, words in (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE)):
         if trigger.named.get(kind) is not None:
             raise ConfigurationError(words)
 
@@ -282,14 +294,14 @@ def _prepare_exactly_once(writer: Any, said: RecordedCalls) -> None:
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
         return
     if "idempotencykey" in options:
-        raise ConfigurationError(KEY_IN_STREAM)
+        raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     if "checkpointlocation" in options or "transactionalidprefix" in options:
         return
-    folder = frame_of(writer).sparkSession.conf.get(_CHECKPOINTS, None)
+    folder = writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINTS, None)
     call = said.last("queryName")
     name = options.get("queryname") if call is None else call.named["queryName"]
     if not folder or not name:
-        raise ConfigurationError(NO_NAME)
+        raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
     writer.option("checkpointLocation", f"{folder.rstrip('/')}/{name}")
 
 
@@ -304,23 +316,23 @@ def _to_their_tasks(
     """The rows to be written, without the columns that are none of the sink's, in the tasks that write them."""
     if how is None:
         return _in_few_tasks(_only(frame, columns), said), {}
-    return distributed(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED: how.by}
+    return distribute_rows(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED_BY_OPTION: how.by}
 
 
 def _check_table(writer: Any, said: RecordedCalls) -> None:
     _, how = _checked_columns(writer, said)
     if how is not None:
-        raise ConfigurationError(NOT_DISTRIBUTED)
+        raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
 def _checked_columns(writer: Any, said: RecordedCalls) -> tuple[list[int], Distribution | None]:
     """The positions of the sink's columns, and what the option distribution asks for. Raises what is wrong."""
-    frame = frame_of(writer)
+    frame = writer_dataframe(writer)
     _say_tasks_at_once(writer, said)
     if _is_connect(writer):
         # Packages and files that options name are on the driver, and perhaps not on this client.
         return check_on_driver(frame.sparkSession, said.options(), frame.schema)
-    parsed, plan = check_all(said.options(), frame.schema, said.options().get(START))
+    parsed, plan = check_all(said.options(), frame.schema, said.options().get(STREAM_START_OPTION))
     return plan.positions(), build_distribution(parsed, plan, frame.schema)
 
 
@@ -329,12 +341,12 @@ def _say_tasks_at_once(writer: Any, said: RecordedCalls) -> None:
     given = said.options()
     at_most = [_number(given[name]) for name in (_MAX_TASKS, _DISTRIBUTION_TASKS) if name in given]
     if _MAX_BYTES in given:
-        slots = tasks_at_once(frame_of(writer).sparkSession)
+        slots = max_concurrent_tasks(writer_dataframe(writer).sparkSession)
         if slots is None and not at_most:
             raise ConfigurationError(_HOW_MANY)
         at_most += [] if slots is None else [slots]
     if at_most:
-        writer.option(TASKS_AT_ONCE, str(min(at_most)))
+        writer.option(CONCURRENT_TASKS_OPTION, str(min(at_most)))
 
 
 def _number(text: str) -> int:

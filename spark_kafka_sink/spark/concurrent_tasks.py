@@ -12,7 +12,7 @@ from typing import Any
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
-def tasks_at_once(session: Any) -> int | None:
+def max_concurrent_tasks(session: Any) -> int | None:
     """None where it is not known: with Spark Connect, with dynamic allocation, and before there is any executor."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         return None

@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
 from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.parse import parse_options
-from spark_kafka_sink.spark.patches.recorded_writer import record_of
-from spark_kafka_sink.spark.patches.save_and_start import saving
-from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
+from spark_kafka_sink.spark.patches.recorded_writer import recorded_calls
+from spark_kafka_sink.spark.patches.write_methods import wrap_save
 
 LIMIT = 1_000_000
 JOB = """
-from spark_kafka_sink.spark.tasks_at_once import tasks_at_once
+from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from tests.spark_session import start_spark
 session = start_spark({"spark.default.parallelism": "200", "spark.task.cpus": "2"}, "local[6]")
-print("tasks at once:", tasks_at_once(session), "of", session.sparkContext.defaultParallelism)
+print("tasks at once:", max_concurrent_tasks(session), "of", session.sparkContext.defaultParallelism)
 """
 
 
@@ -60,7 +60,7 @@ def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
     ],
 )
 def test_those_are_counted_that_have_come_and_those_that_were_asked_for(given: Any, number: int | None) -> None:
-    assert tasks_at_once(given) == number
+    assert max_concurrent_tasks(given) == number
 
 
 @pytest.mark.needs("java")
@@ -75,7 +75,7 @@ def share(spark: SparkSession, **options: str) -> float | None:
     handed_over: list[dict[str, str]] = []
 
     def original(writer: Any, *_: Any) -> None:
-        record = record_of(writer)
+        record = recorded_calls(writer)
         assert record is not None
         handed_over.append(record.options())
 
@@ -86,7 +86,7 @@ def share(spark: SparkSession, **options: str) -> float | None:
         "checkConnection": "false",
         "maxBytesPerSecond": str(LIMIT),
     }
-    saving(original)(frame.write.format("pykafka").options(**given, **options))
+    wrap_save(original)(frame.write.format("pykafka").options(**given, **options))
     (one,) = handed_over
     return parse_options(one).bytes_per_second
 
@@ -105,7 +105,7 @@ def test_the_limit_is_shared_by_as_many_tasks_as_can_run_at_once(spark: SparkSes
 def test_where_the_number_is_not_known_max_tasks_is_asked_for(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.spark.patches.save_and_start.tasks_at_once", lambda _: None)
+    monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.max_concurrent_tasks", lambda _: None)
     with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' needs 'maxTasks' here"):
         share(spark)
     assert share(spark, maxTasks="8") == LIMIT / 8

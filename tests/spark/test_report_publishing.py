@@ -16,8 +16,8 @@ from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.reports.store import read_reports
 from spark_kafka_sink.reports.write_report import WriteReport
-from spark_kafka_sink.spark import publish
-from spark_kafka_sink.spark.checks import ask_servers, check_write
+from spark_kafka_sink.spark import report_publishing
+from spark_kafka_sink.spark.checks import check_options_and_schema, run_server_checks
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pool import POOL
@@ -44,7 +44,7 @@ def leave(report: WriteReport) -> None:
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SEEN.clear()
-    publish.forget()
+    report_publishing.forget()
     monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
     yield
     POOL.close()
@@ -114,7 +114,7 @@ def test_a_module_that_cannot_be_imported_is_named(
     (tmp_path / "broken_callbacks.py").write_text(line)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigurationError) as caught:
-        ask_servers(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
+        run_server_checks(sink_options(broker, reportCallback="broken_callbacks:f"), PLAN)
     assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
 
 
@@ -127,7 +127,7 @@ def test_a_report_without_tasks_has_the_time_of_its_commit(tmp_path: Path) -> No
 def test_faults_of_path_and_function_are_found_before_the_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
     given = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
     with pytest.raises(ConfigurationError) as caught:
-        ask_servers(sink_options(broker, **given), PLAN)
+        run_server_checks(sink_options(broker, **given), PLAN)
     assert len(caught.value.faults) == 2
     assert "Option 'reportPath': " in caught.value.faults[0]
     assert "has no attribute 'misspelt'" in caught.value.faults[1]
@@ -136,14 +136,14 @@ def test_faults_of_path_and_function_are_found_before_the_first_row(broker: Embe
 @pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:SEEN", "json:", ":f"])
 def test_what_cannot_be_called_is_refused(broker: EmbeddedBroker, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'reportCallback': {name} cannot be used on the driver"):
-        ask_servers(sink_options(broker, reportCallback=name), PLAN)
+        run_server_checks(sink_options(broker, reportCallback=name), PLAN)
 
 
 def test_faults_of_report_options_are_reported_with_all_others() -> None:
     schema = StructType([StructField("value", StringType())])
     given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:
-        check_write(given, schema)
+        check_options_and_schema(given, schema)
     path, topic = caught.value.faults
     assert path.startswith("Option 'reportPath' cannot be used: ftp: is not a file system")
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
@@ -154,6 +154,6 @@ def test_what_has_passed_is_not_looked_at_again(broker: EmbeddedBroker, tmp_path
     folder = tmp_path / "reports"
     folder.mkdir()
     options = sink_options(broker, reportPath=f"{folder}/reports.jsonl")
-    ask_servers(options, PLAN)
+    run_server_checks(options, PLAN)
     folder.rmdir()
-    ask_servers(options, PLAN)
+    run_server_checks(options, PLAN)
