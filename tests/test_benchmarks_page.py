@@ -10,6 +10,7 @@ from integration.benchmarks import page, wide
 from integration.benchmarks.page import (
     BEGIN,
     END,
+    FOREACH_PARTITION,
     FULL,
     QUICK,
     Line,
@@ -31,6 +32,7 @@ SPARK = Line(
     "1.8",
     "no disk",
 )
+FOREACH = Line("...", "rows/s", [1_700_000], [500_000], FOREACH_PARTITION)
 BATCH = Line("a micro-batch", "ms", [100, 90, 400], [100, 100, 100], "noop")
 
 
@@ -63,23 +65,23 @@ def test_small_figures_have_a_digit_more() -> None:
 def test_the_page_and_the_readme_get_what_was_measured_and_keep_the_rest(documents: tuple[Path, Path]) -> None:
     copy, readme = documents
     before, _, after = copy.read_text().partition(BEGIN)
-    write_page(measured([SPARK, BATCH], "On two cores."), [SPARK, BATCH])
+    write_page(measured([SPARK, FOREACH, BATCH], "On two cores."), [SPARK, FOREACH, BATCH])
     text = copy.read_text()
     assert text.startswith(before + BEGIN)
     assert text.endswith(END + after.partition(END)[2])
-    assert table([SPARK, BATCH]) in text
+    assert table([SPARK, FOREACH, BATCH]) in text
     assert "On two cores." in text
     assert 'x-axis ["pykafka, no disk", "Spark\'s own, no disk"]' in text
     assert "bar [1800, 1000]" in text
-    assert "| 1,000,000 | 1,800,000 |" in readme.read_text()
+    assert "| 1,000,000 | 500,000 | 1,800,000 |" in readme.read_text()
     assert len(readme.read_text().splitlines()) == len(page.ROOT.joinpath("README.md").read_text().splitlines())
 
 
 def test_writing_again_changes_nothing(documents: tuple[Path, Path]) -> None:
-    text = measured([SPARK], "")
-    write_page(text, [SPARK])
+    text = measured([SPARK, FOREACH], "")
+    write_page(text, [SPARK, FOREACH])
     once = [each.read_text() for each in documents]
-    write_page(text, [SPARK])
+    write_page(text, [SPARK, FOREACH])
     assert [each.read_text() for each in documents] == once
 
 

@@ -1,4 +1,4 @@
-"""docs/deploying.md: options of spark-submit and settings exist in the Spark of the tests; the image can be made.
+"""The pages about deploying: options of spark-submit and settings exist in Spark, and the image can be built.
 
 A cluster on this machine runs the page's own commands: integration/test_spark_submit.py.
 """
@@ -17,6 +17,7 @@ from tests.documents import ROOT, blocks, command_lines
 from tests.test_commands_in_documents import simple_commands
 
 PAGE = "docs/deploying.md"
+PLATFORMS = "docs/platforms.md"
 JARS = Path(pyspark.__file__).parent / "jars"
 SUBMISSIONS = [
     command for line in command_lines(PAGE) for command in simple_commands(line) if command[0] == "spark-submit"
@@ -60,7 +61,7 @@ def test_the_options_of_spark_submit_exist(command: list[str]) -> None:
 def test_settings_that_commands_and_files_name_exist() -> None:
     lines = [line for line in command_lines(PAGE) if line.startswith("spark-submit")]
     settings = {name for line in lines for name in re.findall(r"--conf ([\w.-]+)=", line)}
-    for block in blocks(PAGE, "properties"):
+    for block in blocks(PLATFORMS, "properties"):
         settings |= {line.partition("=")[0] for line in block.splitlines()}
     assert len(settings) >= 7
     assert {name for name in settings if not is_a_setting(name)} == OF_AMAZON

@@ -1,4 +1,4 @@
-"""docs/guarantees.md and the tests agree: every fault has tests of its number, every rule names one that exists."""
+"""The pages about guarantees and the tests agree: each fault has tests of its number, each rule one that exists."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
-EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once.md").read_text()
+PRODUCER_PAGE = (ROOT / "docs" / "producer-guarantees.md").read_text()
+EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once-design.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 ALL = "\n".join(path.read_text() for folder in ("tests", "integration") for path in (ROOT / folder).rglob("test_*.py"))
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
-ROWS = {int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)}
+ROWS = {
+    int(number): shown for number, shown in re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", PRODUCER_PAGE, re.MULTILINE)
+}
 
 
 def numbers(tests: str) -> set[int]:
@@ -33,11 +36,11 @@ def test_all_faults_are_shown_somehow() -> None:
 
 
 def test_the_six_rules_are_there() -> None:
-    rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
+    rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PRODUCER_PAGE, re.MULTILINE | re.DOTALL)
     assert rules == ["1", "2", "3", "4", "5", "6"]
 
 
-@pytest.mark.parametrize("page", [PAGE, EXACTLY_ONCE_PAGE], ids=["this", "exactly once"])
+@pytest.mark.parametrize("page", [PAGE, PRODUCER_PAGE, EXACTLY_ONCE_PAGE], ids=["Spark", "producer", "exactly once"])
 def test_the_tests_that_a_page_names_exist(page: str) -> None:
     for name in re.findall(r"`(test_\w+[a-z])`", page):
         assert f"def {name}(" in ALL, name
@@ -46,20 +49,20 @@ def test_the_tests_that_a_page_names_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "heading", ["How it works", "Options", "What a batch is", "What it does not promise", "Operating it"]
+    "heading", ["Protocol", "Options and rights", "How batches are compared", "What is not promised", "Operating it"]
 )
 def test_each_line_about_exactly_once_names_its_tests(heading: str) -> None:
     """Each row of a table, each point, and each paragraph that begins with what has happened."""
     section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
-        r"^(?:\| (?!---|option \||what was done \||\|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
+        r"^(?:\| (?!---|Option or right \||Event \||Promise \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
     )
     assert lines
     assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []
 
 
 def test_each_row_about_exactly_once_in_spark_names_its_tests() -> None:
-    table = PAGE.split("| what happens | what read_committed readers see | shown by |\n")[1].split("\n\n")[0]
+    table = PAGE.split("| Event | Rows that `read_committed` readers see | Test |\n")[1].split("\n\n")[0]
     rows = table.splitlines()[1:]
     assert rows
     assert [row for row in rows if not re.search(r"`[\w/.]*test_\w+(\.py)?` \|$", row)] == []
@@ -69,6 +72,6 @@ def test_each_row_about_exactly_once_in_spark_names_its_tests() -> None:
 def test_each_rule_has_a_test_and_a_twin_without_it(rule: int) -> None:
     assert re.search(rf"^def test_(\d+_)?rule_{rule}_", SCRIPTED, re.MULTILINE)
     assert re.search(rf"^def test_without_rule_{rule}_", SCRIPTED, re.MULTILINE)
-    line = re.search(rf"^{rule}\. \*\*.*?(?=^\d\. \*\*|^$)", PAGE, re.MULTILINE | re.DOTALL)
+    line = re.search(rf"^{rule}\. \*\*.*?(?=^\d\. \*\*|^$)", PRODUCER_PAGE, re.MULTILINE | re.DOTALL)
     assert line is not None
     assert re.search(rf"`test_(\d+_)?rule_{rule}_", line[0])

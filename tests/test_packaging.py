@@ -248,8 +248,8 @@ def test_the_versions_of_python_that_ci_runs_are_those_that_the_documents_name()
     ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (matrix,) = re.findall(r"python: \[(.*)\]", ci)
     versions = matrix.replace('"', "").split(", ")
-    upgrading = (ROOT / "docs" / "upgrading.md").read_text()
-    assert f"| Python | {versions[0]} | {versions[-1]} |" in upgrading
-    assert f"on Python {', '.join(versions[:-1])} and {versions[-1]}" in " ".join(upgrading.split())
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert f"| Python | {versions[0]} | {versions[-1]} |" in page
+    assert f"on Python {', '.join(versions[:-1])} and {versions[-1]}" in " ".join(page.split())
     named = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
     assert named == versions

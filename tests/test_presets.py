@@ -42,7 +42,7 @@ def test_throughput_preset_gives_the_cli_the_batches_of_a_spark_write() -> None:
 
 
 def test_cloud_preset_has_the_options_of_the_event_hubs_section() -> None:
-    section = (ROOT / "docs" / "security.md").read_text().partition("## Azure Event Hubs")[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "providers.md").read_text().partition("## Azure Event Hubs")[2].partition("\n## ")[0]
     documented = dict(re.findall(r'"kafka\.([\w.]+)": "(\d+)"', section))
     assert len(documented) == 4
     assert {name: value for name, value in load(PRESETS["cloud"]).items() if name != "bootstrap.servers"} == documented

@@ -1,10 +1,9 @@
-"""The recipes of docs/security.md are taken by the checks of the sink's options, and mean what their headings say."""
+"""The recipes of the security pages are taken by the checks of the sink's options, and mean what their headings say."""
 
 from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -12,20 +11,22 @@ import pytest
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from tests.documents import blocks
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "security.md").read_text()
-RECIPES = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "options = {" in block]
+PAGES = ("docs/security.md", "docs/providers.md")
+RECIPES = [block for page in PAGES for block in blocks(page) if "options = {" in block]
 EXPECTED = [
+    ("SSL", None),
+    ("SSL", None),
+    ("SASL_SSL", "SCRAM-SHA-512"),
+    ("SASL_SSL", "GSSAPI"),
+    ("SASL_SSL", "OAUTHBEARER"),
     ("SASL_SSL", "PLAIN"),
     ("SASL_SSL", "PLAIN"),
     ("SASL_SSL", "OAUTHBEARER"),
     ("SASL_SSL", "SCRAM-SHA-512"),
     ("SASL_SSL", "PLAIN"),
     ("SASL_SSL", "SCRAM-SHA-256"),
-    ("SSL", None),
-    ("SSL", None),
-    ("SASL_SSL", "GSSAPI"),
-    ("SASL_SSL", "OAUTHBEARER"),
     ("SASL_SSL", "OAUTHBEARER"),
     ("SASL_SSL", "OAUTHBEARER"),
     ("SASL_SSL", "OAUTHBEARER"),
@@ -55,8 +56,8 @@ def test_a_recipe_is_taken_by_the_sink(monkeypatch: pytest.MonkeyPatch, number: 
     assert (security.protocol, security.login.mechanism if security.login else None) == EXPECTED[number]
 
 
-def test_a_recipe_with_a_misspelt_option_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = options_of(RECIPES[0], monkeypatch)
+def test_rejects_misspelled_option_in_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = options_of(RECIPES[2], monkeypatch)
     given["kafka.sasl.mechanizm"] = given.pop("kafka.sasl.mechanism")
     with pytest.raises(Exception, match=r"kafka\.sasl\.mechanism"):
         parse_options(given | {"topic": "orders"})

@@ -29,31 +29,42 @@ WITH_SPARK = "tests/spark/scenarios/test_documented_examples.py"
 COMMANDS = "tests/test_commands_in_documents.py"
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("README.md", "python"): (WITH_SPARK,),
-    ("docs/deploying.md", "properties"): ("tests/test_deploying_document.py",),
     ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_connect.py"),
     ("docs/developing.md", "python"): (HERE,),
     ("docs/exactly-once.md", "python"): (WITH_SPARK,),
+    ("docs/agents.md", "python"): (WITH_SPARK,),
+    ("docs/batch.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_tables.py"),
+    ("docs/batch.md", "sql"): ("tests/spark/scenarios/test_tables.py",),
     ("docs/cli.md", "properties"): ("tests/cli/scenarios/test_documented_commands.py",),
     ("docs/formats.md", "python"): (HERE, WITH_SPARK),
     ("docs/index.md", "python"): (WITH_SPARK,),
     ("docs/migrating.md", "diff"): (WITH_SPARK,),
-    ("docs/migrating.md", "python"): ("tests/spark/scenarios/test_tables.py",),
-    ("docs/migrating.md", "sql"): ("tests/spark/scenarios/test_tables.py",),
-    ("docs/monitoring.md", "json"): (HERE,),
     ("docs/monitoring.md", "python"): ("tests/test_monitoring_document.py", "tests/spark/test_progress.py"),
     ("docs/pipelines.md", "python"): ("tests/spark/scenarios/test_pipelines.py",),
     ("docs/pipelines.md", "yaml"): ("tests/spark/scenarios/test_pipelines.py",),
+    ("docs/platforms.md", "properties"): ("tests/test_deploying_document.py",),
     ("docs/producer.md", "python"): (HERE, "tests/producer/scenarios/test_leaving.py"),
+    ("docs/providers.md", "python"): (HERE, "tests/test_security_document.py"),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
+    ("docs/registry.md", "python"): (HERE,),
+    ("docs/reports.md", "json"): (HERE,),
     ("docs/security.md", "python"): (HERE, "tests/test_security_document.py"),
+    ("docs/streams.md", "python"): (WITH_SPARK,),
+    ("docs/tables.md", "python"): (HERE,),
     ("docs/testing.md", "python"): (WITH_SPARK,),
+    ("docs/testing-faults.md", "python"): (WITH_SPARK,),
 }
 """Page and language -> the tests that run its blocks. COMMANDS has the shell's commands of all pages."""
 NOT_RUN = {"text", "mermaid"}
 """What programs print; drawings, which a browser draws (tests/test_site.py looks at their kind)."""
-PRODUCER = "docs/producer.md"
-ENDING_BY_ITSELF = [number for number, block in enumerate(blocks(PRODUCER)) if "SIGTERM" not in block]
-"""Its examples but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
+PRODUCER_EXAMPLES = {
+    f"{page}, example {number}": block
+    for page in ("docs/producer.md", "docs/tables.md")
+    for number, block in enumerate(blocks(page), 1)
+    if "SIGTERM" not in block
+}
+"""All but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
+FORMAT_EXAMPLES = [*blocks("docs/formats.md"), *blocks("docs/registry.md")]
 ADDRESS = "localhost:9092"
 
 
@@ -68,20 +79,20 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.mark.parametrize("number", ENDING_BY_ITSELF)
-def test_the_example_of_the_producer_runs(broker: EmbeddedBroker, number: int) -> None:
-    run(broker, number)
+@pytest.mark.parametrize("name", PRODUCER_EXAMPLES)
+def test_producer_example_runs(broker: EmbeddedBroker, name: str) -> None:
+    run_example(broker, name)
 
 
-def run(broker: EmbeddedBroker, number: int) -> None:
-    code = blocks(PRODUCER)[number].replace(ADDRESS, broker.bootstrap_servers)
-    exec(compile(code, f"{PRODUCER}, example {number + 1}", "exec"), {"__name__": "example"})
+def run_example(broker: EmbeddedBroker, name: str) -> None:
+    code = PRODUCER_EXAMPLES[name].replace(ADDRESS, broker.bootstrap_servers)
+    exec(compile(code, name, "exec"), {"__name__": "example"})
 
 
-def test_the_examples_of_the_producer_have_written_what_they_say() -> None:
+def test_producer_examples_write_their_records() -> None:
     with embedded_broker(auto_create_topics=True) as broker:
-        for number in ENDING_BY_ITSELF:
-            run(broker, number)
+        for name in PRODUCER_EXAMPLES:
+            run_example(broker, name)
         assert {b"hello", b"hallo"} <= set(broker.topic("greetings").read().column("value").to_pylist())
         assert broker.topic("accounts").read().column("value").to_pylist() == [b"-100", b"+100"]
         assert broker.topic("orders").read().num_rows > 11_000
@@ -113,10 +124,10 @@ class RecordedWriter:
         self.saved += 1
 
 
-@pytest.mark.parametrize("number", range(len(blocks("docs/formats.md"))))
-def test_the_options_of_a_job_with_a_value_format_are_taken_by_the_sink(number: int) -> None:
+@pytest.mark.parametrize("code", FORMAT_EXAMPLES, ids=["formats", "registry"])
+def test_sink_accepts_options_of_format_examples(code: str) -> None:
     orders = RecordedWriter()
-    exec(compile(blocks("docs/formats.md")[number], "formats.md", "exec"), {"orders": orders})
+    exec(compile(code, "formats.md", "exec"), {"orders": orders})
     assert orders.saved == 1
     assert parse_options(orders.options_set).formats
 
@@ -140,7 +151,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: object) -
 
 
 def token_of(recipe: str) -> str:
-    (module,) = (block for block in blocks("docs/security.md") if f"# {recipe}.py" in block)
+    (module,) = (block for block in blocks("docs/providers.md") if f"# {recipe}.py" in block)
     names: dict[str, object] = {"__name__": recipe}
     exec(compile(module, f"{recipe}.py", "exec"), names)
     token = names["token"]
@@ -211,7 +222,7 @@ def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: p
 
 
 def test_the_report_in_json_is_one_that_the_sink_writes() -> None:
-    (text,) = blocks("docs/monitoring.md", "json")
+    (text,) = blocks("docs/reports.md", "json")
     assert json.loads(parse_report(text).to_json()) == json.loads(text)
 
 

@@ -37,7 +37,7 @@ OF_A_JOB = {
     "transaction.timeout.ms": (
         "(what brokers grant)",
         "with `exactly-once`: how long the transaction of a task may be open "
-        "([the default](exactly-once.md#options)); with `at-least-once` it has no effect",
+        "([the default](exactly-once.md#set-options)); with `at-least-once` it has no effect",
     )
 }
 """Default and meaning, where they are others than those of a producer by itself."""

@@ -34,7 +34,7 @@ _ROWS = (
         "SchemaFile",
         None,
         words,
-        "a file with the schema of the value, which the driver [reads](security.md#who-may-set-a-jobs-options)",
+        "a file with the schema of the value, which the driver [reads](security.md#decide-who-may-set-options)",
     ),
     ("SchemaName", None, words, "how the record or message of the value is called"),
     ("Subject", None, words, "the subject of the schema registry, in place of the one by `subjectNameStrategy`"),

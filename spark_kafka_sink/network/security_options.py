@@ -71,7 +71,7 @@ _USED = (
         security_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
         " which is imported where the connection is, and "
-        "[runs there](security.md#who-may-set-a-jobs-options): on Spark's workers. Not an option of the Java client.",
+        "[runs there](security.md#decide-who-may-set-options): on Spark's workers. Not an option of the Java client.",
         secret=True,
     ),
     Option(

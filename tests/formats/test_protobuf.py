@@ -307,7 +307,7 @@ def test_a_column_that_has_no_type_in_protobuf_is_refused(field: pa.Field, words
 def test_the_command_of_the_page_about_formats_makes_a_schema_that_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (line,) = (line for line in command_lines("docs/formats.md") if line.startswith("protoc"))
+    (line,) = (line for line in command_lines("docs/registry.md") if line.startswith("protoc"))
     (tmp_path / "order.proto").write_text('syntax = "proto3"; message Order { int64 id = 1; }')
     monkeypatch.chdir(tmp_path)
     assert protoc.main(line.split()) == 0

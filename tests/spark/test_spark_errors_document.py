@@ -56,7 +56,7 @@ def test_what_spark_says_to_real_time_mode_and_when_its_advice_is_followed_is_on
     writer = writer.option("checkpointLocation", str(tmp_path))
     start = inspect.unwrap(DataStreamWriter.start)
     (row,) = rows_that_explain(words_of(lambda: start(writer).awaitTermination()))
-    assert "latency.md" in row.advice
+    assert "streams.md" in row.advice
 
 
 def test_a_thread_without_a_session_and_without_register_finds_its_sentence(rows: DataFrame) -> None:

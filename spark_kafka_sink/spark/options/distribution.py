@@ -31,7 +31,7 @@ DISTRIBUTION_OPTIONS = (
         one_of(NONE, BY_PARTITION, BY_KEY),
         "`partition`: one task writes all rows of a Kafka partition; the driver asks Kafka for the number of "
         "partitions. `key`: one task writes all rows of a key. "
-        "See [Many tasks, many partitions](tuning.md#many-tasks-many-partitions)",
+        "See [Large jobs](large-jobs.md#distribute-rows-by-partition)",
     ),
     Option(
         "orderBy",

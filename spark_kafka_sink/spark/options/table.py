@@ -54,7 +54,7 @@ _ROWS = (
         SinkOptions.report_path,
         text_without_error(find_path_error),
         "a file, or a folder on a file system, that gets a report in JSON for each commit: "
-        "the driver [writes there](security.md#who-may-set-a-jobs-options)",
+        "the driver [writes there](security.md#decide-who-may-set-options)",
     ),
     Option("reportTopic", SinkOptions.report_topic, topic_name, "a topic that gets this report as a record"),
     Option(
@@ -62,20 +62,20 @@ _ROWS = (
         SinkOptions.report_callback,
         words,
         "a Python function, as `module:function`, that the driver "
-        "[imports and calls](security.md#who-may-set-a-jobs-options) with this report",
+        "[imports and calls](security.md#decide-who-may-set-options) with this report",
     ),
     Option(
         "maxTasks",
         None,
         whole(1, MAX_TASK_COUNT),
-        "at most this number of tasks write: the rows are [coalesced](tuning.md#sparing-the-brokers) before the write",
+        "at most this number of tasks write: the rows are [coalesced](tuning.md#spare-the-brokers) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
         whole(1, MAX_BYTES_PER_SECOND),
         "all tasks together write no more than this, before compression; each has "
-        "[its share](tuning.md#sparing-the-brokers)",
+        "[its share](tuning.md#spare-the-brokers)",
     ),
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,

@@ -24,14 +24,16 @@ pytestmark = pytest.mark.needs("java")
 
 def documented_tests() -> dict[str, str]:
     """Name of a test -> the block that it stands in."""
-    return {name: block for block in blocks("docs/testing.md") for name in re.findall(r"^def (test_\w+)", block, re.M)}
+    pages = ("docs/testing.md", "docs/testing-faults.md", "docs/agents.md")
+    examples = [block for page in pages for block in blocks(page)]
+    return {name: block for block in examples for name in re.findall(r"^def (test_\w+)", block, re.M)}
 
 
 @pytest.mark.parametrize("name", documented_tests())
 def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: SparkSession, name: str) -> None:
     """With the fixtures of its block, of this folder and of the package."""
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(documented_tests()[name], "docs/testing.md", "exec"), names)
+    exec(compile(documented_tests()[name], name, "exec"), names)
     with ExitStack() as stack:
 
         def fixture(wanted: str) -> object:
@@ -49,6 +51,9 @@ def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: Spa
         ("docs/index.md", 0, "orders", 5),
         ("docs/quickstart.md", 0, "orders", 5),
         ("docs/quickstart.md", 1, "events", 5),
+        ("docs/batch.md", 0, "orders", 5),
+        ("docs/streams.md", 0, "events", 5),
+        ("docs/agents.md", 0, "orders", 10),
         ("docs/formats.md", 0, "orders", 5),
     ],
 )

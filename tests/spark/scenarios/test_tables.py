@@ -165,9 +165,10 @@ def test_what_the_error_says_to_write_writes(rows: DataFrame, broker: EmbeddedBr
     assert topic.read().num_rows == rows.count() + 1
 
 
-def test_the_examples_of_the_page_about_migrating_write(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
+def test_examples_of_tables_write_their_rows(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
     topic = broker.create_topic("orders")
-    (sql,), (python,) = blocks("docs/migrating.md", "sql"), blocks("docs/migrating.md")
+    (sql,) = blocks("docs/batch.md", "sql")
+    (python,) = (block for block in blocks("docs/batch.md") if "writeTo" in block)
     rows.selectExpr("value AS id").createOrReplaceTempView("orders")
     rows.sparkSession.sql(sql.replace("broker:9092", broker.bootstrap_servers))
     exec(python.replace("broker:9092", broker.bootstrap_servers), {"df": rows})
