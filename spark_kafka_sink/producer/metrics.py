@@ -272,7 +272,7 @@ class ProducerMetrics:
     def totals(self, now: float) -> Totals:
         """The sums, without the windows, so that it costs little: the Spark sink asks before and after each task."""
         with self._lock:
-            self._counts.blocked_ms = self._pool.wait_ms_total
+            self._counts.blocked_ms = self._pool.total_wait_ms
             counts = vars(self._counts)
             return Totals(**{**counts, "latencies": self._counts.latencies.copy()})
 

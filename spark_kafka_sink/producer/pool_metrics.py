@@ -20,14 +20,14 @@ class PoolMetrics:
 
     def count(self, now: float) -> None:
         """Add the waits since the last call."""
-        self._wait_ns.follow(self._pool.wait_ms_total * 1_000_000, now)
+        self._wait_ns.follow(self._pool.total_wait_ms * 1_000_000, now)
         self._exhausted.follow(self._pool.exhausted_total, now)
 
     def gauges(self) -> dict[str, Gauge]:
         return {
-            "buffer-total-bytes": lambda now: float(self._pool.bytes_max),
+            "buffer-total-bytes": lambda now: float(self._pool.total_bytes),
             "buffer-available-bytes": lambda now: float(self._pool.free_bytes),
-            "waiting-threads": lambda now: float(self._pool.waiters),
+            "waiting-threads": lambda now: float(self._pool.waiter_count),
             "bufferpool-wait-ratio": lambda now: share_of_time(self._wait_ns, now),
             "bufferpool-wait-time-ns-total": self._wait_ns.read_total,
             **self._exhausted.gauges("buffer-exhausted"),

@@ -151,7 +151,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             wait=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
-            rows_given=self._metrics.rows_given,
+            count_rows=self._metrics.rows_given,
         )
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
         self._requests = ClusterRequests(self._client, self._metadata, backoff)
@@ -333,7 +333,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         self._metrics.rows_given(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None
         try:
-            taken, error = self._accumulator.append_columns(topic, rows, block_ms=block_ms, still=still)
+            taken, error = self._accumulator.append_columns(topic, rows, max_block_ms=block_ms, check_open=still)
         except BaseException as interruption:
             self._sender.interrupted("send_columns()", interruption)
             raise
@@ -362,7 +362,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         staged = (value, key, headers, partition, timestamp_ms)
         try:
             return self._accumulator.append_record(
-                topic, staged, size, snapshot, callbacks, block_ms=partial(self._remaining_ms, now), still=still
+                topic,
+                staged,
+                size,
+                snapshot,
+                callbacks,
+                max_block_ms=partial(self._remaining_ms, now),
+                check_open=still,
             )
         except KafkaSinkError as error:
             raise self._in_callback(error) from None

@@ -78,7 +78,7 @@ class ProducerTransactions:
         features = self._client.finalized_features
         known = features.epoch >= 0
         self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if known else None)
-        self._accumulator.recheck()  # what could not leave before the transaction began may leave now
+        self._accumulator.unmute()  # what could not leave before the transaction began may leave now
         self._metrics.waited("txn-begin-time", self._system.now() - started)
 
     def commit(self) -> None:

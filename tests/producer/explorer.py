@@ -156,11 +156,11 @@ def check_partitions_of(producer: KafkaProducer) -> None:
     assert not idempotence.violations(), idempotence.violations()
     for state in idempotence:
         waiting = [batch for batch in state.pending if batch not in state.on_wire]
-        queue = accumulator.queued(state.topic_partition)
+        queue = accumulator.queued_batches(state.topic_partition)
         queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
         for batch in (*state.pending, *state.on_wire):
-            assert batch.on_wire == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
+            assert batch.has_request_in_flight == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
 
 
 def explore(seed: int) -> None:

@@ -97,7 +97,7 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
     append_rows(of_another_partition, BatchRows(together, 0, 1, 0))
     append_rows(moved, BatchRows(together, 1, 3, 0))
     append_rows(following, BatchRows(together, 3, 5, 0))
-    moved.move_to_own_memory()
+    moved.copy_to_own_memory()
     of_another_partition.base_offset, moved.base_offset, following.base_offset = 0, 0, 2
     complete_futures(shares_of_calls([of_another_partition, moved, following]))
     assert seen == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.windows import Windowed
 from spark_kafka_sink.records.compression import Codec
@@ -27,9 +27,9 @@ def sent_batch(records: int, size: int, codec: Codec = Codec.NONE) -> ProducerBa
     pool.reserve(size, 0)
     batch = ProducerBatch(tp(0), created_ms=100, deadline_ms=1000)
     encoded = EncodedSlices(memoryview(bytes(size)), [0], [size], [records], [0], [0])
-    append_rows(batch, rows_of_call(NamedCall("c"), np.arange(records)), encoded, MemoryLease(pool, size))
+    append_rows(batch, build_batch_rows(NamedCall("c"), np.arange(records)), encoded, MemoryLease(pool, size))
     batch.close(codec)
-    batch.depart(130)
+    batch.mark_in_flight(130)
     return batch
 
 
@@ -56,7 +56,7 @@ def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
 def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     pool = BufferPool(1 << 20, Clock())
     metrics = new_metrics(pool=pool)
-    pool.wait_ms_total = 3
+    pool.total_wait_ms = 3
     before = metrics.totals(0)
     plain, packed = sent_batch(3, 39), sent_batch(5, 1000, Codec.ZSTD)
     metrics.request_sent({"t": {0: plain, 1: packed}}, 130)
@@ -186,7 +186,7 @@ def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
     pool = BufferPool(1000, Clock())
     metrics = new_metrics(pool=pool)
     pool.reserve(400, 0)
-    pool.wait_ms_total, pool.exhausted_total = 6_000, 3
+    pool.total_wait_ms, pool.exhausted_total = 6_000, 3
     values = metrics.all(1000)
     assert (values["buffer-total-bytes"], values["buffer-available-bytes"]) == (1000, 600)
     assert (values["bufferpool-wait-ratio"], values["bufferpool-wait-time-ns-total"]) == (0.2, 6e9)

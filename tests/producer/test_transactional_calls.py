@@ -186,7 +186,7 @@ def test_the_seconds_that_a_close_may_take_are_those_of_the_abort_and_of_all_tha
 @BOTH
 def test_how_long_each_call_has_waited_is_measured(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = initialised(version)
-    monkeypatch.setattr(sender_of(producer).accumulator, "recheck", lambda: cluster.system.advance(3))
+    monkeypatch.setattr(sender_of(producer).accumulator, "unmute", lambda: cluster.system.advance(3))
     producer.begin_transaction()
     monkeypatch.undo()
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")

@@ -213,7 +213,7 @@ class SimulatedWrite:
 
     def _look_at_memory(self) -> None:
         pools = [loop.sender.accumulator.pool for loop in self.turns.loops]
-        held = max((pool.bytes_max - pool.free_bytes for pool in pools), default=0)
+        held = max((pool.total_bytes - pool.free_bytes for pool in pools), default=0)
         self._memory_bytes = max(self._memory_bytes, held)
 
     def _written(self, elapsed_ms: float) -> Written:

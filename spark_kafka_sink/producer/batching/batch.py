@@ -1,26 +1,27 @@
-"""ProducerBatch: the records of one partition that travel together, from open to done.
+"""ProducerBatch: the records of one topic-partition that are sent and acknowledged together.
 
-A batch is a 61-byte header and pieces of the buffers that the encoder filled (pieces.py). To append records is to note
-one more piece, so nothing is copied until the batch is sent; then the pieces of a small one are joined. Compression
-replaces them by one compressed segment when the batch is closed. The header is stamped as late as possible, because the
-sequence number is only known when the batch is drained; once stamped it stays byte for byte equal for every retry,
-unless the sequence is set again.
+A batch consists of a 61-byte header and of pieces of the buffers that the encoder filled (encoded_pieces.py). Appending
+records only adds a reference to another piece, so no byte is copied until the batch is sent; the pieces of a small
+batch are joined then. Compression replaces all pieces by one compressed segment when the batch is closed. The header is
+encoded as late as possible because the base sequence is not known before the batch is drained. Once encoded, the header
+stays the same for every retry, byte for byte, unless the sequence is set again.
 
-    state       meaning                                          moves to
-    OPEN        takes more records                               PINNED, DRAINED, CLOSED, DONE
-    PINNED      a thread adds records or compresses, unlocked    OPEN, CLOSED, DONE
-    DRAINED     left its queue while open; sender closes it      CLOSED, DONE
-    CLOSED      complete, waits in its queue                     IN_FLIGHT, DONE
-    IN_FLIGHT   in a request                                     CLOSED, DONE
-    DONE        acknowledged, failed or split                    -
+    state       meaning                                                    next states
+    OPEN        accepts more records                                       PINNED, DRAINED, CLOSED, DONE
+    PINNED      a thread appends or compresses records without the lock    OPEN, CLOSED, DONE
+    DRAINED     was drained while it was open; the sender closes it        CLOSED, DONE
+    CLOSED      accepts no more records, waits in its queue                IN_FLIGHT, DONE
+    IN_FLIGHT   is part of a produce request                               CLOSED, DONE
+    DONE        was acknowledged, has failed or was split                  -
 
-`TRANSITIONS` is this table; any other transition raises. Being done and being off the wire are different facts: a
-batch that expires in flight is done while the socket may still read its bytes. Its memory returns to the pool when both
-hold.
+`TRANSITIONS` is this table; any other transition raises IllegalStateError. A batch may be DONE while its request is
+still in flight: when it expires, a socket may still read its bytes. Its memory is released once the batch is DONE and
+no request of it is in flight.
 
-Only the methods of this class change its fields. They are guarded by the accumulator's lock while the batch is in its
-queue, OPEN or CLOSED; belong to the thread that pinned it while PINNED; and to the sender's thread since it has left
-its queue.
+Only the methods of this class change its fields. They may be called by
+    the holder of the accumulator's lock    while the batch is in its queue, OPEN or CLOSED
+    the thread that pinned the batch        while it is PINNED
+    the sender thread                       after the batch has left its queue
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from typing import NamedTuple
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
-from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, alone, rows_between
+from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, detach_rows, select_rows
 from spark_kafka_sink.producer.calls import Share, new_share
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
@@ -42,13 +43,13 @@ from spark_kafka_sink.records.encoder import EncodedSlices
 from spark_kafka_sink.records.header import HEADER_BYTES, TRANSACTIONAL, encode_header
 
 Segment = bytes | bytearray | memoryview
-_JOINED_BYTES_MAX = 16 << 10
-"""A batch that is smaller is copied into bytes of its own: that costs less than to go over its pieces, and the garbage
-collector looks at views, not at bytes."""
+_MAX_JOINED_BYTES = 16 << 10
+"""Maximum size of the batches whose pieces are joined for a request. Copying a small batch costs less than iterating
+over its pieces, and the garbage collector visits memoryviews, but not bytes."""
 
 
 class BatchState(Enum):
-    """Where a batch is in its life; see the table above."""
+    """Lifecycle state of a batch (see the table above)."""
 
     OPEN = "open"
     PINNED = "pinned"
@@ -57,11 +58,11 @@ class BatchState(Enum):
     IN_FLIGHT = "in flight"
     DONE = "done"
 
-    moves: tuple[BatchState, ...]
-    """The row of TRANSITIONS for this state: an attribute is found faster than a key."""
+    next_states: tuple[BatchState, ...]
+    """The row of TRANSITIONS for this state. Reading an attribute is faster than looking up a key."""
 
 
-OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a name of its own is found in a tenth of the time
+OPEN, PINNED, DRAINED, CLOSED, IN_FLIGHT, DONE = BatchState  # a global name is read ten times as fast as an enum member
 TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
     OPEN: (PINNED, DRAINED, CLOSED, DONE),
     PINNED: (OPEN, CLOSED, DONE),
@@ -71,28 +72,31 @@ TRANSITIONS: dict[BatchState, tuple[BatchState, ...]] = {
     DONE: (),
 }
 for _state, _targets in TRANSITIONS.items():
-    _state.moves = _targets
+    _state.next_states = _targets
 
 
-class Own(NamedTuple):
-    """What a batch has for itself: bytes in memory of their own, the rows that they are, and their leases."""
+class OwnedRecords(NamedTuple):
+    """Records outside of the encoder's buffers: their bytes, the rows that they encode, and the leases of the bytes."""
 
     segments: tuple[Segment, ...] = ()
     rows: tuple[BatchRows, ...] = ()
     leases: tuple[MemoryLease, ...] = ()
 
 
-_NOTHING = Own()
+_NO_OWNED_RECORDS = OwnedRecords()
 
 
 class ProducerBatch:
-    """See the module's docstring. Its records are what it has for itself, and then its share in each of `pieces`."""
+    """A batch of records of one topic-partition.
+
+    Its records are the owned records, followed by one piece of each of the buffers in `_pieces`.
+    """
 
     __slots__ = (
         "_attempts_at_leader_change",
         "_header",
-        "_numbers",
-        "_own",
+        "_owned",
+        "_piece_indices",
         "_pieces",
         "attempts",
         "backoff_until_ms",
@@ -105,11 +109,11 @@ class ProducerBatch:
         "deadline_ms",
         "drained_ms",
         "error",
-        "is_split",
+        "has_request_in_flight",
+        "is_split_batch",
         "leader_epoch",
         "log_append_time",
         "max_timestamp",
-        "on_wire",
         "producer_epoch",
         "producer_id",
         "record_count",
@@ -124,9 +128,9 @@ class ProducerBatch:
         self.created_ms = created_ms
         self.deadline_ms = deadline_ms
         self.state = OPEN
-        self._own = _NOTHING
-        self._pieces: tuple[Pieces, ...] = ()
-        self._numbers: tuple[int, ...] = ()  # which piece of each
+        self._owned = _NO_OWNED_RECORDS
+        self._pieces: tuple[EncodedPieces, ...] = ()
+        self._piece_indices: tuple[int, ...] = ()  # index of the piece within each of _pieces
         self.record_count = 0
         self.body_bytes = self.uncompressed_bytes = 0
         self.base_timestamp = self.max_timestamp = -1
@@ -134,18 +138,18 @@ class ProducerBatch:
         self.attempts = 0  # failed attempts so far
         self._attempts_at_leader_change = -1
         self.backoff_until_ms = 0.0
-        self.leader_epoch: int | None = None  # of the leader that it was last sent to
-        self.drained_ms = -1.0  # when it was last taken for sending
-        self.on_wire = False
+        self.leader_epoch: int | None = None  # of the leader that the batch was last drained for
+        self.drained_ms = -1.0  # when the batch was last sent; -1 before
+        self.has_request_in_flight = False
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
         self.transactional = False
-        self.is_split = False
+        self.is_split_batch = False
         self.base_offset = -1
         self.log_append_time = -1
-        self.error: Exception | None = None  # of the last attempt, or the one that ended it
-        self._header = b""  # not stamped yet
+        self.error: Exception | None = None  # of the last attempt, or the one that failed the batch
+        self._header = b""  # empty until it is encoded
 
     def __repr__(self) -> str:
         return (
@@ -156,125 +160,137 @@ class ProducerBatch:
     # -- filling ------------------------------------------------------------------------------------------------------
 
     @classmethod
-    def failed(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
-        """Rows that could not be encoded, as a batch without bytes: their calls get the error like those of others."""
+    def from_failed_rows(cls, topic_partition: TopicPartition, rows: BatchRows, error: Exception) -> ProducerBatch:
+        """Create a failed batch without bytes for rows that were not encoded, so that their futures get the error."""
         batch = cls(topic_partition, created_ms=0, deadline_ms=float("inf"))
         batch.record_count = rows.stop - rows.start
-        batch._own = Own(rows=(rows,))
+        batch._owned = OwnedRecords(rows=(rows,))
         batch.fail(error)
         return batch
 
-    def append(self, pieces: Pieces, number: int) -> None:
-        """Add encoded records, whose offset deltas go on where the batch ends. The batch holds their lease already."""
+    def append(self, pieces: EncodedPieces, piece_index: int) -> None:
+        """Append the records of a piece, whose offset deltas continue those of the batch.
+
+        The caller has added the batch to the holders of their lease.
+        """
         if self.state is not OPEN and self.state is not PINNED:
-            raise IllegalStateError(f"Records cannot be added to {self!r}.")
+            raise IllegalStateError(f"Records cannot be appended to {self!r}.")
         if not self.record_count:
-            self.base_timestamp = pieces.base_timestamps[number]
-        self.max_timestamp = max(pieces.max_timestamps[number], self.max_timestamp)
+            self.base_timestamp = pieces.base_timestamps[piece_index]
+        self.max_timestamp = max(pieces.max_timestamps[piece_index], self.max_timestamp)
         self._pieces += (pieces,)
-        self._numbers += (number,)
-        self.body_bytes += pieces.sizes[number]
+        self._piece_indices += (piece_index,)
+        self.body_bytes += pieces.sizes[piece_index]
         self.uncompressed_bytes = self.body_bytes
-        self.record_count += pieces.record_counts[number]
+        self.record_count += pieces.record_counts[piece_index]
 
     @property
     def segments(self) -> list[Segment]:
-        """Its records, as they are now."""
-        return [*self._own.segments, *map(Pieces.segment, self._pieces, self._numbers)]
+        """The bytes of the records, compressed if the batch is compressed, without the header."""
+        return [*self._owned.segments, *map(EncodedPieces.segment, self._pieces, self._piece_indices)]
 
     @property
     def rows(self) -> list[BatchRows]:
-        """Which rows of which calls its records are."""
-        return [*self._own.rows, *map(Pieces.rows, self._pieces, self._numbers)]
+        """The rows that the records encode, in the order of the records."""
+        return [*self._owned.rows, *map(EncodedPieces.rows, self._pieces, self._piece_indices)]
 
     @staticmethod
-    def shares_of(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[Share]]:
-        """Return the shares of these acknowledged batches, by the group of rows that their records come from."""
-        found: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+    def collect_shares(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[Share]]:
+        """Return the shares of acknowledged batches, by the group of rows that their records come from."""
+        shares: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
         for batch in batches:
-            partition, time, base = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
-            for origins, start, stop, first_delta in batch._own.rows:
-                found[origins].append(Share(start, stop, partition, batch.offset_of(first_delta), time))
-            for pieces, number in zip(batch._pieces, batch._numbers, strict=True):
-                offset = base + pieces.first_offset_deltas[number] if base >= 0 else -1
-                share = new_share((pieces.starts[number], pieces.stops[number], partition, offset, time))
-                found[pieces.origins].append(share)
-        return found
+            partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
+            for origins, start, stop, first_delta in batch._owned.rows:
+                shares[origins].append(Share(start, stop, partition, batch.record_offset(first_delta), time))
+            for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
+                offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
+                share = new_share((pieces.starts[index], pieces.stops[index], partition, offset, time))
+                shares[pieces.origins].append(share)
+        return shares
 
     @property
     def leases(self) -> list[MemoryLease]:
-        """The memory that it holds."""
-        return [*self._own.leases, *[pieces.lease for pieces in self._pieces]]
+        """The leases of the memory that the records occupy."""
+        return [*self._owned.leases, *[pieces.lease for pieces in self._pieces]]
 
     def rows_by_call(self) -> list[CallRows]:
-        return [share for rows in self.rows for share in rows.by_call()]
+        """Return the rows that the records encode, split by the call that they came with."""
+        return [call_rows for rows in self.rows for call_rows in rows.split_by_call()]
 
-    def is_full(self, bytes_max: int) -> bool:
-        """Would another record of the usual size not fit into this many bytes?"""
-        return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > bytes_max
+    def is_full(self, max_bytes: int) -> bool:
+        """Return whether another record of average size would make the batch larger than `max_bytes`."""
+        return HEADER_BYTES + self.body_bytes + self.body_bytes // self.record_count > max_bytes
 
     def pin(self) -> None:
-        """OPEN -> PINNED: the calling thread works on it without the lock."""
-        self._move(PINNED)
+        """OPEN -> PINNED: reserve the batch for the calling thread, which works on it without the lock."""
+        self._transition_to(PINNED)
 
     def unpin(self) -> None:
-        """PINNED -> OPEN: it takes more records later."""
-        self._move(OPEN)
+        """PINNED -> OPEN: let the batch accept more records."""
+        self._transition_to(OPEN)
 
     def close(self, codec: Codec = Codec.NONE, level: int | None = None) -> None:
-        """To CLOSED: end the appending. Compression comes first; if it fails, nothing has changed."""
+        """Compress the records and move to CLOSED. If compression raises, the batch is unchanged."""
         if codec is not Codec.NONE:
-            packed = memoryview(compress(codec, self.segments, level))
+            compressed = memoryview(compress(codec, self.segments, level))
             self.codec = codec
-            self._keep_alone(packed)
-            self.body_bytes = len(packed)
-        self._move(CLOSED)
+            self._replace_segments(compressed)
+            self.body_bytes = len(compressed)
+        self._transition_to(CLOSED)
 
-    def move_to_own_memory(self) -> None:
-        """Copy the records out of the buffers that they share with other batches, so that those can be freed."""
-        self._keep_alone(memoryview(b"".join(self.segments)))
+    def copy_to_own_memory(self) -> None:
+        """Copy the records out of the buffers shared with other batches, so that these buffers can be freed."""
+        self._replace_segments(memoryview(b"".join(self.segments)))
 
-    def _keep_alone(self, segment: memoryview) -> None:
-        """Replace the segments by one that the batch does not share. Its charge moves out of the shared leases."""
-        shared, rows = self.leases, self.rows
-        needed = len(segment) + sum([some.nbytes for some in rows])
-        own = shared[0].sibling()
-        own.hold(self, needed)
-        self._own, self._pieces, self._numbers = Own((segment,), (alone(rows),), (own,)), (), ()
-        for lease in sorted(shared, key=lambda lease: -lease.bytes):
-            lease.move(needed - own.bytes, own)
-        for lease in shared:
-            lease.let_go(self)
+    def _replace_segments(self, segment: memoryview) -> None:
+        """Replace all segments by one that is not shared with other batches.
 
-    def part(self, encoded: EncodedSlices, number: int, first_record: int) -> ProducerBatch:
-        """Return a smaller batch: the records from `first_record` on, encoded again as slice `number` of `encoded`.
+        The bytes that it needs are transferred out of the shared leases to a new one.
+        """
+        shared_leases, rows = self.leases, self.rows
+        needed_bytes = len(segment) + sum([batch_rows.overhead_bytes for batch_rows in rows])
+        lease = shared_leases[0].create_empty()
+        lease.add_holder(self, needed_bytes)
+        self._owned, self._pieces, self._piece_indices = (
+            OwnedRecords((segment,), (detach_rows(rows),), (lease,)),
+            (),
+            (),
+        )
+        for shared_lease in sorted(shared_leases, key=lambda shared_lease: -shared_lease.reserved_bytes):
+            shared_lease.transfer(needed_bytes - lease.reserved_bytes, lease)
+        for shared_lease in shared_leases:
+            shared_lease.remove_holder(self)
 
-        It has their age and their sequences, and shares this batch's memory, which held them until now.
+    def create_child(self, encoded: EncodedSlices, slice_index: int, first_record: int) -> ProducerBatch:
+        """Create a smaller batch of the records from index `first_record` on, encoded again as a slice of `encoded`.
+
+        The child has the creation time, deadline and sequences of this batch, and shares its memory.
         """
         child = ProducerBatch(self.topic_partition, self.created_ms, self.deadline_ms)
-        child.record_count = encoded.record_counts[number]
-        rows = rows_between(self.rows, first_record, first_record + child.record_count)
-        child._own = Own((encoded.segment(number),), rows, tuple(self.leases))
-        child.body_bytes = child.uncompressed_bytes = encoded.sizes[number]
-        child.base_timestamp, child.max_timestamp = encoded.base_timestamps[number], encoded.max_timestamps[number]
-        child.is_split = True
+        child.record_count = encoded.record_counts[slice_index]
+        rows = select_rows(self.rows, first_record, first_record + child.record_count)
+        child._owned = OwnedRecords((encoded.segment(slice_index),), rows, tuple(self.leases))
+        child.body_bytes = child.uncompressed_bytes = encoded.sizes[slice_index]
+        child.base_timestamp = encoded.base_timestamps[slice_index]
+        child.max_timestamp = encoded.max_timestamps[slice_index]
+        child.is_split_batch = True
         for lease in self.leases:
-            lease.hold(child, child.body_bytes + sum([some.nbytes for some in rows]))
+            lease.add_holder(child, child.body_bytes + sum([batch_rows.overhead_bytes for batch_rows in rows]))
         if self.has_sequence:
             sequence = sequences.increment(self.base_sequence, first_record)
             child.set_producer_state(self.producer_id, self.producer_epoch, sequence, transactional=self.transactional)
         return child
 
-    # -- what goes to the broker --------------------------------------------------------------------------------------
+    # -- encoding for a request ----------------------------------------------------------------------------------------
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in a request: header and records, as they are now."""
+        """Size of the batch in a request: the header and the records, compressed if the batch is compressed."""
         return HEADER_BYTES + self.body_bytes
 
     @property
-    def ever_sent(self) -> bool:
-        """May it have reached a broker? Then its sequence must not be set again (rule 3)."""
+    def has_been_sent(self) -> bool:
+        """Whether a broker may have received the batch. If so, its sequence must not be set again (rule 3)."""
         return self.drained_ms >= 0
 
     @property
@@ -283,25 +299,31 @@ class ProducerBatch:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, or -1."""
+        """Sequence of the last record, or -1 if the batch has no sequence."""
         return sequences.last_sequence(self.base_sequence, self.record_count) if self.base_sequence >= 0 else -1
 
     def set_producer_state(
-        self, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Give the batch its identity for deduplication. The caller answers for rule 3 (see `ever_sent`)."""
+        """Set the producer identity and the base sequence, by which brokers detect duplicates.
+
+        The caller is responsible for rule 3 (see `has_been_sent`).
+        """
         self.producer_id = producer_id
-        self.producer_epoch = epoch
+        self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self.transactional = transactional
         self._header = b""
 
-    def wire_segments(self) -> list[Segment]:
-        """Header and records for the request; the header is stamped once for each identity."""
+    def build_wire_segments(self) -> list[Segment]:
+        """Return the header and the records as segments of a request.
+
+        The header is encoded once after each call of `set_producer_state`.
+        """
         if self.state in (OPEN, PINNED, DRAINED):
             raise IllegalStateError(f"{self!r} is not closed.")
         segments = self.segments
-        if self.body_bytes <= _JOINED_BYTES_MAX:
+        if self.body_bytes <= _MAX_JOINED_BYTES:
             segments = [b"".join(segments)]
         if not self._header:
             self._header = encode_header(
@@ -317,84 +339,84 @@ class ProducerBatch:
             )
         return [self._header, *segments]
 
-    # -- moving -------------------------------------------------------------------------------------------------------
+    # -- state transitions ---------------------------------------------------------------------------------------------
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return self.state is DONE
 
-    def expired(self, now: float) -> bool:
-        """Has delivery.timeout.ms passed since the first record was given to the producer?"""
+    def has_reached_delivery_timeout(self, now: float) -> bool:
+        """Return whether delivery.timeout.ms has passed since the first record was appended."""
         return now >= self.deadline_ms
 
-    def drained_for(self, leader_epoch: int | None) -> None:
-        """Note that the batch has left its queue, for a leader of this epoch."""
+    def mark_drained(self, leader_epoch: int | None) -> None:
+        """Record that the batch was drained for a leader with this epoch."""
         self.leader_epoch = leader_epoch
         if self.state is OPEN:
-            self._move(DRAINED)
+            self._transition_to(DRAINED)
 
-    def depart(self, now: float) -> None:
-        """CLOSED -> IN_FLIGHT: from now on possibly in a socket's queue."""
-        self._move(IN_FLIGHT)
+    def mark_in_flight(self, now: float) -> None:
+        """CLOSED -> IN_FLIGHT: from now on, a socket may read the bytes."""
+        self._transition_to(IN_FLIGHT)
         self.drained_ms = now
-        self.on_wire = True
+        self.has_request_in_flight = True
 
-    def off_wire(self) -> None:
-        """Note that the request has ended, by an answer or with its connection: no socket reads the bytes any more."""
-        self.on_wire = False
+    def mark_request_ended(self) -> None:
+        """Record that the request was answered or its connection was lost. No socket reads the bytes any more."""
+        self.has_request_in_flight = False
         if self.state is DONE:
-            self._let_go_if_off_wire()
+            self._release_leases_unless_in_flight()
 
-    def requeue(self, *, backoff_until_ms: float, error: Exception) -> None:
-        """IN_FLIGHT -> CLOSED: to be sent again. `error` is why the last attempt failed."""
-        self._move(CLOSED)
-        self.on_wire = False
+    def mark_reenqueued(self, *, backoff_until_ms: float, error: Exception) -> None:
+        """IN_FLIGHT -> CLOSED: prepare a retry. `error` is the reason why the last attempt failed."""
+        self._transition_to(CLOSED)
+        self.has_request_in_flight = False
         self.attempts += 1
         self.backoff_until_ms = backoff_until_ms
         self.error = error
 
     def skip_backoff(self) -> None:
-        """Let the retry begin at once, since the partition has a new leader (KIP-951). A later attempt waits again."""
+        """Allow the next retry immediately, since the partition has a new leader (KIP-951). Later retries back off."""
         self._attempts_at_leader_change = self.attempts
 
     @property
-    def backs_off(self) -> bool:
-        """Does it wait until `backoff_until_ms`?"""
+    def is_backing_off(self) -> bool:
+        """Whether the batch must not be sent before `backoff_until_ms`."""
         return self.attempts > 0 and self._attempts_at_leader_change != self.attempts
 
     def complete(self, base_offset: int, log_append_time: int = -1) -> None:
-        """Note that the broker has stored the batch."""
-        self._move(DONE)
+        """Record that the broker has stored the batch. `base_offset` is -1 if it is not known (acks=0, a duplicate)."""
+        self._transition_to(DONE)
         self.base_offset = base_offset
         self.log_append_time = log_append_time
         self.error = None
-        self._let_go_if_off_wire()
+        self._release_leases_unless_in_flight()
 
     def fail(self, error: Exception) -> None:
-        """Note that the batch has failed: it will not be sent again."""
-        self._move(DONE)
+        """Record that the batch has failed and will not be sent again."""
+        self._transition_to(DONE)
         self.error = error
-        self._let_go_if_off_wire()
+        self._release_leases_unless_in_flight()
 
-    def split_up(self) -> None:
-        """Note that smaller batches have the records now, and hold the memory too."""
-        self._move(DONE)
-        self._let_go_if_off_wire()
+    def mark_split(self) -> None:
+        """Record that the batch was replaced by smaller ones, which hold the leases as well."""
+        self._transition_to(DONE)
+        self._release_leases_unless_in_flight()
 
-    def offset_of(self, index: int) -> int:
-        """Offset of a record by its position; -1 if the broker did not say (acks=0, a duplicate)."""
-        return self.base_offset + index if self.base_offset >= 0 else -1
+    def record_offset(self, record_index: int) -> int:
+        """Return the offset of a record, or -1 if the base offset is not known."""
+        return self.base_offset + record_index if self.base_offset >= 0 else -1
 
-    def _let_go_if_off_wire(self) -> None:
-        if self.on_wire:
+    def _release_leases_unless_in_flight(self) -> None:
+        if self.has_request_in_flight:
             return
         leases = self.leases
-        if self._own.leases:
-            self._own = Own(rows=self._own.rows)
+        if self._owned.leases:
+            self._owned = OwnedRecords(rows=self._owned.rows)
         for lease in leases:
-            lease.let_go(self)
+            lease.remove_holder(self)
 
-    def _move(self, state: BatchState) -> None:
-        if state not in self.state.moves:
-            raise IllegalStateError(f"{self!r} cannot become {state.value}.")
+    def _transition_to(self, state: BatchState) -> None:
+        if state not in self.state.next_states:
+            raise IllegalStateError(f"{self!r} cannot move to the state {state.value}.")
         self.state = state

@@ -1,21 +1,22 @@
-"""BatchFiller: the staged rows of a topic become batches in the queues of its partitions.
+"""BatchFiller: fills batches with the staged rows of a topic, and appends new batches to the queues of the partitions.
 
-    1. take the topic's stage                                 under the lock
-    2. group: find the order of rows by partition             without the lock
-    3. pin the open batches of these partitions               under the lock
-    4. cut: where batches begin and end; encode               without the lock
-    5. append the records to the batches                      under the lock
-    6. compress the batches that are full                     without the lock, they stay pinned
+    1. Take the stage of the topic.                                     under the lock
+    2. Group: find the order of the rows by partition.                  without the lock
+    3. Pin the open batches of these partitions.                        under the lock
+    4. Split the rows into batches and encode them.                     without the lock
+    5. Append the records to the batches.                               under the lock
+    6. Compress the batches that are full. They stay pinned meanwhile.  without the lock
 
-A batch is pinned while a thread works on it without the lock: the sender may neither close nor send it. Otherwise it
-could be sent between 3 and 5, and the records that were encoded to follow its last one would follow nothing.
+A batch is pinned while a thread works on it without the lock, so that the sender can neither close nor send it.
+Otherwise it could be sent between steps 3 and 5, and the records that were encoded to continue it would have no batch.
 
-Any thread may fill, one at a time for each topic, which keeps the order of rows.
+Any thread may fill batches, but only one at a time for each topic, which preserves the order of the rows.
 
-An Exception in 2 to 4 fails the rows of the stage: they become batches without bytes that have failed
-(`take_failed`), so that the sender reports them like all others. Anything else that ends the work (Ctrl-C above all)
-ends the producer: the stage then stays in `_taken`, nothing fills its topic any more, and the sender fails it with all
-that is open (`fail_rows`). Rows move from one place to the next in one statement, so that they are in one of them then.
+An Exception in steps 2 to 4 fails the rows of the stage. They become failed batches without bytes
+(`take_failed_batches`), which the sender reports like all others. Any other BaseException, above all a
+KeyboardInterrupt, ends the producer. The stage then stays in `_stages_being_filled`, no thread fills batches of its
+topic any more, and the sender fails it with all other incomplete batches (`fail_staged_rows`). For this reason, rows
+are moved from one container to the next in a single statement: wherever the interrupt comes, they are in one of them.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from numpy.typing import NDArray
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.grouping import compatible, group, rows_of_records
-from spark_kafka_sink.producer.batching.incomplete import IncompleteBatches
+from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.grouping import convert_records, group_by_partition, split_into_compatible_runs
+from spark_kafka_sink.producer.batching.incomplete_batches import IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues
-from spark_kafka_sink.producer.batching.pieces import Pieces
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import Additions, Stage
+from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.batch_slicing import BatchSlices, find_timestamp_range, split_into_batches
@@ -47,25 +48,25 @@ from spark_kafka_sink.records.encoder import EncodedSlices, encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
-_STAGE_SHARE = 2
-"""A stage is full when its rows, encoded, fill this part of the memory, even if no batch is full. With a thousand
-partitions this limit decides: with a third a row costs a tenth more, with a quarter two tenths."""
-_STAGE_SHARE_COMPRESSED = 3
-"""Memory is reserved twice for rows that will be compressed."""
-_RESERVED_SHARE = 0.75
-"""A stage is full as well when this part of the memory is reserved for it. A record of send() of 100 bytes is reserved
-three times as much; columns are full before, unless rows are tiny."""
-_RATIO_SAFETY = 1.05  # an estimate of the compressed size is taken a little too high, as in Java
+_STAGE_DIVISOR = 2
+"""A stage is full when its encoded rows fill this part of buffer.memory, even if no batch is full. With a thousand
+partitions, this limit decides: with a third of the memory a row costs 10 % more, with a quarter 20 %."""
+_COMPRESSED_STAGE_DIVISOR = 3
+"""The same for rows that will be compressed, for which memory is reserved twice."""
+_MAX_RESERVED_SHARE = 0.75
+"""A stage is also full when this share of buffer.memory is reserved for it. For a record of send() of 100 bytes, three
+times as many bytes are reserved. Columns reach the other limit first, unless their rows are tiny."""
+_RATIO_ESTIMATION_FACTOR = 1.05  # compressed sizes are estimated slightly too high, as in Java's client
 
 
-PartitionsOfTopic = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
-"""From rows of a topic to the partition of each."""
+AssignTopicPartitions = Callable[[str, Rows, ClusterSnapshot], NDArray[np.int32]]
+"""Return the partition of each row. Arguments: topic, rows, metadata."""
 
 
 class BatchFiller:
-    """See the module's docstring."""
+    """The stages of all topics, and the steps from a stage to batches in queues."""
 
-    def __init__(  # noqa: PLR0913 - the accumulator's parts, each by its name
+    def __init__(  # noqa: PLR0913 - the components of the accumulator, each by its name
         self,
         config: ProducerConfig,
         *,
@@ -75,12 +76,11 @@ class BatchFiller:
         incomplete: IncompleteBatches,
         clock: Callable[[], float],
         wall_clock_ms: Callable[[], int],
-        partitions_of: PartitionsOfTopic,
+        assign_partitions: AssignTopicPartitions,
     ) -> None:
         self._config = config
-        require_codec(
-            config.codec
-        )  # a pickled configuration was checked where it was made, perhaps with another Python
+        # A pickled configuration was validated where it was created, perhaps by another Python installation.
+        require_codec(config.codec)
         self._codec = config.codec
         self._compresses = config.codec is not Codec.NONE
         self._pool = pool
@@ -89,290 +89,313 @@ class BatchFiller:
         self._incomplete = incomplete
         self._clock = clock
         self._wall_clock_ms = wall_clock_ms
-        self._partitions_of = partitions_of
+        self._assign_partitions = assign_partitions
         self._ratios = CompressionRatios()
         self._fill_locks: dict[str, threading.Lock] = {}
-        # All below is guarded by the lock.
-        self.stages: dict[str, Stage] = {}  # rows that wait, by topic
-        self._taken: dict[str, Stage] = {}  # rows that are being filled into batches
-        self._shared: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # memory that several batches lie in
-        self._failed: list[ProducerBatch] = []
+        # The lock guards all fields below.
+        self.stages: dict[str, Stage] = {}  # by topic; accept rows
+        self._stages_being_filled: dict[str, Stage] = {}  # by topic; taken by a thread that fills batches from them
+        self._shared_leases: weakref.WeakSet[MemoryLease] = weakref.WeakSet()  # of buffers with records of many batches
+        self._failed_batches: list[ProducerBatch] = []
 
     # -- under the lock -----------------------------------------------------------------------------------------------
 
     def new_stage(self, topic: str, now: float) -> Stage:
-        """For the first row of a topic that waits."""
-        memory, share = self._config.buffer_memory, _STAGE_SHARE_COMPRESSED if self._compresses else _STAGE_SHARE
-        stage = self.stages[topic] = Stage(topic, now, max(1, memory // share), max(1, int(_RESERVED_SHARE * memory)))
+        """Create and return a stage for the first row of a topic."""
+        memory = self._config.buffer_memory
+        max_bytes = memory // (_COMPRESSED_STAGE_DIVISOR if self._compresses else _STAGE_DIVISOR)
+        max_reserved_bytes = int(_MAX_RESERVED_SHARE * memory)
+        stage = self.stages[topic] = Stage(topic, now, max(1, max_bytes), max(1, max_reserved_bytes))
         return stage
 
     def all_stages(self) -> list[Stage]:
-        """Rows that wait, and rows that are taken: of these some may wait on."""
-        return [*self.stages.values(), *self._taken.values()]
+        """Return all stages, including those from which a thread currently fills batches."""
+        return [*self.stages.values(), *self._stages_being_filled.values()]
 
-    def is_taken(self, stage: Stage) -> bool:
-        """Is a thread filling its rows into batches?"""
-        return self._taken.get(stage.topic) is stage
+    def is_being_filled(self, stage: Stage) -> bool:
+        """Return whether a thread currently fills batches from a stage."""
+        return self._stages_being_filled.get(stage.topic) is stage
 
     @property
     def has_rows(self) -> bool:
-        """Are there rows that are in no batch yet?"""
-        return bool(self.stages or self._taken)
+        """Whether any rows are not in batches yet."""
+        return bool(self.stages or self._stages_being_filled)
 
     @property
-    def some_failed(self) -> bool:
-        """May be asked without the lock."""
-        return bool(self._failed)
+    def has_failed_batches(self) -> bool:
+        """Whether `take_failed_batches` would return any batches. May be read without the lock."""
+        return bool(self._failed_batches)
 
-    def take_failed(self) -> list[ProducerBatch]:
-        """Batches that could not be encoded, each once."""
-        failed, self._failed = self._failed, []
+    def take_failed_batches(self) -> list[ProducerBatch]:
+        """Return the batches that could not be encoded, each only once."""
+        failed, self._failed_batches = self._failed_batches, []
         return failed
 
-    def free_sparse_memory(self) -> None:
-        """Copy the last few batches of a buffer out of it, so that its memory returns (buffer_pool.py)."""
-        for lease in [lease for lease in self._shared if lease.is_sparse]:
+    def free_sparse_leases(self) -> None:
+        """Copy the remaining batches out of the buffers of sparse leases, so that their memory is released."""
+        for lease in [lease for lease in self._shared_leases if lease.is_sparse]:
             for batch in lease.holders:
-                if isinstance(batch, ProducerBatch) and self._queues.is_waiting(batch):
-                    batch.move_to_own_memory()
+                if isinstance(batch, ProducerBatch) and self._queues.is_queued_and_unpinned(batch):
+                    batch.copy_to_own_memory()
 
     # -- without the lock ---------------------------------------------------------------------------------------------
 
-    def batch_bytes_max(self, topic: str) -> int:
-        """Bytes of a batch before compression: those that are expected to become batch.size."""
+    def max_batch_bytes(self, topic: str) -> int:
+        """Return the maximum size of a batch before compression, whose compressed size is estimated at batch.size."""
         if not self._compresses:
             return self._config.batch_size
-        most = max(self._config.batch_size, self._config.max_request_size)
-        return min(int(self._config.batch_size / (self._ratios.get(topic, self._codec) * _RATIO_SAFETY)), most)
+        max_bytes = max(self._config.batch_size, self._config.max_request_size)
+        ratio = self._ratios.get(topic, self._codec) * _RATIO_ESTIMATION_FACTOR
+        return min(int(self._config.batch_size / ratio), max_bytes)
 
-    def full_bytes(self, topic: str) -> int:
-        """A partition with that many staged bytes has a full batch."""
-        return self.batch_bytes_max(topic) - HEADER_BYTES
+    def max_batch_body_bytes(self, topic: str) -> int:
+        """Return the same without the header. A partition with this many staged bytes has a full batch."""
+        return self.max_batch_bytes(topic) - HEADER_BYTES
 
     def fill_lock(self, topic: str) -> threading.Lock:
-        """One thread at a time fills a topic."""
+        """Return the lock of the thread that fills batches of a topic. It is acquired before the accumulator's lock."""
         return self._fill_locks.setdefault(topic, threading.Lock())
 
-    def topics(self) -> list[str]:
-        """Topics that have rows in no batch, or had some."""
+    def known_topics(self) -> list[str]:
+        """Return all topics that ever had staged rows."""
         return list({*self.stages, *self._fill_locks})
 
-    def fill(self, topic: str, *, only_full: bool = False) -> bool:
-        """Put the rows that wait for a topic into batches, after any other thread that is at it. Returns whether the
-        sender must look again: rows have left the stage, or were due when it looked, and may wait on.
+    def fill_batches(self, topic: str, *, only_full: bool = False) -> bool:
+        """Fill batches with the staged rows of a topic, after waiting for any other thread that does so.
 
-        `only_full`: nothing if the stage is not full and its single records cannot fill a batch, and of skewed rows
-        only those that fill batches (staging.py).
+        `only_full`: do nothing if the stage is not full and its single records cannot fill a batch. If the rows are
+        skewed, use only those that fill batches (staging.py).
+
+        Return whether the sender must check again what is ready: rows have left the stage, or rows that were returned
+        to it may be due earlier than the sender knows.
         """
         with self.fill_lock(topic):
-            stage = self._take(topic, only_full=only_full)
-            return stage is not None and self._fill(stage, only_full=only_full)
+            stage = self._take_stage(topic, only_full=only_full)
+            return stage is not None and self._fill_batches_from(stage, only_full=only_full)
 
-    def fail_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
-        """All rows of a topic that are in no batch, as failed batches. With the fill lock.
+    def fail_staged_rows(self, topic: str, error: Exception) -> list[ProducerBatch]:
+        """Return failed batches for all rows of a topic that are in no batch. The caller must hold the fill lock.
 
-        A stage that is taken although no thread fills the topic was left by an interruption. What it had reserved is
-        not known, and is not released: the producer ends.
+        If batches are still being filled from a stage although no thread held the fill lock, the thread was
+        interrupted. It is unknown how much memory is still reserved for this stage, so none is released: the producer
+        ends.
         """
         with self._lock:
-            waiting, left = self.stages.pop(topic, None), self._taken.pop(topic, None)
+            staged, interrupted = self.stages.pop(topic, None), self._stages_being_filled.pop(topic, None)
             failed: list[ProducerBatch] = []
-            if waiting is not None:
-                failed += waiting.failed_batches(error)
-                self._pool.release(waiting.reserved)
-            if left is not None and left is not waiting:
-                failed += left.failed_batches(error)
+            if staged is not None:
+                failed += staged.build_failed_batches(error)
+                self._pool.release(staged.reserved_bytes)
+            if interrupted is not None and interrupted is not staged:
+                failed += interrupted.build_failed_batches(error)
             for batch in failed:
                 self._incomplete.add(batch)
         return failed
 
     def close_batch(self, batch: ProducerBatch) -> None:
-        """Compress, and learn from it how much more fits into the next batch."""
+        """Compress and close a batch, and update the topic's compression ratio."""
         if not self._compresses:
             batch.close()
             return
         try:
             batch.close(self._codec, self._config.compression_level)
         except Exception as error:
-            _log.warning("%r could not be compressed (%r): it is sent as it is.", batch, error)
+            _log.warning("%r could not be compressed (%r). It is sent uncompressed.", batch, error)
             batch.close()
         ratio = batch.body_bytes / batch.uncompressed_bytes
         self._ratios.update(batch.topic_partition.topic, self._codec, ratio)
 
-    def forget_ratio(self, batch: ProducerBatch) -> None:
-        """A batch was refused as too large: begin again with a careful estimate."""
+    def reset_compression_ratio(self, batch: ProducerBatch) -> None:
+        """Reset the topic's compression ratio to a cautious estimate, because a batch was rejected as too large."""
         if self._compresses:
             observed = batch.body_bytes / batch.uncompressed_bytes
             self._ratios.reset(batch.topic_partition.topic, self._codec, max(1.0, observed))
 
     # -- with the topic's fill lock -----------------------------------------------------------------------------------
 
-    def _take(self, topic: str, *, only_full: bool) -> Stage | None:
-        """From here on the rows belong to this thread. None if there is nothing to do, or after an interruption."""
+    def _take_stage(self, topic: str, *, only_full: bool) -> Stage | None:
+        """Take the stage of a topic, whose rows then belong to this thread.
+
+        Return None if there is nothing to do, or if a thread was interrupted while it filled batches of this topic.
+        """
         with self._lock:
             stage = self.stages.get(topic)
-            if stage is None or topic in self._taken:
+            if stage is None or topic in self._stages_being_filled:
                 return None
-            has_records_to_place = stage.place_due_ms < math.inf
-            if only_full and not has_records_to_place and not stage.is_full(self.full_bytes(topic)):
+            has_records_to_assign = stage.assignment_due_ms < math.inf
+            if only_full and not has_records_to_assign and not stage.is_full(self.max_batch_body_bytes(topic)):
                 return None
-            self._taken[topic] = stage
+            self._stages_being_filled[topic] = stage
             del self.stages[topic]
             return stage
 
-    def _fill(self, stage: Stage, *, only_full: bool) -> bool:
+    def _fill_batches_from(self, stage: Stage, *, only_full: bool) -> bool:
         try:
-            runs = self._runs(stage, only_full=only_full)
+            runs = self._split_into_runs(stage, only_full=only_full)
         except Exception as error:
-            self._give_up(stage, error)
+            self._fail_stage(stage, error)
             return True
         for run in runs:
             try:
-                additions, queues = self._encode(stage, run)
+                appends, queues = self._encode(stage, run)
             except Exception as error:
-                self._give_up(stage, error)
+                self._fail_stage(stage, error)
                 return True
-            self._append(stage, run, additions, queues)
-        self._end(stage)
-        return len(runs) > 0 or stage.overlooked
+            self._append_to_batches(stage, run, appends, queues)
+        self._finish_stage(stage)
+        return len(runs) > 0 or stage.should_recheck
 
-    def _runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
-        """The rows of the stage, in columns that can be encoded together."""
-        stage.place(partial(rows_of_records, partitions_of=partial(self._partitions_of, stage.topic)))
+    def _split_into_runs(self, stage: Stage, *, only_full: bool) -> list[list[Rows]]:
+        """Assign all rows to partitions, and split them into runs that can be encoded together."""
+        assign_partitions = partial(self._assign_partitions, stage.topic)
+        stage.assign_partitions(partial(convert_records, assign_partitions=assign_partitions))
         if only_full:
-            self._return_thin(stage)
-        lease = MemoryLease(self._pool, stage.reserved)
-        lease.hold(stage, 0)
+            self._return_sparse_partitions(stage)
+        lease = MemoryLease(self._pool, stage.reserved_bytes)
+        lease.add_holder(stage, 0)
         stage.leases.append(lease)
-        return list(compatible(stage.rows))
+        return list(split_into_compatible_runs(stage.rows))
 
-    def _return_thin(self, stage: Stage) -> None:
-        """Return the rows of thin partitions to the topic's stage, before rows that were staged since. If no partition
-        is full, all rows return: with single records among them, that is known only now."""
-        batch_bytes = self.full_bytes(stage.topic)
-        leaving = stage.leaving(batch_bytes)
-        if leaving is None:
+    def _return_sparse_partitions(self, stage: Stage) -> None:
+        """Return the rows of sparse partitions to the topic's stage, in front of rows that were staged since.
+
+        If no partition is full, all rows are returned. With single records, this is only known after they were
+        assigned to partitions.
+        """
+        batch_bytes = self.max_batch_body_bytes(stage.topic)
+        ready_partitions = stage.find_ready_partitions(batch_bytes)
+        if ready_partitions is None:
             return
-        leave, rest = stage.split(leaving)
+        ready, remaining = stage.split(ready_partitions)
         with self._lock:
             if stage.topic in self.stages:
-                rest.extend(self.stages[stage.topic])
-            if rest.is_full(batch_bytes):  # with what other threads have staged since: none of them fills it
-                rest.place_due_ms = self._clock()
-                stage.overlooked = True
-            elif rest.schedule_placing(batch_bytes, self._config.linger_ms, self._clock):
-                stage.overlooked = True
-            stage.reserved = leave.reserved
-            stage.entries, self.stages[stage.topic] = leave.entries, rest
+                remaining.extend(self.stages[stage.topic])
+            # Together with rows that other threads have staged since, the stage may be full. None of these threads has
+            # seen a full stage, so the sender must fill the batches as soon as it checks the stage again.
+            if remaining.is_full(batch_bytes):
+                remaining.assignment_due_ms = self._clock()
+                stage.should_recheck = True
+            elif remaining.schedule_assignment(batch_bytes, self._config.linger_ms, self._clock):
+                stage.should_recheck = True
+            stage.reserved_bytes = ready.reserved_bytes
+            stage.entries, self.stages[stage.topic] = ready.entries, remaining
 
-    def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[Additions, list[PartitionQueue]]:
-        """What is to be added to batches, and to whose queues. The open batches among them are pinned from here on."""
-        grouped = group(run)
+    def _encode(self, stage: Stage, run: Sequence[Rows]) -> tuple[BatchAppends, list[PartitionQueue]]:
+        """Pin the open batches of the run's partitions and encode its rows.
+
+        Return the records with the batches that they are appended to, and the queues of all partitions of the run.
+        """
+        grouped = group_by_partition(run)
         with self._lock:
-            queues = self._queues.of_topic(stage.topic, grouped.partitions)
+            queues = self._queues.get_many(stage.topic, grouped.partitions)
             pinned = [queue.pin_open_batch() for queue in queues]
         now_ms = self._wall_clock_ms()
-        times = find_timestamp_range(grouped.columns, now_ms)
-        cuts = split_into_batches(grouped.sizes, grouped.slices(pinned), self.batch_bytes_max(stage.topic), times)
-        buffers = self._pieces_of(
-            stage, cuts, encode_records(grouped.columns, cuts, now_ms, grouped.order), grouped.origins
+        slices = split_into_batches(
+            grouped.sizes,
+            grouped.build_partition_slices(pinned),
+            self.max_batch_bytes(stage.topic),
+            find_timestamp_range(grouped.columns, now_ms),
         )
-        deadline_ms = stage.oldest_ms + self._config.delivery_timeout_ms
-        last = list(pinned)
+        encoded = encode_records(grouped.columns, slices, now_ms, grouped.order)
+        buffers = self._build_pieces(stage, slices, encoded, grouped.origins)
+        deadline_ms = stage.oldest_row_ms + self._config.delivery_timeout_ms
+        last_batches = list(pinned)
         batches: list[ProducerBatch] = []
-        for index, first_delta in zip(cuts.partition_indexes, cuts.first_offset_deltas, strict=True):
-            batch = last[index]
+        for index, first_delta in zip(slices.partition_indexes, slices.first_offset_deltas, strict=True):
+            batch = last_batches[index]
             if batch is None or not first_delta:
-                batch = last[index] = ProducerBatch(queues[index].topic_partition, stage.oldest_ms, deadline_ms)
+                batch = ProducerBatch(queues[index].topic_partition, stage.oldest_row_ms, deadline_ms)
+                last_batches[index] = batch
             batches.append(batch)
-        return Additions(buffers, batches, [queues[index] for index in cuts.partition_indexes]), queues
+        return BatchAppends(buffers, batches, [queues[index] for index in slices.partition_indexes]), queues
 
-    def _pieces_of(
-        self, stage: Stage, cuts: BatchSlices, encoded: Sequence[EncodedSlices], origins: RowOrigins
-    ) -> list[Pieces]:
-        """For each buffer its pieces, with a lease of what was reserved for them."""
-        found: list[Pieces] = []
-        staged = stage.leases[0]
+    def _build_pieces(
+        self, stage: Stage, slices: BatchSlices, encoded: Sequence[EncodedSlices], origins: RowOrigins
+    ) -> list[EncodedPieces]:
+        """Return the pieces of each buffer, with a lease of the part of the stage's reservation that they use."""
+        buffers: list[EncodedPieces] = []
+        stage_lease = stage.leases[0]
         first = 0
         for buffer in encoded:
-            ours = slice(first, first := first + len(buffer.sizes))
-            starts, stops, first_deltas = cuts.starts[ours], cuts.stops[ours], cuts.first_offset_deltas[ours]
-            lease = staged.sibling()
-            lease.hold(stage, 0)
+            selected = slice(first, first := first + len(buffer.sizes))
+            starts, stops = slices.starts[selected], slices.stops[selected]
+            lease = stage_lease.create_empty()
+            lease.add_holder(stage, 0)
             stage.leases.append(lease)
-            rows_bytes = origins.nbytes(starts[0], stops[-1])
-            staged.move(buffer.data.nbytes * (2 if self._compresses else 1) + rows_bytes, lease)
-            found.append(Pieces(buffer, lease, origins, starts, stops, first_deltas))
-        return found
+            overhead_bytes = origins.overhead_bytes(starts[0], stops[-1])
+            stage_lease.transfer(buffer.data.nbytes * (2 if self._compresses else 1) + overhead_bytes, lease)
+            first_deltas = slices.first_offset_deltas[selected]
+            buffers.append(EncodedPieces(buffer, lease, origins, starts, stops, first_deltas))
+        return buffers
 
-    def _append(
-        self, stage: Stage, run: Sequence[Rows], additions: Additions, queues: Sequence[PartitionQueue]
+    def _append_to_batches(
+        self, stage: Stage, run: Sequence[Rows], appends: BatchAppends, queues: Sequence[PartitionQueue]
     ) -> None:
-        """Put the records into their batches, and the new ones of these into their queues."""
+        """Append the encoded records to their batches, and the new batches to their queues. Close the full ones."""
         full: list[ProducerBatch] = []
         with self._lock:
-            stage.entries, stage.additions = stage.entries[len(run) :], additions
+            stage.entries, stage.pending_appends = stage.entries[len(run) :], appends
             first = 0
-            for pieces in additions.buffers:
-                ours = slice(first, first := first + len(pieces))
-                batches = additions.batches[ours]
-                self._shared.add(pieces.lease)
-                pieces.lease.hold_each(batches, pieces.charges)
-                for number, (batch, queue) in enumerate(zip(batches, additions.queues[ours], strict=True)):
-                    if not pieces.first_offset_deltas[number]:
+            for pieces in appends.buffers:
+                selected = slice(first, first := first + len(pieces))
+                batches = appends.batches[selected]
+                self._shared_leases.add(pieces.lease)
+                pieces.lease.add_holders(batches, pieces.charged_bytes)
+                for index, (batch, queue) in enumerate(zip(batches, appends.queues[selected], strict=True)):
+                    if not pieces.first_offset_deltas[index]:
                         if queue.batches and queue.batches[-1].state is PINNED:
                             full.append(queue.batches[-1])
                         batch.pin()
                         queue.batches.append(batch)
                         self._incomplete.add(batch)
-                    batch.append(pieces, number)
-            full += self._unpin(queues, self.batch_bytes_max(stage.topic))
+                    batch.append(pieces, index)
+            full += self._unpin_last_batches(queues, self.max_batch_bytes(stage.topic))
             if not full:
-                self._schedule(queues)
+                self._schedule_queues(queues)
         for batch in full:
             self.close_batch(batch)
         if full:
             with self._lock:
-                self._schedule(queues)
+                self._schedule_queues(queues)
 
-    def _unpin(self, queues: Sequence[PartitionQueue], bytes_max: int) -> list[ProducerBatch]:
-        """Let the last batch of each queue take more records. Returns those that are full."""
+    def _unpin_last_batches(self, queues: Sequence[PartitionQueue], max_bytes: int) -> list[ProducerBatch]:
+        """Let the last batch of each queue accept more records. Full batches stay pinned and are returned."""
         full: list[ProducerBatch] = []
         for queue in queues:
             batch = queue.batches[-1]
-            if batch.is_full(bytes_max):
+            if batch.is_full(max_bytes):
                 full.append(batch)
             else:
                 batch.unpin()
         return full
 
-    def _schedule(self, queues: Sequence[PartitionQueue]) -> None:
-        """A sendable queue stays sendable when it gets more batches, so only the others are looked at."""
+    def _schedule_queues(self, queues: Sequence[PartitionQueue]) -> None:
+        """Schedule queues to which batches were appended. A queue that is ready stays ready."""
         now = self._clock()
         for queue in queues:
-            if not queue.sendable:
+            if not queue.is_ready:
                 self._queues.schedule(queue, now)
 
-    def _give_up(self, stage: Stage, error: Exception) -> None:
-        """Fail the rows that are in no batch, and let go of the batches that they would have been added to."""
+    def _fail_stage(self, stage: Stage, error: Exception) -> None:
+        """Fail the rows that are in no batch, and unpin the batches to which they would have been appended."""
         with self._lock:
-            queues = self._queues.all_of_topic(stage.topic)
+            queues = self._queues.topic_queues(stage.topic)
             for queue in queues:
                 for batch in queue.batches:
                     if batch.state is PINNED:
                         batch.unpin()
-            self._schedule(queues)
-            failed = stage.failed_batches(error)
+            self._schedule_queues(queues)
+            failed = stage.build_failed_batches(error)
             for batch in failed:
                 self._incomplete.add(batch)
-            stage.entries, self._failed = [], [*self._failed, *failed]
-        self._end(stage)
+            stage.entries, self._failed_batches = [], [*self._failed_batches, *failed]
+        self._finish_stage(stage)
 
-    def _end(self, stage: Stage) -> None:
-        """All rows are in batches, or have failed."""
+    def _finish_stage(self, stage: Stage) -> None:
+        """Release the memory that no batch uses, now that all rows of the stage are in batches or have failed."""
         for lease in stage.leases:
-            lease.let_go(stage)
+            lease.remove_holder(stage)
         if not stage.leases:
-            self._pool.release(stage.reserved)
+            self._pool.release(stage.reserved_bytes)
         with self._lock:
-            del self._taken[stage.topic]
+            del self._stages_being_filled[stage.topic]

@@ -1,19 +1,20 @@
-"""BufferPool: the bound on a producer's memory (buffer.memory), handed out first come, first served.
+"""BufferPool: the memory of a producer, bounded by buffer.memory and granted in the order of the requests.
 
-The pool counts bytes; it does not own them. Everything that a producer holds from append to acknowledgement is charged
-here before it exists: staged Arrow rows, the encoded form that they will take, and, with compression, the compressed
-form. A call that cannot be served waits in a queue. While the queue is not empty, freed memory belongs to its head
-alone, so that small requests cannot starve a large one before them.
+The pool counts bytes but does not own the memory. All memory of a record, from append to acknowledgement, is reserved
+here before it is allocated: the staged Arrow rows, their encoded form and, with compression, the compressed form. A
+call whose reservation does not fit waits in a queue. While the queue is not empty, freed memory goes only to its head,
+so that small reservations cannot starve a large one that came first.
 
 A MemoryLease is one reservation that several batches share. The encoder writes the records of many batches into one
-buffer, which is the lease's, until the last of these batches no longer needs it. Only then the lease returns its bytes:
-memory that is charged is memory that is used. A batch whose request may still be read by a socket must not let
-go, even if it has expired (CVE-2026-35554: memory was reused under a request that was still being sent).
+buffer, and the lease owns this buffer until the last of these batches no longer needs it. Only then does the lease
+return its bytes to the pool, so the pool counts exactly the memory that is in use. A batch must keep its lease while a
+socket may still read its request, even if the batch has expired (CVE-2026-35554: memory was reused under a request that
+was still being sent).
 
-A partition whose leader does not answer would hold its whole buffer with one small batch. `is_sparse` finds such
-leases; the accumulator then copies the few batches that are left, so that the buffer can go (batch_filler.py).
+A single small batch whose leader is unresponsive would keep a whole buffer alive. `is_sparse` finds such leases, and
+the accumulator copies their remaining batches so that the buffer can be freed (batch_filler.py).
 
-The clock is read for the metrics only.
+The clock is only used for metrics.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from collections.abc import Callable, Sequence
 from spark_kafka_sink.client.backoff import lock_timeout_seconds
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
 
-_SPARSE_SHARE = 8
-"""A lease is sparse when its batches need at most this part of its bytes. Copying them costs at most as much memory
-again for a moment, and without pressure nothing is copied. With a quarter, copies took 4 % of the CPU of ten thousand
-partitions; with a sixteenth as good as nothing is copied."""
+_SPARSE_DIVISOR = 8
+"""A lease is sparse when its batches need at most one eighth of its bytes. Copying them needs at most that much
+additional memory for a moment, and nothing is copied unless memory is short. With a quarter, the copies took 4 % of the
+CPU time at ten thousand partitions; with a sixteenth, almost nothing was ever copied."""
 
 
-Wait = Callable[[threading.Event, "float | None"], bool]
-"""Waits for an event, at most so many milliseconds or without a limit, and returns whether it is set."""
+WaitForEvent = Callable[[threading.Event, "float | None"], bool]
+"""Wait for an event for at most the given milliseconds, or without a limit, and return whether the event is set."""
 
 
 def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
@@ -40,167 +41,177 @@ def _wait(event: threading.Event, timeout_ms: float | None) -> bool:
 
 
 class BufferPool:
-    """The bound on a producer's memory. All methods may be called from any thread; everything is guarded by _lock."""
+    """The bounded memory of a producer. All methods are thread-safe; `_lock` guards all fields."""
 
-    def __init__(self, bytes_max: int, clock: Callable[[], float]) -> None:
-        self.bytes_max = bytes_max
-        self.wait_ms_total = 0.0
+    def __init__(self, total_bytes: int, clock: Callable[[], float]) -> None:
+        self.total_bytes = total_bytes
+        self.total_wait_ms = 0.0
         self.exhausted_total = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._free = bytes_max
+        self._free_bytes = total_bytes
         self._waiters: deque[_Waiter] = deque()
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"BufferPool({self._free} of {self.bytes_max} bytes free, {len(self._waiters)} waiting)"
+        return f"BufferPool({self._free_bytes} of {self.total_bytes} bytes free, {len(self._waiters)} waiting)"
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that are not reserved."""
-        return self._free
+        """Number of bytes that are not reserved."""
+        return self._free_bytes
 
     @property
-    def waiters(self) -> int:
-        """Number of appends that wait for memory: if there is one, the sender must not wait for linger.ms."""
+    def waiter_count(self) -> int:
+        """Number of appends that wait for memory. While it is not zero, the sender must not wait for linger.ms."""
         return len(self._waiters)
 
-    def try_reserve(self, count: int) -> bool:
-        """Take `count` bytes if they are free and no other call waits."""
+    def try_reserve(self, nbytes: int) -> bool:
+        """Reserve `nbytes` if they are free and no other call waits for memory. Return whether they were reserved."""
         with self._lock:
             if self._closed:
                 raise ProducerClosedError("The producer was closed.")
-            if self._waiters or self._free < count:
+            if self._waiters or self._free_bytes < nbytes:
                 return False
-            self._free -= count
+            self._free_bytes -= nbytes
             return True
 
-    def reserve(self, count: int, block_ms: float, wait: Wait = _wait) -> None:
-        """Take `count` bytes, waiting in turn for at most `block_ms`."""
-        if count > self.bytes_max:
+    def reserve(self, nbytes: int, max_block_ms: float, wait: WaitForEvent = _wait) -> None:
+        """Reserve `nbytes`, waiting in turn for at most `max_block_ms`.
+
+        Raises BufferExhaustedError when the time is up, ProducerClosedError when the pool is closed, and
+        RecordTooLargeError if the pool is smaller than `nbytes`.
+        """
+        if nbytes > self.total_bytes:
             raise RecordTooLargeError(
-                f"{count} bytes are needed at once, but buffer.memory is {self.bytes_max}. Raise buffer.memory."
+                f"{nbytes} bytes are needed at once, but buffer.memory is {self.total_bytes}. Raise buffer.memory."
             )
-        if self.try_reserve(count):
+        if self.try_reserve(nbytes):
             return
-        waiter = _Waiter(count)
-        started = self._clock()
+        waiter = _Waiter(nbytes)
+        started_ms = self._clock()
         try:
             with self._lock:
                 self._waiters.append(waiter)
-                self._serve()
-            wait(waiter.woken, block_ms)
+                self._serve_waiters()
+            wait(waiter.woken, max_block_ms)
         finally:
             with self._lock:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
-                    self._serve()
-                self.wait_ms_total += self._clock() - started
+                    self._serve_waiters()
+                self.total_wait_ms += self._clock() - started_ms
         if self._closed:
             if waiter.served:
-                self.release(count)
+                self.release(nbytes)
             raise ProducerClosedError("The producer was closed while this call waited for memory.")
         if not waiter.served:
             with self._lock:
                 self.exhausted_total += 1
             raise BufferExhaustedError(
-                f"buffer.memory ({self.bytes_max} bytes) stayed full for {block_ms:.0f} ms, all that max.block.ms left "
-                f"for this call: {count} bytes were needed, {self.free_bytes} are free. The brokers take less than is "
-                "written."
+                f"buffer.memory ({self.total_bytes} bytes) stayed full for {max_block_ms:.0f} ms, all that "
+                f"max.block.ms left for this call: {nbytes} bytes were needed, {self.free_bytes} are free. The brokers "
+                "accept less than is written."
             )
 
-    def release(self, count: int) -> None:
-        """Give `count` bytes back; calls that wait are served in turn."""
+    def release(self, nbytes: int) -> None:
+        """Return `nbytes` to the pool and serve the waiting calls in turn."""
         with self._lock:
-            if self._free + count > self.bytes_max:
-                raise IllegalStateError(f"{count} bytes came back to {self!r}, which did not miss them.")
-            self._free += count
-            self._serve()
+            if self._free_bytes + nbytes > self.total_bytes:
+                raise IllegalStateError(f"{nbytes} bytes were released to {self!r}, but fewer are reserved.")
+            self._free_bytes += nbytes
+            self._serve_waiters()
 
     def close(self) -> None:
-        """Wake all waiters with ProducerClosedError; what is reserved may still be released."""
+        """Wake all waiting calls, which raise ProducerClosedError. Reserved bytes may still be released."""
         with self._lock:
             self._closed = True
             for waiter in self._waiters:
                 waiter.woken.set()
 
-    def _serve(self) -> None:
-        while self._waiters and self._free >= self._waiters[0].count:
+    def _serve_waiters(self) -> None:
+        while self._waiters and self._free_bytes >= self._waiters[0].nbytes:
             waiter = self._waiters.popleft()
-            self._free -= waiter.count
+            self._free_bytes -= waiter.nbytes
             waiter.served = True
             waiter.woken.set()
 
 
 class _Waiter:
-    """One blocked append, guarded by the pool's lock."""
+    """A call of `reserve` that waits for memory. Guarded by the pool's lock."""
 
-    __slots__ = ("count", "served", "woken")
+    __slots__ = ("nbytes", "served", "woken")
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.served = False  # it has its bytes
-        self.woken = threading.Event()  # it has its bytes, or the pool was closed
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.served = False  # the bytes are reserved for this call
+        self.woken = threading.Event()  # set when the bytes are reserved or the pool is closed
 
 
 class MemoryLease:
-    """Reserved bytes with several holders; they return to the pool when the last holder lets go. Any thread."""
+    """Reserved bytes that several holders share. They return to the pool when the last holder is removed. Thread-safe.
 
-    __slots__ = ("__weakref__", "_bytes", "_holders", "_lock", "_pool", "_used", "buffer")
+    A holder is a batch, or the stage that batches are filled from.
+    """
 
-    def __init__(self, pool: BufferPool, count: int) -> None:
-        """Take over `count` bytes that are already reserved in `pool`. The lease has no holder yet."""
+    __slots__ = ("__weakref__", "_holders", "_lock", "_needed_bytes", "_pool", "_reserved_bytes", "buffer")
+
+    def __init__(self, pool: BufferPool, nbytes: int) -> None:
+        """Take over `nbytes` that are already reserved in `pool`. The lease has no holder yet."""
         self._pool = pool
-        self.buffer: memoryview | None = None  # the memory that its holders share, if they share some
+        self.buffer: memoryview | None = None  # the memory that the holders share, if any
         self._lock = threading.Lock()  # guards the fields below
-        self._bytes = count
-        self._used = 0  # bytes that the present holders need
+        self._reserved_bytes = nbytes
+        self._needed_bytes = 0  # by the current holders
         self._holders: dict[object, int] = {}
 
     @property
-    def bytes(self) -> int:
-        """Bytes that are still charged."""
-        return self._bytes
+    def reserved_bytes(self) -> int:
+        """Number of bytes that have not returned to the pool."""
+        return self._reserved_bytes
 
     @property
     def holders(self) -> list[object]:
-        """The holders that have not let go yet."""
+        """The current holders."""
         with self._lock:
             return list(self._holders)
 
     @property
     def is_sparse(self) -> bool:
-        """Do the holders need only a small part of what the lease keeps?"""
-        return 0 < self._used * _SPARSE_SHARE <= self._bytes
+        """Whether the holders need only a small part of the reserved bytes."""
+        return 0 < self._needed_bytes * _SPARSE_DIVISOR <= self._reserved_bytes
 
-    def hold(self, holder: object, count: int) -> None:
-        """Add a holder that needs `count` of the bytes."""
+    def add_holder(self, holder: object, nbytes: int) -> None:
+        """Add a holder that needs `nbytes` of the reserved bytes."""
         with self._lock:
-            self._holders[holder] = count
-            self._used += count
+            self._holders[holder] = nbytes
+            self._needed_bytes += nbytes
 
-    def hold_each(self, holders: Sequence[object], counts: Sequence[int]) -> None:
-        """Add holders; each needs its count of the bytes."""
+    def add_holders(self, holders: Sequence[object], sizes: Sequence[int]) -> None:
+        """Add several holders, each of which needs the number of bytes in `sizes`."""
         with self._lock:
-            self._holders.update(zip(holders, counts, strict=True))
-            self._used += sum(counts)
+            self._holders.update(zip(holders, sizes, strict=True))
+            self._needed_bytes += sum(sizes)
 
-    def let_go(self, holder: object) -> None:
-        """Remove a holder, if it is one; the last one returns all bytes."""
+    def remove_holder(self, holder: object) -> None:
+        """Remove a holder. The last one returns all bytes to the pool. An object that is no holder is ignored."""
         with self._lock:
-            self._used -= self._holders.pop(holder, 0)
+            self._needed_bytes -= self._holders.pop(holder, 0)
             if self._holders:
                 return
-            surplus, self._bytes, self.buffer = self._bytes, 0, None
-        if surplus:
-            self._pool.release(surplus)
+            released_bytes, self._reserved_bytes, self.buffer = self._reserved_bytes, 0, None
+        if released_bytes:
+            self._pool.release(released_bytes)
 
-    def sibling(self) -> MemoryLease:
-        """An empty lease on the same pool."""
+    def create_empty(self) -> MemoryLease:
+        """Create a lease without bytes on the same pool."""
         return MemoryLease(self._pool, 0)
 
-    def move(self, count: int, other: MemoryLease) -> None:
-        """Move at most `count` of the bytes into another lease."""
+    def transfer(self, nbytes: int, target: MemoryLease) -> None:
+        """Move `nbytes`, or all reserved bytes if they are fewer, to another lease."""
         with self._lock:
-            taken = max(0, min(count, self._bytes))
-            self._bytes, other._bytes = self._bytes - taken, other._bytes + taken
+            moved_bytes = max(0, min(nbytes, self._reserved_bytes))
+            self._reserved_bytes, target._reserved_bytes = (
+                self._reserved_bytes - moved_bytes,
+                target._reserved_bytes + moved_bytes,
+            )

@@ -1,17 +1,19 @@
-"""The queues of batches per partition, and which of them may be sent now, without looking at all of them each time.
+"""PartitionQueues: one queue of batches per topic-partition, and an index of the queues that are ready to be drained.
 
-Most of a thousand partitions have nothing to say at any one moment. So a queue is looked at when something happens to
-it (a batch added, finished, retried; its leader moved) or when a time that it waits for has come,
-and is then put where the sender finds it:
+At any moment, most of a thousand partitions have nothing to send. So the sender does not visit all queues. A queue is
+examined only when an event concerns it (a batch was added, completed or retried; the leader changed), or when the time
+for which it waits has come. It is then in one of these places:
 
-    nowhere     empty, blocked by the gate, or its head is being worked on by another thread
-    timers      its head lingers or backs off until a known time
-    sendable    its head may go now; kept per leader, so that one node's queues are found without a search
+    none         it is empty or muted, or its head is pinned by another thread
+    timers       its head lingers or backs off until a known time
+    ready        its head can be sent now; ready queues are kept by leader, so that no search is needed for a node
 
-The order of the sendable queues of a node is the order in which they are served: a queue that was served goes to the
-end, one that did not fit into the request stays at the front. The gate (idempotence) may refuse a head. Java's client
-then stops and comes back to the same partition in the next round, which stalls the whole node and spins; here the queue
-is blocked, the others go on, and it is unblocked when something has happened to it or when the gate says so.
+The ready queues of a node are drained in turn. A queue that was drained goes to the end; a queue whose head did not fit
+into the request stays at the front.
+
+Idempotence may refuse to admit a head (`AdmitBatch`). Java's client then stops draining the node and begins with the
+same partition in the next round, which stalls the node and spins. Here the queue is muted and the other queues are
+drained. It is unmuted by the next event that concerns it, or when idempotence asks for it.
 
 Everything here is guarded by the accumulator's lock.
 """
@@ -31,40 +33,42 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 
 INFINITE_MS = float("inf")
 _NO_TOPICS: frozenset[str] = frozenset()
-_HOLD_MS_MAX = 100.0
-"""The limit is for leaders that take nothing: rows must be seen to expire, and must give back the memory that is kept
-for their encoding. With a thousand partitions, holding halves the cost of a row."""
-_FILL_SHARE = 3
-"""The sender spends at most this part of its time on rows of a topic that have lingered. With many partitions a fill
-takes long; the longer the next one waits, the more rows each of its batches gets."""
-_PAUSE_MS_MIN = 5.0
-"""A wait ends up to a millisecond late. So a fill that takes no time is not followed by one."""
+_MAX_EXTRA_LINGER_MS = 100.0
+"""The limit matters when leaders are unresponsive: staged rows must be able to expire, and must release the memory that
+is reserved for encoding them. With a thousand partitions, the extra linger halves the cost of a row."""
+_FILL_PAUSE_FACTOR = 2
+"""After batches were filled with rows of a topic that had lingered, the sender pauses this many times as long before it
+fills them again, so that it spends at most a third of its time on them. With many partitions, filling takes long; but
+the longer the pause, the more rows each batch gets."""
+_MIN_FILL_PAUSE_MS = 5.0
+"""Shorter pauses are omitted, because a wait may end up to a millisecond late."""
 
 
-Admit = Callable[[ProducerBatch, int, float], bool]
-"""(batch, leader id, now): may the batch, the head of its partition's queue, be sent to this leader now?
+AdmitBatch = Callable[[ProducerBatch, int, float], bool]
+"""Decide whether the head of a queue may be sent to a leader now. Arguments: batch, node id of the leader, time.
 
-Idempotence decides. If yes, the batch has its sequence then and counts as in flight. If no, the partition is blocked
-until recheck(), so that the sender does not spin. Called under the accumulator's lock: it must not call back."""
+Implemented by idempotence. If the result is True, the batch has been assigned a sequence and counts as in flight. If it
+is False, the queue is muted until `unmute` is called, so that the sender does not spin. The function is called under
+the accumulator's lock and must not call the accumulator."""
 
 
 class PartitionQueue:
-    """The batches of one partition that are not in flight, oldest first; only the last one may be open."""
+    """The batches of one topic-partition that are not in flight, oldest first. Only the last one may be open."""
 
-    __slots__ = ("batches", "due_ms", "leader_epoch", "leader_id", "sendable", "topic_partition")
+    __slots__ = ("batches", "due_ms", "is_ready", "leader_epoch", "leader_id", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
-        self.batches: list[ProducerBatch] = []  # with thousands of queues, a deque would take megabytes
-        self.sendable = False
-        self.due_ms = INFINITE_MS  # the timer that counts; others of this queue are out of date
+        self.batches: list[ProducerBatch] = []  # with thousands of queues, deques would take megabytes
+        self.is_ready = False
+        self.due_ms = INFINITE_MS  # time of the current timer; timers of this queue with other times are stale
         self.leader_id: int | None = None
         self.leader_epoch: int | None = None
 
     def pin_open_batch(self) -> ProducerBatch | None:
-        """The batch that takes more records, pinned; None if there is none.
+        """Pin and return the batch that accepts more records; None if there is none.
 
-        The queue stays where it is: the sender skips a head that is pinned.
+        A ready queue remains ready, because the sender skips a pinned head.
         """
         last = self.batches[-1] if self.batches else None
         if last is None or last.state is not OPEN:
@@ -72,267 +76,280 @@ class PartitionQueue:
         last.pin()
         return last
 
-    def insert_in_sequence(self, batch: ProducerBatch) -> None:
-        """Put a batch back in front of all that were sent after it; without a sequence, in front of all."""
+    def insert_in_sequence_order(self, batch: ProducerBatch) -> None:
+        """Insert a batch before all batches with later sequences. A batch without a sequence becomes the head."""
         if not batch.has_sequence:
             self.batches.insert(0, batch)
             return
         index = 0
         for queued in self.batches:
-            if not queued.has_sequence or not sent_before(queued, batch):
+            if not queued.has_sequence or not has_earlier_sequence(queued, batch):
                 break
             index += 1
         self.batches.insert(index, batch)
 
 
-def sent_before(first: ProducerBatch, second: ProducerBatch) -> bool:
-    """By epoch, then by sequence on a circle: sequences wrap, so that 2^31 - 1 comes just before 0."""
+def has_earlier_sequence(first: ProducerBatch, second: ProducerBatch) -> bool:
+    """Return whether the first batch precedes the second one by producer identity and sequence.
+
+    Sequences wrap around: 2^31 - 1 is followed by 0.
+    """
     if (first.producer_id, first.producer_epoch) != (second.producer_id, second.producer_epoch):
         return (first.producer_id, first.producer_epoch) < (second.producer_id, second.producer_epoch)
     return sequences.is_after(second.base_sequence, first.base_sequence)
 
 
 class PartitionQueues:
-    """All queues; see the module's docstring."""
+    """The queues of all topic-partitions, by partition, leader and due time."""
 
-    def __init__(self, linger_ms: float, request_bytes: int = 1 << 20) -> None:
-        """`request_bytes` is what one request to a leader takes."""
+    def __init__(self, linger_ms: float, max_request_size: int = 1 << 20) -> None:
         self._linger_ms = linger_ms
-        self._request_bytes = request_bytes
+        self._max_request_size = max_request_size
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
-        self._sendable: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
+        self._ready_queues: defaultdict[int | None, dict[PartitionQueue, None]] = defaultdict(dict)
+        """Ready queues by leader, in the order in which they are drained. The key None stands for no known leader."""
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._tie_breaker = itertools.count()
         self._snapshot = ClusterSnapshot()
-        self._leaders: dict[str, frozenset[int]] = {}  # by topic, of this snapshot; filled when they are asked for
-        self._pauses: dict[str, float] = {}  # by topic
-        self._hurry = False
-        self._blocked: set[PartitionQueue] = set()
+        self._topic_leaders: dict[str, frozenset[int]] = {}  # a cache for the current snapshot
+        self._fill_pause_ends_ms: dict[str, float] = {}  # by topic
+        self._linger_suspended = False
+        self._muted: set[PartitionQueue] = set()
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self._queues.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """The queue of a partition; made when it is first asked for."""
+        """Return the queue of a topic-partition, which is created on first use."""
         queue = self._queues.get(topic_partition)
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(topic_partition)
             self._by_topic.setdefault(topic_partition.topic, {})[topic_partition.partition] = queue
-            self._find_leader(queue)
+            self._set_leader(queue)
         return queue
 
-    def all_of_topic(self, topic: str) -> list[PartitionQueue]:
-        """Every queue of a topic that was asked for before."""
+    def get_many(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
+        """Return the queues of some partitions of a topic, which are created on first use."""
+        existing = self._by_topic.get(topic, {})
+        return [existing.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
+
+    def topic_queues(self, topic: str) -> list[PartitionQueue]:
+        """Return all existing queues of a topic."""
         return list(self._by_topic.get(topic, {}).values())
 
-    def of_topic(self, topic: str, partitions: Iterable[int]) -> list[PartitionQueue]:
-        """The queues of some partitions of a topic."""
-        known = self._by_topic.get(topic, {})
-        return [known.get(partition) or self.get(TopicPartition(topic, partition)) for partition in partitions]
+    def queue_lengths(self, topic: str, partitions: list[int]) -> list[int] | None:
+        """Return the number of batches in the queue of each partition, or None unless all of them have a queue."""
+        queues = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
+        lengths = [len(queue.batches) for queue in queues if queue is not None]
+        return lengths if len(lengths) == len(queues) else None
 
-    def lengths(self, topic: str, partitions: list[int]) -> list[int] | None:
-        """How many batches wait for each partition; None unless all have been written to."""
-        found = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
-        lengths = [len(queue.batches) for queue in found if queue is not None]
-        return lengths if len(lengths) == len(found) else None
-
-    # -- when something happens ---------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def set_snapshot(self, snapshot: ClusterSnapshot, now: float) -> None:
-        """Look at the queues whose topic has changed, and at all of them if the brokers have.
+        """Update the leaders of the queues whose topic has changed, or of all queues if the brokers have changed.
 
-        An answer about a few new topics leaves the others as they are. To visit every queue for it would cost
-        quadratic time while many topics become known one after the other.
+        A metadata response about a few new topics does not touch the queues of the others. Visiting all queues each
+        time would take quadratic time while many topics become known one after another.
         """
         if snapshot is self._snapshot:
             return
-        before, self._snapshot = self._snapshot, snapshot
-        has_same_nodes = before.nodes == snapshot.nodes
-        for topic in [*self._by_topic, *(topic for topic in self._leaders if topic not in self._by_topic)]:
-            if has_same_nodes and before.topics.get(topic) is snapshot.topics.get(topic):
+        previous, self._snapshot = self._snapshot, snapshot
+        has_same_nodes = previous.nodes == snapshot.nodes
+        for topic in [*self._by_topic, *(topic for topic in self._topic_leaders if topic not in self._by_topic)]:
+            if has_same_nodes and previous.topics.get(topic) is snapshot.topics.get(topic):
                 continue
-            self._leaders.pop(topic, None)
-            self._update_leaders(self.all_of_topic(topic), now)
+            self._topic_leaders.pop(topic, None)
+            self._update_leaders(self.topic_queues(topic), now)
 
     def _update_leaders(self, queues: Iterable[PartitionQueue], now: float) -> None:
         for queue in queues:
-            before = (queue.leader_id, queue.leader_epoch)
-            self._unlist(queue)
-            self._find_leader(queue)
-            if before != (queue.leader_id, queue.leader_epoch):
-                # KIP-951: what backs off need not wait longer once there is a new leader.
+            previous = (queue.leader_id, queue.leader_epoch)
+            self._remove_from_ready(queue)
+            self._set_leader(queue)
+            if previous != (queue.leader_id, queue.leader_epoch):
+                # KIP-951: after a leader change, retries need not wait for the end of their backoff.
                 for batch in queue.batches:
                     batch.skip_backoff()
             self.schedule(queue, now)
 
-    def set_hurry(self, hurry: bool, now: float) -> None:
-        """No batch may linger: memory is short, or a flush or the close is under way."""
-        if hurry and not self._hurry:
-            self._hurry = True
+    def set_linger_suspended(self, suspended: bool, now: float) -> None:
+        """Set whether batches are ready without lingering: memory is short, or a flush or the close is in progress."""
+        if suspended and not self._linger_suspended:
+            self._linger_suspended = True
             for queue in self._queues.values():
-                if queue.batches and not queue.sendable:
+                if queue.batches and not queue.is_ready:
                     self.schedule(queue, now)
-        self._hurry = hurry
+        self._linger_suspended = suspended
 
     def schedule(self, queue: PartitionQueue, now: float) -> None:
-        """Make a queue sendable, or set its timer, as its head needs it now."""
-        due_ms = self._due_ms(queue)
+        """Make a queue ready or set its timer, depending on the current state of its head."""
+        due_ms = self._head_due_ms(queue)
         if due_ms <= now:
             queue.due_ms = INFINITE_MS
-            if not queue.sendable:
-                queue.sendable = True
-                self._sendable[queue.leader_id][queue] = None
+            if not queue.is_ready:
+                queue.is_ready = True
+                self._ready_queues[queue.leader_id][queue] = None
             return
-        self._unlist(queue)
+        self._remove_from_ready(queue)
         if due_ms != queue.due_ms:
             queue.due_ms = due_ms
             if due_ms < INFINITE_MS:
                 heapq.heappush(self._timers, (due_ms, next(self._tie_breaker), queue))
 
     def fire_timers(self, now: float) -> None:
-        """Look at the queues whose time has come."""
+        """Schedule the queues whose timer has expired."""
         while self._timers and self._timers[0][0] <= now:
             due_ms, _, queue = heapq.heappop(self._timers)
             if due_ms == queue.due_ms:
                 self.schedule(queue, now)
 
     def next_due_ms(self) -> float:
+        """Return the time of the next timer, or inf. Stale timers at the front are removed."""
         while self._timers and self._timers[0][0] != self._timers[0][2].due_ms:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else INFINITE_MS
 
     @property
-    def has_blocked(self) -> bool:
-        """Return whether the gate has blocked a queue."""
-        return bool(self._blocked)
+    def has_muted(self) -> bool:
+        """Whether any queue is muted."""
+        return bool(self._muted)
 
-    def unblock(self, queue: PartitionQueue, now: float) -> None:
-        """Let the gate decide again about a queue, if it has blocked it."""
-        if queue in self._blocked:
-            self._blocked.discard(queue)
+    def unmute(self, queue: PartitionQueue, now: float) -> None:
+        """Let the head of a queue be offered to `AdmitBatch` again. No effect if the queue is not muted."""
+        if queue in self._muted:
+            self._muted.discard(queue)
             self.schedule(queue, now)
 
-    def put_back(self, batches: list[ProducerBatch], now: float) -> None:
-        """Batches of one partition, oldest first, are to be sent again, or were split."""
+    def reenqueue(self, batches: list[ProducerBatch], now: float) -> None:
+        """Put batches of one topic-partition, oldest first, back into their queue for a retry or after a split."""
         queue = self.get(batches[0].topic_partition)
         for batch in reversed(batches):
             if batch.leader_epoch != queue.leader_epoch:
                 batch.skip_backoff()
-            queue.insert_in_sequence(batch)
-        self._blocked.discard(queue)
+            queue.insert_in_sequence_order(batch)
+        self._muted.discard(queue)
         self.schedule(queue, now)
 
     def remove(self, batch: ProducerBatch, now: float) -> None:
-        """Take a batch out of its queue, if it is in it."""
+        """Remove a batch from its queue. No effect if it is not queued."""
         queue = self.get(batch.topic_partition)
         if batch in queue.batches:
             queue.batches.remove(batch)
             self.schedule(queue, now)
 
-    def is_waiting(self, batch: ProducerBatch) -> bool:
-        """Is it in its queue, with no thread at work on it? One that was taken out is the sender's, in every state: it
-        may be sent, or fail, at any moment, without the lock."""
+    def is_queued_and_unpinned(self, batch: ProducerBatch) -> bool:
+        """Return whether a batch is in its queue and no thread works on it.
+
+        A batch that has left its queue belongs to the sender in every state: without taking the lock, the sender may
+        send or fail it at any moment.
+        """
         return batch.state is not PINNED and batch in self.get(batch.topic_partition).batches
 
-    def sendable_nodes(self) -> frozenset[int]:
-        return frozenset([node for node, queues in self._sendable.items() if queues and node is not None])
+    def ready_node_ids(self) -> frozenset[int]:
+        """Return the nodes that lead a partition with a ready queue."""
+        return frozenset([node_id for node_id, queues in self._ready_queues.items() if queues and node_id is not None])
 
-    def topics_without_leader(self) -> frozenset[str]:
-        leaderless = self._sendable.get(None)
+    def unknown_leader_topics(self) -> frozenset[str]:
+        """Return the topics that have a ready queue without a known leader."""
+        leaderless = self._ready_queues.get(None)
         return frozenset([queue.topic_partition.topic for queue in leaderless]) if leaderless else _NO_TOPICS
 
-    def hold_ms(self, topic: str) -> float:
-        """The wait in ms, after linger.ms, before staged rows are filled into batches.
+    def extra_linger_ms(self, topic: str) -> float:
+        """Return how long staged rows remain staged after linger.ms has passed.
 
-        Rows that could not leave yet go on waiting, as they would in Java's open batches: while each leader of their
-        topic has a full request to take already. A request is counted with one batch of each partition, so that a
-        partition with a long queue does not hold the rows of others.
+        It is above 0 while each leader of the topic already has enough ready batches to fill a request. Rows that could
+        not be sent anyway remain staged, just as they would remain in open batches in Java's client. Only one batch of
+        each partition is counted, so that a long queue of one partition does not delay the rows of the others.
         """
-        leaders = self._leaders.get(topic)
+        leaders = self._topic_leaders.get(topic)
         if leaders is None:
-            leaders = self._leaders[topic] = self._leaders_of(topic)
-        return _HOLD_MS_MAX if leaders and all(self._is_supplied(leader) for leader in leaders) else 0.0
+            leaders = self._topic_leaders[topic] = self._find_leaders(topic)
+        return _MAX_EXTRA_LINGER_MS if leaders and all(self._has_full_request(leader) for leader in leaders) else 0.0
 
-    def note_fill(self, topic: str, began_ms: float, ended_ms: float) -> None:
-        """Rows that had lingered were filled into batches. A pause follows, in proportion to the time it took."""
-        pause_ms = min((_FILL_SHARE - 1) * (ended_ms - began_ms), _HOLD_MS_MAX)
-        self._pauses[topic] = ended_ms + pause_ms if pause_ms >= _PAUSE_MS_MIN else 0.0
+    def schedule_fill_pause(self, topic: str, started_ms: float, ended_ms: float) -> None:
+        """Begin a pause after batches were filled with rows that had lingered, in proportion to the time it took."""
+        pause_ms = min(_FILL_PAUSE_FACTOR * (ended_ms - started_ms), _MAX_EXTRA_LINGER_MS)
+        self._fill_pause_ends_ms[topic] = ended_ms + pause_ms if pause_ms >= _MIN_FILL_PAUSE_MS else 0.0
 
-    def pause_until_ms(self, topic: str) -> float:
-        """No rows that have lingered are filled before, unless memory is short."""
-        return self._pauses.get(topic, 0.0)
+    def fill_pause_end_ms(self, topic: str) -> float:
+        """Return the time before which no batches are filled with rows that have lingered, unless memory is short."""
+        return self._fill_pause_ends_ms.get(topic, 0.0)
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
-    def take(self, node_id: int, bytes_max: int, now: float, admit: Admit) -> list[ProducerBatch]:
-        """Heads of a node's sendable queues, one of each, up to `bytes_max`; the first one may be larger."""
-        taken: list[ProducerBatch] = []
-        taken_bytes = 0
-        sendable = self._sendable[node_id]
-        for queue in list(sendable):
+    def drain_node(self, node_id: int, max_bytes: int, now: float, admit: AdmitBatch) -> list[ProducerBatch]:
+        """Remove and return the heads of a node's ready queues, at most one of each.
+
+        The batches have at most `max_bytes` together, except for a first batch that is larger.
+        """
+        drained: list[ProducerBatch] = []
+        drained_bytes = 0
+        ready_queues = self._ready_queues[node_id]
+        for queue in list(ready_queues):
             batches = queue.batches
             batch = batches[0]
             size = batch.body_bytes + HEADER_BYTES
-            if taken and taken_bytes + size > bytes_max:
+            if drained and drained_bytes + size > max_bytes:
                 break
-            del sendable[queue]  # goes to the end if it can be served again
-            queue.sendable = False
-            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._due_ms(queue) > now:
+            del ready_queues[queue]  # it is added at the end if its next batch is ready
+            queue.is_ready = False
+            if (batch.state is OPEN or batch.state is PINNED or batch.attempts) and self._head_due_ms(queue) > now:
                 self.schedule(queue, now)
                 continue
             if not admit(batch, node_id, now):
-                self._blocked.add(queue)
+                self._muted.add(queue)
                 continue
-            batch.drained_for(queue.leader_epoch)
-            taken_bytes += size
-            taken.append(batches.pop(0))
+            batch.mark_drained(queue.leader_epoch)
+            drained_bytes += size
+            drained.append(batches.pop(0))
             if not batches:
                 continue
             head = batches[0]
             if head.state is OPEN or head.state is PINNED or head.attempts:
                 self.schedule(queue, now)
-            else:  # a full batch waits for nothing
-                queue.sendable = True
-                sendable[queue] = None
-        return taken
+            else:  # a closed batch without failed attempts is ready immediately
+                queue.is_ready = True
+                ready_queues[queue] = None
+        return drained
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------------------------------
 
-    def _due_ms(self, queue: PartitionQueue) -> float:
-        """When the head may be sent; any time in the past means now."""
+    def _head_due_ms(self, queue: PartitionQueue) -> float:
+        """Return when the head may be sent: -inf for immediately, inf if only an event can make it ready."""
         batches = queue.batches
-        if not batches or (self._blocked and queue in self._blocked):
+        if not batches or (self._muted and queue in self._muted):
             return INFINITE_MS
         head = batches[0]
         if head.state is PINNED:
             return INFINITE_MS
-        if head.backs_off:
+        if head.is_backing_off:
             return head.backoff_until_ms
-        if head.state is not OPEN or len(batches) > 1 or self._hurry:
+        if head.state is not OPEN or len(batches) > 1 or self._linger_suspended:
             return -INFINITE_MS
         return head.created_ms + self._linger_ms
 
-    def _find_leader(self, queue: PartitionQueue) -> None:
+    def _set_leader(self, queue: PartitionQueue) -> None:
         info = self._snapshot.partition(*queue.topic_partition)
-        known = info is not None and info.leader in self._snapshot.nodes
-        queue.leader_id = info.leader if info is not None and known else None
+        is_known = info is not None and info.leader in self._snapshot.nodes
+        queue.leader_id = info.leader if info is not None and is_known else None
         queue.leader_epoch = info.leader_epoch if info is not None else None
 
-    def _leaders_of(self, topic: str) -> frozenset[int]:
+    def _find_leaders(self, topic: str) -> frozenset[int]:
         info = self._snapshot.topics.get(topic)
         leaders = {partition.leader for partition in info.partitions} if info is not None else set()
         return frozenset(leader for leader in leaders if leader is not None and leader in self._snapshot.nodes)
 
-    def _is_supplied(self, node_id: int) -> bool:
+    def _has_full_request(self, node_id: int) -> bool:
+        """Return whether the heads of a node's ready queues have at least max.request.size bytes."""
         size = 0
-        for queue in self._sendable.get(node_id, ()):
+        for queue in self._ready_queues.get(node_id, ()):
             size += queue.batches[0].size_bytes
-            if size >= self._request_bytes:
+            if size >= self._max_request_size:
                 return True
         return False
 
-    def _unlist(self, queue: PartitionQueue) -> None:
-        if queue.sendable:
-            queue.sendable = False
-            self._sendable[queue.leader_id].pop(queue, None)
+    def _remove_from_ready(self, queue: PartitionQueue) -> None:
+        if queue.is_ready:
+            queue.is_ready = False
+            self._ready_queues[queue.leader_id].pop(queue, None)

@@ -1,15 +1,16 @@
-"""RowOrigins: which row of which call each record of a batch is, so that futures resolve without a look at the rows.
+"""RowOrigins: the call and the row index of each record of a batch, by which its futures are completed.
 
-Rows of many calls are grouped together, and then cut into batches. With a thousand partitions a call of ten thousand
-rows has ten rows in each batch, with ten thousand partitions one. So no object is made for a call's share of a batch: a
-batch names the rows that were grouped together and a range of them. The shares are found there when the batch is
-acknowledged or has failed: those of all batches that an answer is about at once, as an array.
+Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call of ten thousand
+rows has ten rows in each batch; with ten thousand partitions, it has one. So no object is created for the rows of one
+call in one batch. Instead, a batch refers to the group of rows that were encoded together and to a range of them. The
+ranges are split by call when batches are acknowledged or have failed: for all batches of a response at once, as one
+array.
 
-Three kinds of numbers say which rows:
+Rows are identified by three kinds of numbers:
 
-    row index         of a row in the call that it came with; arrays of them are called row_indices
-    start, stop       of a range of the rows that were grouped together, in the order in which they are encoded
-    offset delta      of a record in its batch, as in the record format
+    row index         index of a row in the call that it came with; arrays of these are named row_indices
+    start, stop       range of the rows of a group, in the order in which they are encoded
+    offset delta      index of a record in its batch, as in the record format
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.calls import Call, Share, Shares
 
-_FEW = 4
-"""Fewer shares are cut one by one: to make an array of them, and to cut it, takes longer."""
-_groups = count()
+_MIN_ARRAY_SHARES = 4
+"""Fewer shares are split one by one, because creating and splitting an array of them takes longer."""
+_group_numbers = count()
 
 
 class StoredRows(NamedTuple):
-    """A call, and the arguments of one `Call.stored`."""
+    """Rows of a call that brokers have stored: the call, and the arguments for its method `stored`."""
 
     call: Call
     row_indices: NDArray[np.int64]
@@ -40,7 +41,7 @@ class StoredRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Neighbouring records of a batch that came with one call, the first of them with this offset delta."""
+    """Consecutive records of a batch that came with one call. The first one has the offset delta."""
 
     call: Call
     row_indices: NDArray[np.int64]
@@ -48,108 +49,125 @@ class CallRows(NamedTuple):
 
 
 class RowOrigins:
-    """For each row that was grouped, in the order of the partitions, the call that it came with and its index there."""
+    """The call and the row index of each row of a group, in the order in which the rows are encoded.
 
-    __slots__ = ("_calls", "_has_futures", "_numbers", "_starts", "group", "row_indices")
+    The rows are sorted by partition. Consecutive rows of one call form a run.
+    """
+
+    __slots__ = ("_calls", "_has_futures", "_run_calls", "_run_starts", "group_number", "row_indices")
 
     def __init__(
         self,
         row_indices: NDArray[np.int64],
         calls: Sequence[Call],
-        numbers: NDArray[np.int32] | None = None,
-        group: int | None = None,
+        call_indices: NDArray[np.int32] | None = None,
+        group_number: int | None = None,
     ) -> None:
-        """`calls` are in the order in which their rows came. `numbers` says for each row which of the calls it is.
-        None: the only one. `group`: the group number of the batch's last part. None: a new one."""
+        """`calls`: in the order in which they were appended.
+
+        `call_indices`: the index of each row's call in `calls`; None if there is only one call.
+        `group_number`: defaults to a new number.
+        """
         self.row_indices = row_indices
-        self.group = next(_groups) if group is None else group
-        """Within a batch, rows that came later have a higher one."""
+        self.group_number = next(_group_numbers) if group_number is None else group_number
+        """Ascends with the time of grouping: of two groups in one batch, the later one has the higher number."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
-        if numbers is None:
-            starts, self._numbers = np.zeros(1, np.int64), np.zeros(1, np.int32)
+        if call_indices is None:
+            starts, self._run_calls = np.zeros(1, np.int64), np.zeros(1, np.int32)
         else:
-            starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(numbers[1:] != numbers[:-1]) + 1])
-            self._numbers = numbers[starts]
-        self._starts = np.append(starts, len(row_indices))
-        """From row _starts[i] on, until the next start, the call is number _numbers[i]."""
+            starts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(call_indices[1:] != call_indices[:-1]) + 1])
+            self._run_calls = call_indices[starts]
+        self._run_starts = np.append(starts, len(row_indices))
+        """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
 
-    def nbytes(self, start: int, stop: int) -> int:
-        """What the rows in [start, stop) are charged for to buffer.memory besides their records."""
+    def overhead_bytes(self, start: int, stop: int) -> int:
+        """Return the bytes that rows [start, stop) reserve in addition to their records: row indices and futures."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
             return index_bytes
-        return index_bytes + sum([call.bytes_per_row * (end - first) for call, first, end in self.shares(start, stop)])
+        runs = self.split_by_call(start, stop)
+        return index_bytes + sum([call.bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs])
 
-    def charges(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return record bytes + `nbytes` for each range."""
+    def charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Return the bytes of the records (`sizes`) plus the overhead of the rows, for each range."""
+        ranges = zip(starts, stops, sizes, strict=True)
         if self._has_futures:
-            return [size + self.nbytes(*rows) for *rows, size in zip(starts, stops, sizes, strict=True)]
+            return [size + self.overhead_bytes(start, stop) for start, stop, size in ranges]
         row_index_bytes = self.row_indices.itemsize
-        return [size + row_index_bytes * (stop - start) for start, stop, size in zip(starts, stops, sizes, strict=True)]
+        return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
-    def shares(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
-        """The calls that have rows in [start, stop), and which rows: call, first row, row after the last.
+    def split_by_call(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
+        """Split rows [start, stop) into runs of one call, and return the call, start and stop of each run.
 
-        Plain tuples: single records are asked about batch by batch, and to make an object of each costs more than to
-        find it.
+        The runs are plain tuples: this is called for each batch of single records, and creating an object for each run
+        costs more than finding it.
         """
-        calls, numbers, starts = self._calls, self._numbers.data, self._starts.data
-        at = bisect_right(starts, start) - 1
-        end = starts[at + 1]
-        found = []
-        while end < stop:
-            found.append((calls[numbers[at]], start, end))
-            at += 1
-            start, end = end, starts[at + 1]
-        found.append((calls[numbers[at]], start, stop))
-        return found
+        calls, run_calls, run_starts = self._calls, self._run_calls.data, self._run_starts.data
+        run = bisect_right(run_starts, start) - 1
+        run_stop = run_starts[run + 1]
+        runs = []
+        while run_stop < stop:
+            runs.append((calls[run_calls[run]], start, run_stop))
+            run += 1
+            start, run_stop = run_stop, run_starts[run + 1]
+        runs.append((calls[run_calls[run]], start, stop))
+        return runs
 
-    def shares_by_call(self, stored: Sequence[Share]) -> Iterator[StoredRows]:
-        """Cut what is stored where calls begin. In the order of the calls, which is that of the rows of each
-        partition."""
-        if len(stored) < _FEW:
-            if len(self._calls) == 1:  # the usual one: nothing to cut
-                yield StoredRows(
-                    self._calls[0], self.row_indices, stored, sum([share.stop - share.start for share in stored])
-                )
+    def split_shares_by_call(self, shares: Sequence[Share]) -> Iterator[StoredRows]:
+        """Split the stored shares of this group by call.
+
+        The calls come in the order in which they were appended, and so do the rows of each partition.
+        """
+        if len(shares) < _MIN_ARRAY_SHARES:
+            if len(self._calls) == 1:  # the common case, without anything to split
+                yield StoredRows(self._calls[0], self.row_indices, shares, _count_rows(shares))
                 return
-            by_call: defaultdict[Call, list[Share]] = defaultdict(list)
-            for start, stop, partition, offset, time in stored:
-                for call, first, last in self.shares(start, stop):
-                    first_offset = offset + first - start if offset >= 0 else -1
-                    by_call[call].append(Share(first, last, partition, first_offset, time))
-            for call in [call for call in self._calls if call in by_call]:
-                found = by_call[call]
-                yield StoredRows(call, self.row_indices, found, sum([share.stop - share.start for share in found]))
+            shares_by_call: defaultdict[Call, list[Share]] = defaultdict(list)
+            for start, stop, partition, offset, time in shares:
+                for call, run_start, run_stop in self.split_by_call(start, stop):
+                    run_offset = offset + run_start - start if offset >= 0 else -1
+                    shares_by_call[call].append(Share(run_start, run_stop, partition, run_offset, time))
+            for call in [call for call in self._calls if call in shares_by_call]:
+                yield StoredRows(call, self.row_indices, shares_by_call[call], _count_rows(shares_by_call[call]))
             return
-        numbers, shares = self._cut(np.fromiter(chain.from_iterable(stored), np.int64, 5 * len(stored)).reshape(-1, 5))
-        rows = np.bincount(numbers, shares[:, 1] - shares[:, 0]).astype(np.int64).tolist()
-        shares = shares.take(numbers.argsort(kind="stable"), axis=0)  # each call gets a part of it, not a copy
-        begin = 0
-        for number, end in enumerate(np.bincount(numbers).cumsum().tolist()):
-            if begin < end:
-                yield StoredRows(self._calls[number], self.row_indices, shares[begin:end], rows[number])
-            begin = end
+        share_array = np.fromiter(chain.from_iterable(shares), np.int64, 5 * len(shares)).reshape(-1, 5)
+        call_indices, run_shares = self._split_share_array(share_array)
+        row_counts = np.bincount(call_indices, run_shares[:, 1] - run_shares[:, 0]).astype(np.int64).tolist()
+        run_shares = run_shares.take(call_indices.argsort(kind="stable"), axis=0)  # each call gets a view, not a copy
+        first = 0
+        for call_index, stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
+            if first < stop:
+                yield StoredRows(
+                    self._calls[call_index], self.row_indices, run_shares[first:stop], row_counts[call_index]
+                )
+            first = stop
 
-    def _cut(self, stored: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """`shares` for many ranges at once, as arrays: the number of the call of each share, and the shares."""
-        begins, ends = stored.T[:2]
-        at = self._starts.searchsorted(begins, "right") - 1
-        counts = self._starts.searchsorted(ends, "left") - at
-        shares = stored.repeat(counts, axis=0)
-        runs = np.arange(len(shares)) + (at + counts - counts.cumsum()).repeat(counts)
-        firsts, lasts, _, shifted, _ = shares.T
-        known = shifted >= 0
-        shifted -= firsts * known
-        np.maximum(firsts, self._starts[runs], out=firsts)
-        np.minimum(lasts, self._starts[runs + 1], out=lasts)
-        shifted += firsts * known
-        return self._numbers[runs], shares
+    def _split_share_array(self, shares: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Split shares into shares of single runs. Return the call index of each resulting share, and the shares.
+
+        The columns of both arrays of shares are the fields of Share.
+        """
+        starts, stops = shares.T[:2]
+        first_runs = self._run_starts.searchsorted(starts, "right") - 1
+        run_counts = self._run_starts.searchsorted(stops, "left") - first_runs
+        run_shares = shares.repeat(run_counts, axis=0)
+        runs = np.arange(len(run_shares)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
+        run_starts, run_stops, _, offsets, _ = run_shares.T
+        has_offset = offsets >= 0
+        offsets -= run_starts * has_offset
+        np.maximum(run_starts, self._run_starts[runs], out=run_starts)
+        np.minimum(run_stops, self._run_starts[runs + 1], out=run_stops)
+        offsets += run_starts * has_offset
+        return self._run_calls[runs], run_shares
+
+
+def _count_rows(shares: Sequence[Share]) -> int:
+    return sum([share.stop - share.start for share in shares])
 
 
 class BatchRows(NamedTuple):
-    """Rows [start, stop) of `origins` are the records of a batch from `first_offset_delta` on."""
+    """Rows [start, stop) of a group, which are encoded as records of a batch from `first_offset_delta` on."""
 
     origins: RowOrigins
     start: int
@@ -157,41 +175,44 @@ class BatchRows(NamedTuple):
     first_offset_delta: int
 
     @property
-    def nbytes(self) -> int:
-        """What these rows take besides their records."""
-        return self.origins.nbytes(self.start, self.stop)
+    def overhead_bytes(self) -> int:
+        """Bytes that these rows reserve in addition to their records."""
+        return self.origins.overhead_bytes(self.start, self.stop)
 
-    def by_call(self) -> list[CallRows]:
+    def split_by_call(self) -> list[CallRows]:
+        """Split the rows into runs of one call."""
         origins = self.origins
         return [
-            CallRows(call, origins.row_indices[first:last], first - self.start + self.first_offset_delta)
-            for call, first, last in origins.shares(self.start, self.stop)
+            CallRows(call, origins.row_indices[run_start:run_stop], run_start - self.start + self.first_offset_delta)
+            for call, run_start, run_stop in origins.split_by_call(self.start, self.stop)
         ]
 
 
-def rows_of_call(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Rows that all come from one call."""
+def build_batch_rows(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
+    """Build the BatchRows for rows that all came with one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 
-def rows_between(parts: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
-    """Return the rows of a batch's records with the offset deltas [first_delta, stop_delta), as rows of a batch that
-    begins with them."""
-    found: list[BatchRows] = []
-    for origins, begin, end, first_offset_delta in parts:
-        shift = begin - first_offset_delta
-        start, stop = max(begin, first_delta + shift), min(end, stop_delta + shift)
+def select_rows(parts: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
+    """Select the rows of a batch's records with the offset deltas [first_delta, stop_delta).
+
+    In the result, offset deltas are counted from `first_delta`: it holds the rows of a batch that begins there.
+    """
+    selected: list[BatchRows] = []
+    for origins, part_start, part_stop, first_offset_delta in parts:
+        shift = part_start - first_offset_delta
+        start, stop = max(part_start, first_delta + shift), min(part_stop, stop_delta + shift)
         if start < stop:
-            found.append(BatchRows(origins, start, stop, start - shift - first_delta))
-    return tuple(found)
+            selected.append(BatchRows(origins, start, stop, start - shift - first_delta))
+    return tuple(selected)
 
 
-def alone(parts: Sequence[BatchRows]) -> BatchRows:
-    """The rows of a batch as a group of their own: the memory of those that they were grouped with can be freed."""
-    shares = [share for part in parts for share in part.origins.shares(part.start, part.stop)]
-    number_of = {call: number for number, call in enumerate(dict.fromkeys([call for call, _, _ in shares]))}
-    numbers = np.array([number_of[call] for call, _, _ in shares], np.int32)
+def detach_rows(parts: Sequence[BatchRows]) -> BatchRows:
+    """Copy all rows of a batch into a group of their own, so that the memory of their previous groups can be freed."""
+    runs = [run for part in parts for run in part.origins.split_by_call(part.start, part.stop)]
+    index_by_call = {call: index for index, call in enumerate(dict.fromkeys([call for call, _, _ in runs]))}
+    call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
+    call_indices = call_indices.repeat([run_stop - run_start for _, run_start, run_stop in runs])
     row_indices = np.concatenate([part.origins.row_indices[part.start : part.stop] for part in parts])
-    numbers = numbers.repeat([last - first for _, first, last in shares])
-    origins = RowOrigins(row_indices, list(number_of), numbers, parts[-1].origins.group)
+    origins = RowOrigins(row_indices, list(index_by_call), call_indices, parts[-1].origins.group_number)
     return BatchRows(origins, 0, len(row_indices), parts[0].first_offset_delta)

@@ -1,26 +1,29 @@
-"""Staging: rows wait for one topic, as they came, until enough are there to be grouped by partition all at once.
+"""Staging: rows of a topic are buffered in the order of arrival until there are enough to group them by partition.
 
-Ten thousand rows over a thousand partitions are ten rows for each, and a batch that gets ten rows costs as much work as
-one that gets a thousand. So rows are not sorted into their partitions when they arrive. They wait, as Arrow columns
-beside a column of partition numbers, until their stage is due:
+Ten thousand rows over a thousand partitions are ten rows for each partition, and adding ten rows to a batch costs as
+much as adding a thousand. So rows are not sorted into their partitions when they arrive. They are staged as Arrow
+columns, with a column of partition numbers beside them, until their stage is due. There are three triggers:
 
-    full          the rows of a partition fill its batch, or all rows have 4 MB, or they or what is reserved for them
-                  fill a part of buffer.memory: at once, on the thread of the caller that filled it
-    lingered      linger.ms has passed, or memory is short: on the sender's thread
-    hurried       a flush or the close is under way: at once
+    full          one partition has enough rows for a batch, or all rows together have 4 MB, or the rows or the memory
+                  reserved for them reach a share of buffer.memory: immediately, on the caller's thread that filled it
+    linger        linger.ms has passed, or memory is short: on the sender thread
+    flush         a flush or a close is in progress: immediately
 
-Keys are skewed: in ten thousand rows over a thousand partitions one partition may have a whole batch, and most have a
-few rows. Then only the rows of the full partitions leave (`split`), and the others wait on. To take them out copies the
-others. So in a stage that is half full already they wait, too, until it is full and all leave.
+With skewed keys, one of a thousand partitions may have a full batch while most have a few rows. Then only the rows of
+the full partitions become batches (`split`), and the others stay staged. Splitting copies the rows that stay. So if the
+rows already fill half of the stage's share of buffer.memory, the stage is not split: the full partitions wait as well,
+until the stage is full and all its rows become batches.
 
-Single records wait as they are given, and cost as little as a tuple in a list. When they are as many bytes as a batch,
-or their stage is due, they become columns and get their partitions, all at once (`place`). Mostly no partition is full
-then: all of them wait on, and the caller's thread places the next ones when they are as many bytes as four batches.
-Fewer records may fill a batch, too, if all of them are for the partition that has the most. The sender's thread places
-them PLACE_DELAY_MS after that became possible, so that a full batch leaves although no more records come.
+Single records from send() are staged as tuples in a list, which is the cheapest way to accept them. When they amount to
+one batch, or when their stage is due, they are converted to columns and assigned to partitions all at once
+(`assign_partitions`). Usually no partition is full at that point, so all of them stay staged, and the caller's thread
+assigns the next records when they amount to four batches. Fewer records may fill a batch, too, if all of them are for
+the partition that already has the most bytes. So once this is possible, the sender thread assigns them after
+ASSIGNMENT_DELAY_MS, and a full batch is sent although no more records come.
 
-A stage lives from its first row until all its rows are in batches. They are in `entries`, each the Rows of one
-call or StagedRecords, until they are handed over to batches (`additions`).
+A stage lives from its first row until all its rows are in batches. Its rows are in `entries`, each entry being the Rows
+of one call or StagedRecords. Once they are encoded they move to `pending_appends`, from which they are appended to
+batches.
 """
 
 from __future__ import annotations
@@ -36,309 +39,347 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
+from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
 from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue
-from spark_kafka_sink.producer.batching.pieces import Pieces
-from spark_kafka_sink.producer.batching.row_origins import rows_between, rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import build_batch_rows, select_rows
 from spark_kafka_sink.producer.futures import Callback, RecordFutures, SendFuture
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.joined_rows import MAX_JOINED_BYTES
 
-_ROW_BYTES_OVER = 8
-"""By how much the size of a row of columns may exceed what it is encoded to (records/batch_slicing.py)."""
-GROUPED_BYTES_MAX = MAX_JOINED_BYTES // 2
-"""Rows that are grouped at once become one array, with 32-bit offsets. The rest is for rows that come meanwhile."""
-_FULL_BYTES = 4 << 20
-_BYTES_PER_PARTITION = 64 << 10
-"""A stage is full with that many bytes, as with twice as many a row costs no less. With many partitions it takes more,
-since each partition's share costs what some hundred rows cost."""
-_SPLITS_MAX = 64
-"""Each split looks at all entries of the stage; with a long linger.ms there would be more and more of them."""
-_BATCHES_UNPLACED = 4
-"""Single records are placed when they fill a batch, and then whenever they fill that many: to place some costs as much
-as to stage a hundred."""
-PLACE_DELAY_MS = 5.0
-"""Single records that may fill a batch are placed by the sender's thread after this time, unless the caller's thread
-has placed them as part of four batches before. A caller that sends without pause does that in less time."""
+_MAX_ROW_SIZE_EXCESS_BYTES = 8
+"""The size of a row in columns is an upper bound. It exceeds the encoded size by at most this many bytes
+(records/batch_slicing.py)."""
+MAX_GROUPED_BYTES = MAX_JOINED_BYTES // 2
+"""Maximum bytes of the rows that are grouped together, which become one array with 32-bit offsets. The other half of
+MAX_JOINED_BYTES is headroom for rows that are added concurrently."""
+_FULL_STAGE_BYTES = 4 << 20
+_FULL_STAGE_BYTES_PER_PARTITION = 64 << 10
+"""A stage with _FULL_STAGE_BYTES is full, because twice as many bytes would not reduce the cost per row. With many
+partitions it also needs this many bytes for each of them, because each partition costs as much as some hundred rows."""
+_MAX_SPLITS = 64
+"""Each split visits all entries of the stage, and with a long linger.ms the entries would keep accumulating."""
+_MAX_UNASSIGNED_BATCHES = 4
+"""Single records are assigned to partitions when they fill one batch, and afterwards whenever they fill this many
+batches, because assigning a few records costs as much as staging a hundred."""
+ASSIGNMENT_DELAY_MS = 5.0
+"""Delay after which the sender thread assigns single records that may fill a batch. A caller that sends without pauses
+fills four batches in less time, and its own thread assigns the records."""
 
 
 SingleRecord = tuple["bytes | None", "bytes | None", "Headers | None", "int | None", int]
-"""One record of send(), serialized: value, key, headers, the partition that it names, and its time in milliseconds."""
+"""A serialized record of send(): value, key, headers, requested partition, and timestamp in milliseconds."""
 
 
 class StagedRecords:
-    """Single records that were given one after the other. Guarded by the accumulator's lock until they are placed."""
+    """Consecutive single records of one topic.
+
+    Guarded by the accumulator's lock until the records are assigned to partitions.
+    """
 
     __slots__ = ("call", "records", "snapshot")
 
     def __init__(self, topic: str, snapshot: ClusterSnapshot) -> None:
         self.call = RecordFutures(topic)
         self.records: list[SingleRecord] = []
-        self.snapshot = snapshot  # the latest that was seen; by it they get their partitions
+        self.snapshot = snapshot  # the latest known metadata, by which the records are assigned to partitions
 
     @property
     def row_indices(self) -> NDArray[np.int64]:
-        """Of each record its index in the call."""
+        """Index of each record in the call."""
         return np.arange(len(self.records))
 
     @property
     def partitions(self) -> NDArray[np.int32]:
-        """The partition that each record names, -1 for the others."""
+        """The requested partition of each record, or -1 if none was requested."""
         return np.array([-1 if partition is None else partition for *_, partition, _ in self.records], np.int32)
 
     def add(self, record: SingleRecord, callbacks: tuple[Callback, ...]) -> SendFuture:
-        """Accept a record; its future."""
-        row = len(self.records)
+        """Append a record and return its future."""
+        row_index = len(self.records)
         if callbacks:
-            self.call.callbacks[row] = callbacks
+            self.call.callbacks[row_index] = callbacks
         self.records.append(record)
-        return SendFuture(self.call, row)
+        return SendFuture(self.call, row_index)
 
 
 Entry = StagedRecords | Rows
 
 
-class Additions(NamedTuple):
-    """Encoded records, buffer by buffer; and for each piece of them its batch, and the queue of that batch."""
+class BatchAppends(NamedTuple):
+    """Encoded records, buffer by buffer, with the target batch of each piece and the queue of that batch."""
 
-    buffers: Sequence[Pieces] = ()
+    buffers: Sequence[EncodedPieces] = ()
     batches: Sequence[ProducerBatch] = ()
     queues: Sequence[PartitionQueue] = ()
 
 
 class Stage:
-    """The rows of one topic that wait together. Guarded by the accumulator's lock until it is taken to be filled into
-    batches, then used by the thread alone that holds the topic's fill lock (batch_filler.py)."""
+    """The staging buffer of one topic.
+
+    Guarded by the accumulator's lock until a thread takes it to fill batches. After that, only the thread that holds
+    the topic's fill lock uses it (batch_filler.py).
+    """
 
     __slots__ = (
-        "_bytes_max",
-        "_is_placing_decided",
-        "_partition_count",
-        "_reserved_max",
-        "_splits",
-        "_staged_bytes",
-        "_thin",
-        "additions",
-        "bytes",
+        "_bytes_by_partition",
+        "_is_assignment_decided",
+        "_max_bytes",
+        "_max_reserved_bytes",
+        "_nonempty_partition_count",
+        "_sparse_remainder",
+        "_split_count",
+        "assigned_bytes",
+        "assignment_due_ms",
         "entries",
-        "fullest_bytes",
+        "largest_partition_bytes",
         "leases",
-        "oldest_ms",
-        "overlooked",
-        "place_due_ms",
-        "reserved",
+        "oldest_row_ms",
+        "pending_appends",
+        "reserved_bytes",
+        "should_recheck",
         "topic",
-        "unplaced_bytes",
+        "unassigned_bytes",
     )
 
-    def __init__(self, topic: str, now: float, bytes_max: int, reserved_max: int) -> None:
-        """The parts of buffer.memory that its rows, encoded, may fill, and that may be reserved for them."""
+    def __init__(self, topic: str, now: float, max_bytes: int, max_reserved_bytes: int) -> None:
+        """`max_bytes`: the share of buffer.memory that the encoded rows may fill.
+
+        `max_reserved_bytes`: the share that may be reserved for them.
+        """
         self.topic = topic
-        self.oldest_ms = now
-        self._bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
-        self._reserved_max = reserved_max
-        self._splits = 0  # how often rows have left before these
+        self.oldest_row_ms = now
+        self._max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
+        self._max_reserved_bytes = max_reserved_bytes
+        self._split_count = 0  # how often rows were split off before
         self.entries: list[Entry] = []
-        self.additions = Additions()  # what is being, or was added to batches, and is no entry any more
-        self.reserved = 0  # bytes that are reserved for all entries
-        self.bytes = 0  # upper bound of the encoded form of all rows of columns
-        self.unplaced_bytes = 0  # and of all single records
-        self.fullest_bytes = 0  # what the partition with the most rows has, single records left out; a lower bound
-        self._staged_bytes = np.zeros(0, np.int64)  # by partition, lower bounds
-        self._partition_count = 0  # those that have some of them
-        self._thin: tuple[int, bool] | None = None  # what _is_thin has found for batches of this size
-        self._is_placing_decided = False  # schedule_placing has found that single records may fill a batch
-        self.place_due_ms = math.inf  # when the sender's thread places single records that may fill a batch
-        self.overlooked = False  # the sender found them due, and could not fill them, since they were taken
-        self.leases: list[MemoryLease] = []  # what `reserved` has become since the stage was taken
+        self.pending_appends = BatchAppends()  # records that left `entries` to be appended to batches
+        self.reserved_bytes = 0  # for all entries
+        self.assigned_bytes = 0  # upper bound of the encoded size of all Rows
+        self.unassigned_bytes = 0  # the same for all StagedRecords, which have no partitions yet
+        self.largest_partition_bytes = 0  # lower bound, without StagedRecords
+        self._bytes_by_partition = np.zeros(0, np.int64)  # lower bounds, without StagedRecords
+        self._nonempty_partition_count = 0
+        self._sparse_remainder: tuple[int, bool] | None = None  # batch_bytes and the result that is cached for it
+        self._is_assignment_decided = False  # schedule_assignment has found that the single records may fill a batch
+        self.assignment_due_ms = math.inf  # when the sender thread assigns the single records, which may fill a batch
+        self.should_recheck = False  # the sender found the stage due while another thread was filling batches from it
+        self.leases: list[MemoryLease] = []  # hold the reserved memory once the stage is taken
 
     def __repr__(self) -> str:
-        return f"Stage({self.topic}, {len(self.entries)} entries, {self.bytes} bytes, oldest {self.oldest_ms})"
+        size = f"{len(self.entries)} entries, {self.assigned_bytes} bytes"
+        return f"Stage({self.topic}, {size}, oldest {self.oldest_row_ms})"
 
     @property
     def rows(self) -> list[Rows]:
-        """The entries, once single records have become rows."""
+        """All entries that have partitions. After `assign_partitions`, these are all entries."""
         return [entry for entry in self.entries if isinstance(entry, Rows)]
 
-    def add(self, rows: Rows, reserved: int) -> None:
-        """Accept rows of columns, with what is reserved for them."""
-        self._count(rows)
-        self.reserved += reserved
+    def add(self, rows: Rows, reserved_bytes: int) -> None:
+        """Add rows, for which `reserved_bytes` have been reserved."""
+        self._add_sizes(rows)
+        self.reserved_bytes += reserved_bytes
         self.entries.append(rows)
 
     def add_record(
         self,
         record: SingleRecord,
         size: int,
-        reserved: int,
+        reserved_bytes: int,
         snapshot: ClusterSnapshot,
         callbacks: tuple[Callback, ...],
     ) -> SendFuture:
-        """Accept a single record of at most `size` bytes, with what is reserved for it."""
+        """Add a single record of at most `size` bytes, for which `reserved_bytes` have been reserved."""
         last = self.entries[-1] if self.entries else None
         if not isinstance(last, StagedRecords):
             last = StagedRecords(self.topic, snapshot)
             self.entries.append(last)
         last.snapshot = snapshot
-        self.unplaced_bytes += size
-        self.reserved += reserved
+        self.unassigned_bytes += size
+        self.reserved_bytes += reserved_bytes
         return last.add(record, callbacks)
 
-    def place(self, rows_of: Callable[[StagedRecords], Rows]) -> None:
-        """Make rows of all single records. To be called again changes nothing."""
+    def assign_partitions(self, to_rows: Callable[[StagedRecords], Rows]) -> None:
+        """Convert all single records to rows with partitions. Idempotent."""
         entries: list[Entry] = []
-        for entry in self.entries if self.unplaced_bytes else ():
-            rows = rows_of(entry) if isinstance(entry, StagedRecords) else entry
+        for entry in self.entries if self.unassigned_bytes else ():
+            rows = to_rows(entry) if isinstance(entry, StagedRecords) else entry
             if rows is not entry:
-                self._count(rows)
+                self._add_sizes(rows)
             entries.append(rows)
         if entries:
-            self.entries, self.unplaced_bytes = entries, 0
+            self.entries, self.unassigned_bytes = entries, 0
 
-    def _count(self, rows: Rows) -> None:
+    def _add_sizes(self, rows: Rows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
-        self._reach(len(sizes))
-        self._staged_bytes[: len(sizes)] += sizes - _ROW_BYTES_OVER * rows.counts
-        self.bytes += int(sizes.sum())
-        self._look_at_partitions()
+        self._ensure_partitions(len(sizes))
+        self._bytes_by_partition[: len(sizes)] += sizes - _MAX_ROW_SIZE_EXCESS_BYTES * rows.counts
+        self.assigned_bytes += int(sizes.sum())
+        self._update_partition_totals()
 
-    def _look_at_partitions(self) -> None:
-        """After a change of _staged_bytes. Single records change nothing there: for each of them is_full is asked."""
-        self.fullest_bytes = int(self._staged_bytes.max(initial=0))
-        self._partition_count = int(np.count_nonzero(self._staged_bytes))
-        self._thin = None
+    def _update_partition_totals(self) -> None:
+        """Recompute the values that depend on _bytes_by_partition.
 
-    def _reach(self, partitions: int) -> None:
-        missing = partitions - len(self._staged_bytes)
+        They are stored because is_full reads them for every single record, and single records do not change them.
+        """
+        self.largest_partition_bytes = int(self._bytes_by_partition.max(initial=0))
+        self._nonempty_partition_count = int(np.count_nonzero(self._bytes_by_partition))
+        self._sparse_remainder = None
+
+    def _ensure_partitions(self, count: int) -> None:
+        """Extend _bytes_by_partition to at least `count` partitions."""
+        missing = count - len(self._bytes_by_partition)
         if missing > 0:
-            self._staged_bytes = np.concatenate([self._staged_bytes, np.zeros(missing, np.int64)])
+            self._bytes_by_partition = np.concatenate([self._bytes_by_partition, np.zeros(missing, np.int64)])
 
     def is_full(self, batch_bytes: int) -> bool:
-        """Should rows become batches now? `batch_bytes` is what a batch takes, without its header."""
-        size = self.bytes + self.unplaced_bytes
-        enough = batch_bytes if not self.bytes else _BATCHES_UNPLACED * batch_bytes
-        if self._fills_memory or self.unplaced_bytes >= enough:
+        """Return whether rows should become batches now. `batch_bytes`: the capacity of a batch without its header."""
+        total_bytes = self.assigned_bytes + self.unassigned_bytes
+        max_unassigned_bytes = batch_bytes if not self.assigned_bytes else _MAX_UNASSIGNED_BATCHES * batch_bytes
+        if self._has_reached_memory_limit or self.unassigned_bytes >= max_unassigned_bytes:
             return True
-        if self.fullest_bytes >= batch_bytes:
-            return self._lets_full_batch_leave(batch_bytes)
-        return size >= _FULL_BYTES and size >= _BYTES_PER_PARTITION * self._partition_count
+        if self.largest_partition_bytes >= batch_bytes:
+            return self._should_release_full_batch(batch_bytes)
+        return (
+            total_bytes >= _FULL_STAGE_BYTES
+            and total_bytes >= _FULL_STAGE_BYTES_PER_PARTITION * self._nonempty_partition_count
+        )
 
-    def schedule_placing(self, batch_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
-        """Set `place_due_ms` if the partition with the most bytes has a full batch once all single records are for it,
-        and linger.ms ends later.
+    def schedule_assignment(self, batch_bytes: int, linger_ms: float, clock: Callable[[], float]) -> bool:
+        """Set `assignment_due_ms` if the single records may fill a batch.
 
-        Return whether it was set just now.
+        They may do so if they would fill the batch of the largest partition, should all of them be for that partition.
+        Nothing is scheduled if linger.ms ends earlier. Return whether this call has set `assignment_due_ms`.
         """
-        if self._is_placing_decided or self.fullest_bytes + self.unplaced_bytes < batch_bytes:
+        if self._is_assignment_decided or self.largest_partition_bytes + self.unassigned_bytes < batch_bytes:
             return False
-        if not self.unplaced_bytes or not self._lets_full_batch_leave(batch_bytes):
+        if not self.unassigned_bytes or not self._should_release_full_batch(batch_bytes):
             return False
-        self._is_placing_decided = True
-        due_ms = clock() + PLACE_DELAY_MS
-        if due_ms >= self.oldest_ms + linger_ms:
+        self._is_assignment_decided = True
+        due_ms = clock() + ASSIGNMENT_DELAY_MS
+        if due_ms >= self.oldest_row_ms + linger_ms:
             return False
-        self.place_due_ms = due_ms
+        self.assignment_due_ms = due_ms
         return True
 
-    def _lets_full_batch_leave(self, batch_bytes: int) -> bool:
-        """Return whether a full batch leaves at once. In a stage that is half full it waits for the others, if these
-        are thin."""
-        return self.bytes + self.unplaced_bytes < self._bytes_max // 2 or not self._is_thin(batch_bytes)
+    def _should_release_full_batch(self, batch_bytes: int) -> bool:
+        """Return whether a full batch is sent immediately.
+
+        In a stage that is half full, it waits for the rows of the other partitions if these are sparse.
+        """
+        total_bytes = self.assigned_bytes + self.unassigned_bytes
+        return total_bytes < self._max_bytes // 2 or not self._has_sparse_remainder(batch_bytes)
 
     @property
-    def _fills_memory(self) -> bool:
-        """Have its rows their part of buffer.memory, encoded, or with what is reserved beside them?"""
-        return self.bytes + self.unplaced_bytes >= self._bytes_max or self.reserved >= self._reserved_max
+    def _has_reached_memory_limit(self) -> bool:
+        """Whether the encoded rows, or the memory reserved for them, have reached their share of buffer.memory."""
+        return (
+            self.assigned_bytes + self.unassigned_bytes >= self._max_bytes
+            or self.reserved_bytes >= self._max_reserved_bytes
+        )
 
-    def _is_thin(self, batch_bytes: int) -> bool:
-        """Have the partitions without a full batch too few rows for batches?"""
-        if self._thin is None or self._thin[0] != batch_bytes:
-            waiting = self._staged_bytes[self._staged_bytes < batch_bytes]
-            enough = min(_BYTES_PER_PARTITION, batch_bytes // 2)
-            self._thin = batch_bytes, int(waiting.sum()) < enough * int(np.count_nonzero(waiting))
-        return self._thin[1]
+    def _has_sparse_remainder(self, batch_bytes: int) -> bool:
+        """Return whether the partitions without a full batch have, on average, too few rows to become batches."""
+        if self._sparse_remainder is None or self._sparse_remainder[0] != batch_bytes:
+            remainder = self._bytes_by_partition[self._bytes_by_partition < batch_bytes]
+            enough_bytes = min(_FULL_STAGE_BYTES_PER_PARTITION, batch_bytes // 2)
+            is_sparse = int(remainder.sum()) < enough_bytes * int(np.count_nonzero(remainder))
+            self._sparse_remainder = batch_bytes, is_sparse
+        return self._sparse_remainder[1]
 
-    def leaving(self, batch_bytes: int) -> NDArray[np.bool_] | None:
-        """Mask of the partitions whose rows leave; None: all leave."""
-        full = self._staged_bytes >= batch_bytes
+    def find_ready_partitions(self, batch_bytes: int) -> NDArray[np.bool_] | None:
+        """Return a mask of the partitions whose rows should become batches now. None means all rows of the stage."""
+        full = self._bytes_by_partition >= batch_bytes
         if not self.is_full(batch_bytes):
             return np.zeros_like(full)
-        may_split = not self._fills_memory and self._splits < _SPLITS_MAX
-        return full if may_split and full.any() and self._is_thin(batch_bytes) else None
+        can_split = not self._has_reached_memory_limit and self._split_count < _MAX_SPLITS
+        return full if can_split and full.any() and self._has_sparse_remainder(batch_bytes) else None
 
-    def split(self, leaving: NDArray[np.bool_]) -> tuple[Stage, Stage]:
-        """A stage of the rows that leave, and one of the others; both are as old as this one, which does not change."""
-        leave, rest = (Stage(self.topic, self.oldest_ms, self._bytes_max, self._reserved_max) for _ in range(2))
-        rest._splits = self._splits
-        if not leaving.any():
-            rest.extend(self)
-            return leave, rest
-        rest._splits += 1
-        rest._staged_bytes = np.where(leaving, 0, self._staged_bytes)
-        rest._look_at_partitions()
+    def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Stage, Stage]:
+        """Split into a stage with the rows of the partitions that are True in the mask, and a stage with the others.
+
+        Both stages have the `oldest_row_ms` of this stage, which does not change.
+        """
+        ready, remaining = (
+            Stage(self.topic, self.oldest_row_ms, self._max_bytes, self._max_reserved_bytes) for _ in range(2)
+        )
+        remaining._split_count = self._split_count
+        if not partition_mask.any():
+            remaining.extend(self)
+            return ready, remaining
+        remaining._split_count += 1
+        remaining._bytes_by_partition = np.where(partition_mask, 0, self._bytes_by_partition)
+        remaining._update_partition_totals()
         futures_bytes = 0
         for rows in self.rows:
-            going, staying = rows.split(leaving)
+            ready_rows, remaining_rows = rows.split(partition_mask)
             futures_bytes += rows.futures_bytes
-            if going is not None:
-                leave.entries.append(going)
-                leave.bytes += int(going.sizes.sum())
-                leave.reserved += going.futures_bytes
-            if staying is not None:
-                rest.entries.append(staying)
-                rest.bytes += int(staying.sizes.sum())
-        of_bytes = self.reserved - futures_bytes
-        leave.reserved += of_bytes * leave.bytes // max(1, leave.bytes + rest.bytes)
-        rest.reserved = self.reserved - leave.reserved
-        return leave, rest
+            if ready_rows is not None:
+                ready.entries.append(ready_rows)
+                ready.assigned_bytes += int(ready_rows.sizes.sum())
+                ready.reserved_bytes += ready_rows.futures_bytes
+            if remaining_rows is not None:
+                remaining.entries.append(remaining_rows)
+                remaining.assigned_bytes += int(remaining_rows.sizes.sum())
+        # Reservations for futures go with their rows. The rest is divided in proportion to the encoded size.
+        records_reserved_bytes = self.reserved_bytes - futures_bytes
+        total_bytes = ready.assigned_bytes + remaining.assigned_bytes
+        ready.reserved_bytes += records_reserved_bytes * ready.assigned_bytes // max(1, total_bytes)
+        remaining.reserved_bytes = self.reserved_bytes - ready.reserved_bytes
+        return ready, remaining
 
     def extend(self, later: Stage) -> None:
-        """Add what was staged after these rows."""
-        self._reach(len(later._staged_bytes))
-        self._staged_bytes[: len(later._staged_bytes)] += later._staged_bytes
-        self._look_at_partitions()
-        self.bytes += later.bytes
-        self.unplaced_bytes += later.unplaced_bytes
-        self.reserved += later.reserved
+        """Append the entries of a stage whose rows were staged after these."""
+        self._ensure_partitions(len(later._bytes_by_partition))
+        self._bytes_by_partition[: len(later._bytes_by_partition)] += later._bytes_by_partition
+        self._update_partition_totals()
+        self.assigned_bytes += later.assigned_bytes
+        self.unassigned_bytes += later.unassigned_bytes
+        self.reserved_bytes += later.reserved_bytes
         self.entries += later.entries
 
-    def failed_batches(self, error: Exception) -> list[ProducerBatch]:
-        """All rows that are in no batch, as batches without bytes that have failed."""
-        batches: list[ProducerBatch] = []
+    def build_failed_batches(self, error: Exception) -> list[ProducerBatch]:
+        """Build failed batches without bytes for all rows that are in no batch, so that their futures get the error."""
+        failed: list[ProducerBatch] = []
         for entry in self.entries:
             partitions, row_indices = entry.partitions, entry.row_indices
             for partition in np.unique(partitions).tolist():
-                its_rows = rows_of_call(entry.call, row_indices[partitions == partition])
-                batches.append(ProducerBatch.failed(TopicPartition(self.topic, partition), its_rows, error))
-        pieces = [(its, number) for its in self.additions.buffers for number in range(len(its))]
-        for batch, (its, number) in zip(self.additions.batches, pieces, strict=True):
-            missing = its.rows(number)
-            first_delta = missing.first_offset_delta
-            if not rows_between(batch.rows, first_delta, first_delta + 1):
-                batches.append(ProducerBatch.failed(batch.topic_partition, missing, error))
-        return batches
+                batch_rows = build_batch_rows(entry.call, row_indices[partitions == partition])
+                failed.append(ProducerBatch.from_failed_rows(TopicPartition(self.topic, partition), batch_rows, error))
+        appends = self.pending_appends
+        numbered_pieces = [(pieces, index) for pieces in appends.buffers for index in range(len(pieces))]
+        for batch, (pieces, index) in zip(appends.batches, numbered_pieces, strict=True):
+            batch_rows = pieces.rows(index)
+            # A piece is appended as a whole, so it is in the batch if the batch has the first record of the piece.
+            first_delta = batch_rows.first_offset_delta
+            if not select_rows(batch.rows, first_delta, first_delta + 1):
+                failed.append(ProducerBatch.from_failed_rows(batch.topic_partition, batch_rows, error))
+        return failed
 
 
 class Chunk(NamedTuple):
-    """Rows [start, stop) of a call, and the upper bound of their records' bytes."""
+    """Rows [start, stop) of a call, and the upper bound of their encoded size."""
 
     start: int
     stop: int
     nbytes: int
 
 
-def chunks(sizes: NDArray[np.int64], rows_max: int, bytes_max: int) -> Iterator[Chunk]:
-    """Cut a call into what is staged at a time. A row of more than `bytes_max` is a chunk alone."""
-    row_count, total = len(sizes), int(np.add.reduce(sizes))
-    bytes_max = min(bytes_max, GROUPED_BYTES_MAX)
-    if total <= bytes_max and row_count <= rows_max:
-        yield Chunk(0, row_count, total)
+def split_into_chunks(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[Chunk]:
+    """Split the rows of a call into the chunks that are staged one by one.
+
+    A row of more than `max_bytes` gets a chunk of its own.
+    """
+    row_count, total_bytes = len(sizes), int(np.add.reduce(sizes))
+    max_bytes = min(max_bytes, MAX_GROUPED_BYTES)
+    if total_bytes <= max_bytes and row_count <= max_rows:
+        yield Chunk(0, row_count, total_bytes)
         return
-    ends = np.cumsum(sizes)
-    start = before = 0
+    cumulative_bytes = np.cumsum(sizes)
+    start = bytes_before = 0
     while start < row_count:
-        stop = int(np.searchsorted(ends, before + bytes_max, "right"))
-        stop = min(max(stop, start + 1), start + rows_max, row_count)
-        end = int(ends[stop - 1])
-        yield Chunk(start, stop, end - before)
-        start, before = stop, end
+        stop = int(np.searchsorted(cumulative_bytes, bytes_before + max_bytes, "right"))
+        stop = min(max(stop, start + 1), start + max_rows, row_count)
+        bytes_through = int(cumulative_bytes[stop - 1])
+        yield Chunk(start, stop, bytes_through - bytes_before)
+        start, bytes_before = stop, bytes_through

@@ -109,14 +109,14 @@ class Deliveries:
             self._metrics.batches_stored(batches, self._stored_ms)  # before their futures: callers see the count
         finally:
             complete_futures(handed)
-            self._accumulator.finish(*batches)  # behind them: a flush returns when futures are complete
+            self._accumulator.remove_completed(*batches)  # behind them: a flush returns when futures are complete
 
     def fail_unreported(self, error: KafkaSinkError) -> None:
         """The sender has failed before it could report these. They are stored, and their offsets are lost."""
         batches, self._stored = self._stored, []
         for batch in batches:
             fail_futures(batch, with_doubt(error))
-            self._accumulator.finish(batch)
+            self._accumulator.remove_completed(batch)
 
     def _carry_out(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
         """Batches that are complete are noted, to be reported; the others are sent again, split or failed."""
@@ -124,7 +124,7 @@ class Deliveries:
         fatal: KafkaSinkError | None = None
         for batch, answer in answers_of(response, sent, self._config.acks):
             outcome = self._outcome(batch, answer, connection, now)
-            if batch.done:
+            if batch.is_done:
                 self._answered_late(batch, outcome)
             elif isinstance(outcome, Done):
                 batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
@@ -142,7 +142,7 @@ class Deliveries:
         return fatal
 
     def _outcome(self, batch: ProducerBatch, answer: Answer, connection: NodeApiVersions | None, now: float) -> Outcome:
-        batch.off_wire()
+        batch.mark_request_ended()
         success = SUCCESSES.get(answer.code)
         if success is not None:
             self._idempotence.stored(batch, connection)
@@ -155,7 +155,7 @@ class Deliveries:
             record_count=batch.record_count,
             attempts=batch.attempts,
             retries_max=self._config.retries,
-            expired=batch.expired(now),
+            expired=batch.has_reached_delivery_timeout(now),
             idempotent=batch.has_sequence,
             is_head=self._idempotence.is_head(batch),
             in_doubt=self._idempotence.is_in_doubt(batch),
@@ -166,7 +166,7 @@ class Deliveries:
         """Handle the late answer to a batch that has failed already: it still says which sequences are stored."""
         if not isinstance(outcome, Done):
             self._idempotence.answered_late(batch)
-        self._accumulator.recheck(batch.topic_partition)
+        self._accumulator.unmute(batch.topic_partition)
 
     def _send_again(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:
         error = attempt_error(batch, answer)
@@ -200,7 +200,7 @@ class Deliveries:
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
         """Whether a batch without an outcome may be in the log: its request is open, or an answer was lost."""
-        return batch.on_wire or self._idempotence.is_in_doubt(batch)
+        return batch.has_request_in_flight or self._idempotence.is_in_doubt(batch)
 
     def fail(
         self,
@@ -217,7 +217,7 @@ class Deliveries:
             from spark_kafka_sink.producer.transactions.failures import fail_transaction  # not for others
 
             fail_transaction(self._transactions, batch, error, by_record)
-        if not batch.done:  # the accumulator has failed those that it gives up itself
+        if not batch.is_done:  # the accumulator has failed those that it gives up itself
             batch.fail(error)
         self._idempotence.failed(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
@@ -225,7 +225,7 @@ class Deliveries:
             before = self.loss or UnobservedFailures(0, error)
             self.loss = before._replace(records=before.records + batch.record_count)
         fail_futures(batch, error, by_record)
-        self._accumulator.finish(batch)
+        self._accumulator.remove_completed(batch)
 
     def fail_all(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
         """Fail batches for a reason outside of them: a fatal error, or the end of the producer."""
@@ -256,9 +256,9 @@ def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     """
     return [
         rows
-        for groups in map(ProducerBatch.shares_of, _runs(batches))
-        for origins in sorted(groups, key=lambda origins: origins.group)
-        for rows in origins.shares_by_call(groups[origins])
+        for groups in map(ProducerBatch.collect_shares, _runs(batches))
+        for origins in sorted(groups, key=lambda origins: origins.group_number)
+        for rows in origins.split_shares_by_call(groups[origins])
     ]
 
 

@@ -59,7 +59,7 @@ def why_not_stored(batch: ProducerBatch, metadata: Metadata, client: NetworkClie
     error = metadata.topic_error(topic) or _refused_by(leader, client) or _unreachable(leader, metadata)
     if error is not None:
         return error
-    if batch.ever_sent:
+    if batch.has_been_sent:
         return _silent(batch.error)
     if batch.error is not None:
         return batch.error
@@ -99,9 +99,9 @@ def timeout_error(batch: ProducerBatch, last: Exception | None, *, in_doubt: boo
     """The error of a batch whose delivery.timeout.ms has passed."""
     where = format_partition(*batch.topic_partition)
     limit_ms = batch.deadline_ms - batch.created_ms
-    why = "" if batch.ever_sent else " Never sent."
+    why = "" if batch.has_been_sent else " Never sent."
     if last is not None:
-        why += f" The last attempt: {_sentence(last)}" if batch.ever_sent else f" {_sentence(last)}"
+        why += f" The last attempt: {_sentence(last)}" if batch.has_been_sent else f" {_sentence(last)}"
     words = f"{where}: not acknowledged within {limit_ms:.0f} ms.{why}"
     return _because(DeliveryTimeoutError(words, possibly_stored=in_doubt), last)
 

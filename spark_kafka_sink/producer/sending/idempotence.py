@@ -4,7 +4,7 @@ A broker remembers, for each producer id and partition, the epoch and the last f
 first sequence follows the last one, and answers DUPLICATE to one that it remembers. It has nothing to compare with
 when it knows nothing of the producer, and then takes any sequence. All rules below come from these three facts.
 
-`admit` is the gate through which every batch leaves (see partition_queues.Admit). A batch may go when
+`admit` is the gate through which every batch leaves (see partition_queues.AdmitBatch). A batch may go when
 
     a producer id is known                                          else one is asked for
     its partition is part of the transaction, if there are any      else it is added first

@@ -187,7 +187,7 @@ def violations(state: PartitionState, in_flight_max: int, *, idempotent: bool) -
 def _always(state: PartitionState) -> dict[str, bool]:
     pending = state.pending
     return {
-        "pending batches have no outcome": not any(batch.done for batch in pending),
+        "pending batches have no outcome": not any(batch.is_done for batch in pending),
         "pending batches are of one epoch": all(
             (batch.producer_id, batch.producer_epoch) == state.id_and_epoch for batch in pending
         ),

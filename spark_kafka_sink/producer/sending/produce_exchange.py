@@ -68,7 +68,9 @@ def produce_request(
     for name, its_batches in by_topic.items():
         topic_id = snapshot.topic_id(name)
         by_name_only |= topic_id is None
-        data = [PartitionProduceData(partition, batch.wire_segments()) for partition, batch in its_batches.items()]
+        data = [
+            PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in its_batches.items()
+        ]
         topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
     message = ProduceRequest(
         transactional_id=None if transaction is None else transaction.transactional_id,

@@ -153,14 +153,14 @@ class Sender:
         if self._transactions is not None:
             self._transactions.close(error)
         self._deliveries.fail_unreported(error)
-        self._deliveries.fail_all(self.accumulator.abort_incomplete(error), error, now)
+        self._deliveries.fail_all(self.accumulator.abort_incomplete_batches(error), error, now)
         self._fail_what_was_not_encoded(now)
         self.client.close()
         for state in self.idempotence:
             for batch in list(state.on_wire):
-                batch.off_wire()
+                batch.mark_request_ended()
             state.on_wire.clear()
-        self.accumulator.end()
+        self.accumulator.complete_flushes()
         if (loss := self._deliveries.loss) is not None:
             _log.warning(
                 "KafkaProducer %s was dropped without close(), or its program ended: no acknowledgement for %s. %s",
@@ -190,7 +190,7 @@ class Sender:
             self._send(node_id, batches, snapshot, now)
         wait_ms = self._send_requests(now)
         expiry_ms = self.accumulator.next_expiry_ms() - now
-        timeout_ms = min(wait_ms, delay_ms, ready.next_check_delay_ms, expiry_ms, _POLL_MS_MAX)
+        timeout_ms = min(wait_ms, delay_ms, ready.next_ready_check_delay_ms, expiry_ms, _POLL_MS_MAX)
         responses = self.client.poll(max(0.0, timeout_ms), now)
         try:
             for response in responses:
@@ -214,7 +214,7 @@ class Sender:
             self._fail_what_has_not_left(error, now)
 
     def _fail_what_has_not_left(self, error: KafkaSinkError, now: float) -> None:
-        self._deliveries.fail_all(self.accumulator.abort_incomplete(error, in_flight_too=False), error, now)
+        self._deliveries.fail_all(self.accumulator.abort_incomplete_batches(error, include_in_flight=False), error, now)
 
     def _fail_what_leaves_a_transaction(self, now: float) -> None:
         """Records that have not left when their transaction is aborted, or can only be aborted."""
@@ -224,7 +224,7 @@ class Sender:
             self._fail_what_has_not_left(not_sent_error(self._transactions), now)
 
     def _fail_what_was_not_encoded(self, now: float) -> None:
-        for batch in self.accumulator.failed_batches():
+        for batch in self.accumulator.take_failed_batches():
             self._deliveries.fail_all([batch], encoding_error(batch), now)
 
     def _add_calls(self) -> None:
@@ -244,11 +244,11 @@ class Sender:
 
     def _adopt_producer_id(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.idempotence.adopt(id_and_epoch)
-        self.accumulator.recheck()
+        self.accumulator.unmute()
 
     def _no_producer_id(self, error: KafkaSinkError, now: float) -> None:
         """Fail the records that wait for a producer id. A missing right may be granted, so later records try again."""
-        self.accumulator.recheck()
+        self.accumulator.unmute()
         self._fail_what_has_not_left(error, now)
         if not isinstance(error, AuthorizationError):
             self._end_by(error)
@@ -258,7 +258,7 @@ class Sender:
         manager = self._transactions
         if manager is not None and manager.id_and_epoch != self.idempotence.id_and_epoch:
             self.idempotence.adopt(manager.id_and_epoch)
-        self.accumulator.recheck()
+        self.accumulator.unmute()
 
     def _is_quiet(self) -> bool:
         """Nothing is on its way into the transaction, not even what has failed for its caller."""
@@ -290,7 +290,7 @@ class Sender:
         delay_ms = _POLL_MS_MAX
         for node_id in ready:
             can_send = self.client.ready(snapshot.nodes[node_id], now)
-            self.accumulator.note_node(node_id, now, can_drain=can_send)
+            self.accumulator.update_node_latency_stats(node_id, now, can_drain=can_send)
             if can_send:
                 node_ids.append(node_id)
             else:
@@ -306,8 +306,8 @@ class Sender:
 
     def _fail_what_was_abandoned(self, now: float) -> None:
         for batch in self.idempotence.take_abandoned():
-            if not batch.done:
-                self.accumulator.withdraw(batch)
+            if not batch.is_done:
+                self.accumulator.remove_from_queue(batch)
                 self._deliveries.fail(batch, abandoned_error(batch, batch.error), now, in_doubt=True)
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:

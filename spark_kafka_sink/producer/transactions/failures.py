@@ -52,8 +52,8 @@ def _with_records(
 
 def _key_of(batch: ProducerBatch, index: int) -> str | None:
     """None if there is no key, or if the batch was never made ready for sending."""
-    if not batch.has_sequence or batch.done:
+    if not batch.has_sequence or batch.is_done:
         return None
-    columns = next(iter(decode_batches(b"".join(batch.wire_segments())))).columns
+    columns = next(iter(decode_batches(b"".join(batch.build_wire_segments())))).columns
     key = columns.column("key")[index].as_py()
     return None if key is None else repr(key[:_KEY_BYTES_MAX]).removeprefix("b")

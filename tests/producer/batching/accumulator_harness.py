@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node, PartitionInfo, TopicInfo
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import DeliveryTimeoutError, DisconnectedError, KafkaSinkError
-from spark_kafka_sink.producer.batching.accumulator import ReadyCheck, RecordAccumulator
+from spark_kafka_sink.producer.batching.accumulator import ReadyCheckResult, RecordAccumulator
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -81,7 +81,7 @@ ERROR = DeliveryTimeoutError("too late")
 
 
 def values_of(batch: ProducerBatch) -> list[bytes | None]:
-    decoded = list(decode_batches(b"".join(batch.wire_segments()), max_bytes=1 << 24))
+    decoded = list(decode_batches(b"".join(batch.build_wire_segments()), max_bytes=1 << 24))
     values: list[bytes | None] = decoded[0].columns["value"].to_pylist()
     return values
 
@@ -120,7 +120,7 @@ class Harness:
         self.wakeups = 0
         self.snapshot = cluster(leaders)
         self.gate = Gate()
-        self.rows_given = 0
+        self.count_rows = 0
         self.accumulator = RecordAccumulator(
             self.config,
             self.pool,
@@ -130,14 +130,14 @@ class Harness:
             wait=lambda event, timeout_ms: event.wait(None if timeout_ms is None else timeout_ms / 1000),
             random=Random(0),
             partitioner=Partitioner(self.config, Random(0)),
-            rows_given=self._count_rows,
+            count_rows=self._count_rows,
         )
 
     def _wake(self) -> None:
         self.wakeups += 1
 
     def _count_rows(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
-        self.rows_given += rows
+        self.count_rows += rows
 
     def append(
         self, partition: int, count: int = 1, value: bytes = VALUE, call: object = None, topic: str = TOPIC
@@ -163,7 +163,7 @@ class Harness:
         """Is all that was there before acknowledged, or has it failed? The flush is over either way."""
         return flush.end()
 
-    def ready(self) -> ReadyCheck:
+    def ready(self) -> ReadyCheckResult:
         return self.accumulator.ready(self.snapshot, self.clock.now)
 
     def ready_nodes(self) -> set[int]:
@@ -185,6 +185,6 @@ class Harness:
         self.accumulator.reenqueue(batch, self.clock.now, DisconnectedError("the connection was lost"))
 
     def acknowledge(self, batch: ProducerBatch, base_offset: int = 0) -> None:
-        batch.off_wire()
+        batch.mark_request_ended()
         batch.complete(base_offset)
-        self.accumulator.finish(batch)
+        self.accumulator.remove_completed(batch)

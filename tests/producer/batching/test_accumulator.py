@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import BufferExhaustedError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.accumulator import ReadyCheck
-from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
+from spark_kafka_sink.producer.batching.accumulator import ReadyCheckResult
+from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.staging import Stage
 from tests.producer.batching.accumulator_harness import (
     BATCH_ROWS,
@@ -40,9 +40,9 @@ def test_rows_that_fill_no_batch_wait_for_linger_from_the_time_they_were_given()
     h = Harness()
     h.append(2)
     check = h.ready()
-    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), 10)
+    assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), 10)
     h.clock.now += 9
-    assert h.ready().next_check_delay_ms == 1
+    assert h.ready().next_ready_check_delay_ms == 1
     h.clock.now += 1
     assert h.ready_nodes() == {1}
 
@@ -52,7 +52,7 @@ def test_an_open_batch_lingers_no_longer_than_its_oldest_row() -> None:
     h.append(0, BATCH_ROWS + 1)  # grouped at once: one full, one open with one row
     h.drain()
     h.clock.now += 6
-    assert h.ready().next_check_delay_ms == 4
+    assert h.ready().next_ready_check_delay_ms == 4
 
 
 def test_without_linger_everything_is_ready_in_the_next_round() -> None:
@@ -62,7 +62,7 @@ def test_without_linger_everything_is_ready_in_the_next_round() -> None:
 
 
 def test_nothing_to_send_means_nothing_to_wait_for() -> None:
-    assert Harness().ready().next_check_delay_ms == FOREVER
+    assert Harness().ready().next_ready_check_delay_ms == FOREVER
 
 
 def test_a_partition_without_a_leader_asks_for_metadata_and_goes_when_there_is_one() -> None:
@@ -109,9 +109,9 @@ def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed()
     h.append(1)  # after the flush began: it does not wait for this one
     h.acknowledge(first)
     assert not flush.done.is_set()
-    second.off_wire()
+    second.mark_request_ended()
     second.fail(ERROR)
-    h.accumulator.finish(second)
+    h.accumulator.remove_completed(second)
     assert h.flushed(flush)
     assert h.accumulator.has_incomplete()
 
@@ -126,7 +126,7 @@ def test_a_flush_waits_for_what_a_batch_was_split_into() -> None:
     h.append(0, 20)
     flush = h.begin_flush()
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     h.accumulator.split_and_reenqueue(batch, h.clock.now)
     left = h.accumulator.has_undrained()
     assert left
@@ -152,7 +152,7 @@ def test_memory_that_others_wait_for_makes_everything_ready() -> None:
         for batch in h.take():
             drained += batch.record_count
             h.acknowledge(batch)
-        if done.is_set() and not h.pool.waiters:
+        if done.is_set() and not h.pool.waiter_count:
             h.clock.now += 100_000
     assert drained == 33
     assert h.pool.free_bytes == 4096
@@ -170,7 +170,7 @@ def test_closing_makes_everything_ready_and_refuses_more() -> None:
         h.append_record(0)
     for batch in h.drain():
         h.acknowledge(batch)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_the_memory_back(
@@ -187,7 +187,7 @@ def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_t
     monkeypatch.setattr(h.pool, "try_reserve", closed_meanwhile)
     taken, error = h.append(0)
     assert (taken, type(error)) == (0, ProducerClosedError)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
     assert not h.accumulator.has_incomplete()
 
 
@@ -201,10 +201,10 @@ def test_an_append_wakes_the_sender_for_a_new_linger_and_for_a_full_batch_only()
     assert h.wakeups == 2
 
 
-def placed(h: Harness, monkeypatch: pytest.MonkeyPatch, *, later_ms: float) -> ReadyCheck:
+def placed(h: Harness, monkeypatch: pytest.MonkeyPatch, *, later_ms: float) -> ReadyCheckResult:
     """Single records get their partitions, and wait on, since none is full. What the sender finds meanwhile."""
     split = Stage.split
-    checks: list[ReadyCheck] = []
+    checks: list[ReadyCheckResult] = []
 
     def split_and_look(stage: Stage, leaving: NDArray[np.bool_]) -> Any:
         h.clock.now += later_ms
@@ -222,7 +222,7 @@ def test_the_sender_looks_again_when_rows_have_lingered_though_another_thread_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
-    assert placed(h, monkeypatch, later_ms=4).next_check_delay_ms == 6
+    assert placed(h, monkeypatch, later_ms=4).next_ready_check_delay_ms == 6
     assert h.wakeups == 1
 
 
@@ -230,7 +230,7 @@ def test_the_sender_is_woken_for_rows_that_wait_on_if_they_were_due_while_anothe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
-    assert placed(h, monkeypatch, later_ms=10).next_check_delay_ms == FOREVER
+    assert placed(h, monkeypatch, later_ms=10).next_ready_check_delay_ms == FOREVER
     assert h.wakeups == 2
     assert h.ready_nodes() == {0, 1}
 
@@ -265,7 +265,7 @@ def test_rows_for_which_no_memory_comes_are_reported_and_those_before_them_stay(
 def test_one_record_may_take_the_whole_memory_but_not_more() -> None:
     h = Harness(buffer_memory=10_000, batch_size=20_000, linger_ms=0)
     h.append(0, 1, b"x" * 9000)
-    assert h.pool.bytes_max - h.pool.free_bytes > 9000
+    assert h.pool.total_bytes - h.pool.free_bytes > 9000
     (batch,) = h.take()
     h.acknowledge(batch)
     assert h.pool.free_bytes == 10_000
@@ -283,7 +283,7 @@ def test_all_memory_returns_when_all_is_acknowledged(compression: str) -> None:
         h.clock.now += 7
         for batch in h.take():
             if step % 3 == 0 and batch.attempts == 0:
-                batch.off_wire()
+                batch.mark_request_ended()
                 h.reenqueue(batch)
             else:
                 h.acknowledge(batch)
@@ -291,7 +291,7 @@ def test_all_memory_returns_when_all_is_acknowledged(compression: str) -> None:
         h.clock.now += 1000
         for batch in h.take():
             h.acknowledge(batch)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_threads_that_append_and_one_that_sends_lose_and_reorder_nothing() -> None:
@@ -334,13 +334,13 @@ def test_partitions_of_a_node_that_takes_nothing_are_left_out() -> None:
         h.append(partition)
     h.ready()
     for _ in range(3):
-        h.accumulator.note_node(0, h.clock.now, can_drain=False)
-        h.accumulator.note_node(1, h.clock.now, can_drain=True)
+        h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=False)
+        h.accumulator.update_node_latency_stats(1, h.clock.now, can_drain=True)
         h.clock.now += 30
     loads = h.accumulator.partition_loads(TOPIC, h.snapshot)
     assert loads is not None
     assert (loads.partitions, loads.partition_count) == ([2], 3)
-    h.accumulator.note_node(0, h.clock.now, can_drain=True)
+    h.accumulator.update_node_latency_stats(0, h.clock.now, can_drain=True)
     again = h.accumulator.partition_loads(TOPIC, h.snapshot)
     assert again is not None
     assert again.partitions == [0, 1, 2]
@@ -361,8 +361,8 @@ def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
     h.append(0)
     flush = OpenFlush(h.accumulator)  # no round of the sender sees it any more
     h.accumulator.close()
-    h.accumulator.finish(*h.accumulator.abort_incomplete(ERROR))
-    h.accumulator.end()
+    h.accumulator.remove_completed(*h.accumulator.abort_incomplete_batches(ERROR))
+    h.accumulator.complete_flushes()
     assert h.flushed(flush)
 
 
@@ -380,4 +380,4 @@ def test_ctrl_c_at_the_begin_of_a_flush_leaves_no_flush_behind(monkeypatch: pyte
     monkeypatch.setattr(IncompleteBatches, "begin_flush", interrupted)
     with pytest.raises(KeyboardInterrupt):
         h.accumulator.flush(lambda done: True)
-    assert not h.accumulator._incomplete.flushing
+    assert not h.accumulator._incomplete.is_flush_in_progress

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spark_kafka_sink.producer.batching.staging import PLACE_DELAY_MS, Stage
+from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, Stage
 from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness
 
 
@@ -27,11 +27,11 @@ def test_records_that_came_while_others_were_placed_are_placed_too_when_they_fil
         return split(stage, leaving)
 
     monkeypatch.setattr(Stage, "split", append_meanwhile)
-    assert h.ready().next_check_delay_ms == PLACE_DELAY_MS
-    h.clock.now += PLACE_DELAY_MS
+    assert h.ready().next_ready_check_delay_ms == ASSIGNMENT_DELAY_MS
+    h.clock.now += ASSIGNMENT_DELAY_MS
     check = h.ready()
-    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), PLACE_DELAY_MS)
-    h.clock.now += PLACE_DELAY_MS
+    assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), ASSIGNMENT_DELAY_MS)
+    h.clock.now += ASSIGNMENT_DELAY_MS
     assert [(batch.topic_partition.partition, batch.record_count) for batch in h.take()] == [(1, BATCH_ROWS)]
 
 
@@ -39,15 +39,15 @@ def test_records_are_placed_when_rows_of_columns_come_with_which_they_fill_a_bat
     h = Harness(linger_ms=3_000)
     for _ in range(BATCH_ROWS // 2):
         h.append_record(0)
-    assert h.ready().next_check_delay_ms > PLACE_DELAY_MS
+    assert h.ready().next_ready_check_delay_ms > ASSIGNMENT_DELAY_MS
     h.append(0, count=BATCH_ROWS - 1)  # they fill no batch alone
-    h.clock.now += PLACE_DELAY_MS
+    h.clock.now += ASSIGNMENT_DELAY_MS
     assert [batch.record_count for batch in h.take()] == [BATCH_ROWS]
 
 
 def test_records_that_may_fill_a_batch_are_placed_after_some_milliseconds_and_the_sender_is_woken_once() -> None:
     """The delay is bounded here: "at once" is a promise."""
-    assert PLACE_DELAY_MS <= 5
+    assert ASSIGNMENT_DELAY_MS <= 5
     h = Harness(linger_ms=3_000)
     h.append(0, count=BATCH_ROWS // 2)
     before = h.wakeups
@@ -57,7 +57,7 @@ def test_records_that_may_fill_a_batch_are_placed_after_some_milliseconds_and_th
 
 
 def test_sender_is_not_woken_for_records_whose_linger_ends_first() -> None:
-    h = Harness(linger_ms=int(PLACE_DELAY_MS))
+    h = Harness(linger_ms=int(ASSIGNMENT_DELAY_MS))
     h.append(0, count=BATCH_ROWS // 2)
     before = h.wakeups
     for number in range(BATCH_ROWS):
@@ -69,7 +69,7 @@ def test_records_wait_for_linger_where_a_full_batch_waits_for_thin_ones() -> Non
     """Thousands of partitions have a row each, and one has many: to place records over and over would move nothing."""
     h = Harness(leaders=[0] * 500, linger_ms=600_000, buffer_memory=1 << 20, batch_size=1024)
     placed = 0
-    place = Stage.place
+    place = Stage.assign_partitions
 
     def count(stage: Stage, rows_of: Any) -> None:
         nonlocal placed
@@ -78,10 +78,10 @@ def test_records_wait_for_linger_where_a_full_batch_waits_for_thin_ones() -> Non
 
     h.append_rows([VALUE] * 500, list(range(500)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stage, "place", count)
+        patch.setattr(Stage, "assign_partitions", count)
         for _ in range(300):
             h.append_record(7)
-            h.clock.now += PLACE_DELAY_MS
+            h.clock.now += ASSIGNMENT_DELAY_MS
             h.ready()
             h.drain()
     assert placed < 100

@@ -10,9 +10,9 @@ import pytest
 
 from spark_kafka_sink.errors import DeliveryError, IllegalStateError
 from spark_kafka_sink.producer.batching.batch import TRANSITIONS, BatchState, ProducerBatch
+from spark_kafka_sink.producer.batching.batch_splitting import split_batch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_of_call
-from spark_kafka_sink.producer.batching.split import split_batch
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, build_batch_rows
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.batch_slicing import find_timestamp_range, single_partition_slices, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
@@ -33,7 +33,7 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
     pool.reserve(1000, 0)
     lease = MemoryLease(pool, 1000)
     filling = object()
-    lease.hold(filling, 0)
+    lease.add_holder(filling, 0)
     batch = ProducerBatch(tp(3), created_ms=10, deadline_ms=110)
     now = 1_700_000_000_000
     plan = split_into_batches(
@@ -43,8 +43,8 @@ def batch_of(columns: RecordColumns, pool: BufferPool | None = None) -> Producer
         find_timestamp_range(columns, now),
     )
     (encoded,) = encode_records(columns, plan, now)
-    append_rows(batch, rows_of_call(NamedCall("call"), np.arange(columns.num_rows)), encoded, lease)
-    lease.let_go(filling)
+    append_rows(batch, build_batch_rows(NamedCall("call"), np.arange(columns.num_rows)), encoded, lease)
+    lease.remove_holder(filling)
     return batch
 
 
@@ -54,7 +54,7 @@ def plain(count: int = 5) -> RecordColumns:
 
 def in_flight(batch: ProducerBatch) -> ProducerBatch:
     batch.close()
-    batch.depart(20)
+    batch.mark_in_flight(20)
     return batch
 
 
@@ -62,32 +62,32 @@ def test_a_batch_that_is_acknowledged_knows_the_offset_of_each_record() -> None:
     batch = in_flight(batch_of(plain()))
     batch.complete(100, 5)
     assert (batch.base_offset, batch.log_append_time, batch.error) == (100, 5, None)
-    assert [batch.offset_of(i) for i in (0, 4)] == [100, 104]
+    assert [batch.record_offset(i) for i in (0, 4)] == [100, 104]
 
 
 def test_a_batch_that_failed_has_no_offsets() -> None:
     batch = in_flight(batch_of(plain()))
     batch.fail(ERROR)
-    assert (batch.error, batch.base_offset, batch.offset_of(2)) == (ERROR, -1, -1)
+    assert (batch.error, batch.base_offset, batch.record_offset(2)) == (ERROR, -1, -1)
 
 
 WAYS: dict[BatchState, list[Callable[[ProducerBatch], object]]] = {
     BatchState.OPEN: [],
     BatchState.PINNED: [lambda batch: batch.pin()],
-    BatchState.DRAINED: [lambda batch: batch.drained_for(1)],
+    BatchState.DRAINED: [lambda batch: batch.mark_drained(1)],
     BatchState.CLOSED: [lambda batch: batch.close()],
-    BatchState.IN_FLIGHT: [lambda batch: batch.close(), lambda batch: batch.depart(20)],
+    BatchState.IN_FLIGHT: [lambda batch: batch.close(), lambda batch: batch.mark_in_flight(20)],
     BatchState.DONE: [lambda batch: batch.fail(ERROR)],
 }
 MOVE_TO: list[tuple[BatchState, Callable[[ProducerBatch], object]]] = [
     (BatchState.PINNED, lambda batch: batch.pin()),
     (BatchState.OPEN, lambda batch: batch.unpin()),
     (BatchState.CLOSED, lambda batch: batch.close()),
-    (BatchState.IN_FLIGHT, lambda batch: batch.depart(1)),
-    (BatchState.CLOSED, lambda batch: batch.requeue(backoff_until_ms=1, error=ERROR)),
+    (BatchState.IN_FLIGHT, lambda batch: batch.mark_in_flight(1)),
+    (BatchState.CLOSED, lambda batch: batch.mark_reenqueued(backoff_until_ms=1, error=ERROR)),
     (BatchState.DONE, lambda batch: batch.complete(100)),
     (BatchState.DONE, lambda batch: batch.fail(ERROR)),
-    (BatchState.DONE, lambda batch: batch.split_up()),
+    (BatchState.DONE, lambda batch: batch.mark_split()),
 ]
 
 
@@ -104,7 +104,7 @@ def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
         move(batch)
         assert batch.state is to
     else:
-        with pytest.raises(IllegalStateError, match=f"cannot become {to.value}"):
+        with pytest.raises(IllegalStateError, match=f"cannot move to the state {to.value}"):
             move(batch)
         assert batch.state is state
 
@@ -115,7 +115,7 @@ def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> Non
     (rows,) = batch.rows
     for step in WAYS[state]:
         step(batch)
-    with pytest.raises(IllegalStateError, match="cannot be added"):
+    with pytest.raises(IllegalStateError, match="cannot be appended"):
         append_rows(batch, rows)
 
 
@@ -125,10 +125,10 @@ def test_a_batch_that_may_still_change_has_no_bytes_for_a_request(state: BatchSt
     for step in WAYS[state]:
         step(batch)
     with pytest.raises(IllegalStateError, match="not closed"):
-        batch.wire_segments()
+        batch.build_wire_segments()
 
 
-@pytest.mark.parametrize("by", [ProducerBatch.move_to_own_memory, lambda batch: batch.close(Codec.GZIP)])
+@pytest.mark.parametrize("by", [ProducerBatch.copy_to_own_memory, lambda batch: batch.close(Codec.GZIP)])
 def test_a_batch_in_memory_of_its_own_keeps_nothing_of_the_rows_that_it_was_grouped_with(
     by: Callable[[ProducerBatch], None],
 ) -> None:
@@ -150,13 +150,13 @@ def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_bu
     batch = batch_of(RecordColumns(pa.array([b"x" * 100] * 5)), pool)
     (shared,) = batch.leases
     other = object()
-    shared.hold(other, 10)
+    shared.add_holder(other, 10)
     before = b"".join(batch.segments)
-    batch.move_to_own_memory()
+    batch.copy_to_own_memory()
     assert b"".join(batch.segments) == before
     own = len(before) + 5 * 8  # the records, and which rows of the call they are
-    assert shared.bytes == 1000 - own
-    shared.let_go(other)
+    assert shared.reserved_bytes == 1000 - own
+    shared.remove_holder(other)
     assert pool.free_bytes == 100_000 - own
     batch.fail(ERROR)
     assert pool.free_bytes == 100_000
@@ -165,17 +165,17 @@ def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_bu
 def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:
     pool = BufferPool(10_000, Clock())
     answered = in_flight(batch_of(plain(), pool))
-    answered.off_wire()
+    answered.mark_request_ended()
     assert pool.free_bytes == 9_000
     answered.complete(0)
     assert pool.free_bytes == 10_000
     expired = in_flight(batch_of(plain(), pool))
     expired.fail(ERROR)
     assert pool.free_bytes == 9_000
-    assert expired.wire_segments()[1:]
-    expired.off_wire()
+    assert expired.build_wire_segments()[1:]
+    expired.mark_request_ended()
     assert pool.free_bytes == 10_000
-    expired.off_wire()
+    expired.mark_request_ended()
     assert pool.free_bytes == 10_000
 
 
@@ -183,22 +183,22 @@ def test_the_bytes_stay_the_same_for_every_retry() -> None:
     batch = batch_of(plain())
     batch.close(Codec.LZ4)
     batch.set_producer_state(4, 2, 17)
-    batch.depart(1)
-    first = b"".join(batch.wire_segments())
-    batch.off_wire()
-    batch.requeue(backoff_until_ms=50, error=ERROR)
-    batch.depart(60)
-    assert b"".join(batch.wire_segments()) == first
-    assert (batch.attempts, batch.ever_sent) == (1, True)
+    batch.mark_in_flight(1)
+    first = b"".join(batch.build_wire_segments())
+    batch.mark_request_ended()
+    batch.mark_reenqueued(backoff_until_ms=50, error=ERROR)
+    batch.mark_in_flight(60)
+    assert b"".join(batch.build_wire_segments()) == first
+    assert (batch.attempts, batch.has_been_sent) == (1, True)
 
 
 def test_a_new_identity_changes_the_header_and_nothing_else() -> None:
     batch = batch_of(plain())
     batch.close()
     batch.set_producer_state(4, 2, 17)
-    before = b"".join(batch.wire_segments())
+    before = b"".join(batch.build_wire_segments())
     batch.set_producer_state(4, 3, 0)
-    after = b"".join(batch.wire_segments())
+    after = b"".join(batch.build_wire_segments())
     header = parse_header(after)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 3, 0)
     assert after[61:] == before[61:]
@@ -224,8 +224,8 @@ def test_compression_moves_the_charge_and_frees_the_rest() -> None:
 
 def test_a_batch_expires_when_its_time_has_come_not_before() -> None:
     batch = batch_of(plain())
-    assert not batch.expired(109)
-    assert batch.expired(110)
+    assert not batch.has_reached_delivery_timeout(109)
+    assert batch.has_reached_delivery_timeout(110)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -241,15 +241,15 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
     batch = batch_of(columns, pool)
     batch.close(codec)
     batch.set_producer_state(9, 1, 2**31 - 10)
-    batch.depart(1)
-    whole = next(decode_batches(b"".join(batch.wire_segments()), max_bytes=1 << 20)).columns
-    batch.off_wire()
+    batch.mark_in_flight(1)
+    whole = next(decode_batches(b"".join(batch.build_wire_segments()), max_bytes=1 << 20)).columns
+    batch.mark_request_ended()
     children = split_batch(batch, 200)
-    batch.split_up()
+    batch.mark_split()
     for child in children:
         child.close(codec)
     assert len(children) > 2
-    rows = [next(decode_batches(b"".join(c.wire_segments()), max_bytes=1 << 20)).columns for c in children]
+    rows = [next(decode_batches(b"".join(c.build_wire_segments()), max_bytes=1 << 20)).columns for c in children]
     for name in ("key", "value", "headers", "timestamp"):
         assert [x for part in rows for x in part[name].to_pylist()] == whole[name].to_pylist()
     assert {c.codec for c in children} == {codec}

@@ -46,11 +46,11 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
         for batch in h.take():
             sent.append(batch)
             h.acknowledge(batch)
-        for batch in h.accumulator.failed_batches():
+        for batch in h.accumulator.take_failed_batches():
             failed.append(batch)
-            h.accumulator.finish(batch)
+            h.accumulator.remove_completed(batch)
     assert not h.accumulator.has_incomplete()
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
     assert h.flushed(h.begin_flush())
     return sent, failed
 
@@ -86,7 +86,7 @@ def test_rows_behind_others_in_a_compressed_batch_fail_once_when_the_next_compre
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", interrupted)
     with pytest.raises(KeyboardInterrupt):
         h.append_rows([VALUE] * 20, [0, 1] * 10, call="struck")
-    failed = h.accumulator.abort_incomplete(ERROR)
+    failed = h.accumulator.abort_incomplete_batches(ERROR)
     assert rows_of(failed) == [("before", row) for row in range(10)] + [("struck", row) for row in range(20)]
 
 
@@ -94,7 +94,7 @@ def test_rows_behind_others_in_a_compressed_batch_are_sent_when_later_rows_canno
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = with_open_batches(0)
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.GROUPED_BYTES_MAX", 6 * RECORD_BYTES)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.grouping.MAX_GROUPED_BYTES", 6 * RECORD_BYTES)
     monkeypatch.setattr(
         "spark_kafka_sink.producer.batching.batch_filler.encode_records", failing(encode_records, MemoryError, 2)
     )
@@ -128,9 +128,9 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
     monkeypatch.setattr(
         "spark_kafka_sink.producer.batching.grouping.bytes_to_arrow", failing(lambda values: None, MemoryError)
     )
-    (aborted,) = h.accumulator.abort_incomplete(ValueError("closed"))
+    (aborted,) = h.accumulator.abort_incomplete_batches(ValueError("closed"))
     assert [name_of(call) for call, _, _ in aborted.rows_by_call()] == [["a"]]
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 @pytest.mark.parametrize("fault", [MemoryError, ValueError, RuntimeError])
@@ -146,7 +146,7 @@ def test_a_batch_that_cannot_be_compressed_is_sent_as_it_is(
     assert failed == []
     assert rows_of(sent) == [("x", row) for row in range(rows)]
     assert [batch.codec for batch in sent].count(Codec.NONE) == 1
-    assert "sent as it is" in caplog.text
+    assert "sent uncompressed" in caplog.text
     assert "at a bad moment" in caplog.text
 
 

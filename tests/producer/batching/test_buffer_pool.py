@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.errors import BufferExhaustedError, IllegalStateError, ProducerClosedError, RecordTooLargeError
-from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease, Wait
+from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease, WaitForEvent
 from tests.producer.batching.accumulator_harness import Clock
 from tests.waiting import PATIENCE_SECONDS
 
 LONG_MS = 600_000.0
 
 
-def wait_after(happens: Callable[[], None]) -> Wait:
+def wait_after(happens: Callable[[], None]) -> WaitForEvent:
     """Build a wait that lets something happen before it begins."""
 
     def wait(event: threading.Event, timeout_ms: float | None) -> bool:
@@ -57,7 +57,7 @@ def pool_of(count: int) -> BufferPool:
 def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
     pool = pool_of(100)
     pool.reserve(60, 0)
-    assert (pool.free_bytes, pool.waiters) == (40, 0)
+    assert (pool.free_bytes, pool.waiter_count) == (40, 0)
     assert not pool.try_reserve(41)
     assert pool.try_reserve(40)
     pool.release(100)
@@ -102,7 +102,7 @@ def test_a_wait_that_is_too_long_ends_with_an_error_that_names_the_options() -> 
     pool.reserve(95, 0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory \(100 bytes\).*max\.block\.ms"):
         pool.reserve(10, 0)
-    assert (pool.free_bytes, pool.waiters, pool.exhausted_total) == (5, 0, 1)
+    assert (pool.free_bytes, pool.waiter_count, pool.exhausted_total) == (5, 0, 1)
 
 
 def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
@@ -125,7 +125,7 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind()
     pool.reserve(70, 0)
     with pytest.raises(KeyboardInterrupt):
         pool.reserve(50, LONG_MS, wait_after(interrupt))
-    assert (pool.free_bytes, pool.waiters) == (30, 0)
+    assert (pool.free_bytes, pool.waiter_count) == (30, 0)
 
 
 def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> None:
@@ -148,7 +148,7 @@ def test_memory_that_comes_just_before_the_wait_begins_is_taken(monkeypatch: pyt
     pool = pool_of(100)
     monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # another thread gives the bytes back after this look
     pool.reserve(60, 0)
-    assert (pool.free_bytes, pool.waiters) == (40, 0)
+    assert (pool.free_bytes, pool.waiter_count) == (40, 0)
 
 
 def test_a_call_that_gets_memory_from_a_pool_that_is_closed_meanwhile_gives_it_back() -> None:
@@ -179,7 +179,7 @@ def test_waiting_is_measured_by_the_clock() -> None:
         pool.release(100)
 
     pool.reserve(10, LONG_MS, wait_after(later))
-    assert pool.wait_ms_total == 250
+    assert pool.total_wait_ms == 250
 
 
 def test_more_memory_than_a_32_bit_number_holds() -> None:
@@ -208,7 +208,7 @@ def test_many_threads_take_and_give_back_and_nothing_is_missing() -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
-    assert (failed, pool.free_bytes, pool.waiters) == ([], 1000, 0)
+    assert (failed, pool.free_bytes, pool.waiter_count) == ([], 1000, 0)
 
 
 def lease_of(pool: BufferPool, count: int) -> MemoryLease:
@@ -219,12 +219,12 @@ def lease_of(pool: BufferPool, count: int) -> MemoryLease:
 def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 60)
-    lease.hold("first", 40)
-    lease.hold("second", 20)
+    lease.add_holder("first", 40)
+    lease.add_holder("second", 20)
     assert pool.free_bytes == 40
-    lease.let_go("second")
+    lease.remove_holder("second")
     assert pool.free_bytes == 40
-    lease.let_go("first")
+    lease.remove_holder("first")
     assert pool.free_bytes == 100
 
 
@@ -232,60 +232,60 @@ def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -
     pool = pool_of(100)
     lease = lease_of(pool, 80)
     for holder in range(4_001):
-        lease.hold(holder, 0)
+        lease.add_holder(holder, 0)
     together = threading.Barrier(4)
 
-    def let_go(first: int) -> None:
+    def remove_holder(first: int) -> None:
         together.wait(PATIENCE_SECONDS)
         for holder in range(first, first + 1_000):
-            lease.let_go(holder)
+            lease.remove_holder(holder)
 
-    threads = [threading.Thread(target=let_go, args=(1_000 * i,)) for i in range(4)]
+    threads = [threading.Thread(target=remove_holder, args=(1_000 * i,)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
-    assert (pool.free_bytes, lease.bytes) == (20, 80)
-    lease.let_go(4_000)
-    assert (pool.free_bytes, lease.bytes) == (100, 0)
+    assert (pool.free_bytes, lease.reserved_bytes) == (20, 80)
+    lease.remove_holder(4_000)
+    assert (pool.free_bytes, lease.reserved_bytes) == (100, 0)
 
 
 def test_letting_go_twice_returns_nothing_twice() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 80)
-    lease.hold("first", 40)
-    lease.hold("second", 40)
-    lease.let_go("first")
-    lease.let_go("first")
+    lease.add_holder("first", 40)
+    lease.add_holder("second", 40)
+    lease.remove_holder("first")
+    lease.remove_holder("first")
     assert (pool.free_bytes, lease.holders) == (20, ["second"])
-    lease.let_go("second")
-    lease.let_go("second")
+    lease.remove_holder("second")
+    lease.remove_holder("second")
     assert pool.free_bytes == 100
 
 
 def test_bytes_that_moved_to_another_lease_return_with_that_one() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 80)
-    lease.hold("batch", 80)
-    compressed = lease.sibling()
-    compressed.hold("batch", 30)
-    lease.move(30, compressed)
-    lease.let_go("batch")
-    assert (pool.free_bytes, compressed.bytes) == (70, 30)
-    compressed.let_go("batch")
+    lease.add_holder("batch", 80)
+    compressed = lease.create_empty()
+    compressed.add_holder("batch", 30)
+    lease.transfer(30, compressed)
+    lease.remove_holder("batch")
+    assert (pool.free_bytes, compressed.reserved_bytes) == (70, 30)
+    compressed.remove_holder("batch")
     assert pool.free_bytes == 100
 
 
 def test_no_more_moves_than_there_is() -> None:
     pool = pool_of(100)
     small = lease_of(pool, 10)
-    other = small.sibling()
-    small.move(50, other)
-    assert (small.bytes, other.bytes) == (0, 10)
+    other = small.create_empty()
+    small.transfer(50, other)
+    assert (small.reserved_bytes, other.reserved_bytes) == (0, 10)
 
 
 @pytest.mark.parametrize(("used", "sparse"), [(100, False), (13, False), (12, True), (1, True), (0, False)])
 def test_a_lease_is_sparse_when_its_holders_need_an_eighth_of_it_at_most(used: int, sparse: bool) -> None:
     lease = lease_of(pool_of(100), 100)
-    lease.hold("batch", used)
+    lease.add_holder("batch", used)
     assert lease.is_sparse is sparse

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching import grouping
-from spark_kafka_sink.producer.batching.grouping import GroupedRows, compatible, group, rows_of_records
+from spark_kafka_sink.producer.batching.grouping import (
+    GroupedRows,
+    convert_records,
+    group_by_partition,
+    split_into_compatible_runs,
+)
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords
 from spark_kafka_sink.producer.partitioner import NOT_NAMED
@@ -40,7 +45,7 @@ def rows_of(*records: SingleRecord) -> Rows:
     together = StagedRecords("t", ClusterSnapshot())
     for name, record in enumerate(records):
         together.add(record, named(name))
-    return rows_of_records(together, as_named)
+    return convert_records(together, as_named)
 
 
 def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
@@ -62,14 +67,14 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
     for call, rows in enumerate(calls):
         for row, partition in enumerate(rows):
             slow.setdefault(partition * spread, []).append((b"%d-%d" % (call, row), call, row * 10))
-    grouped = group(entries)
+    grouped = group_by_partition(entries)
     assert grouped.partitions == sorted(slow)
     values = in_order(grouped)
     for index, partition in enumerate(grouped.partitions):
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
-        shares = BatchRows(grouped.origins, start, stop, 7).by_call()
+        shares = BatchRows(grouped.origins, start, stop, 7).split_by_call()
         found = [(name_of(call), row) for call, rows, _ in shares for row in rows.tolist()]
         assert found == [(call, row) for _, call, row in slow[partition]]
         lengths = [len(rows) for _, rows, _ in shares]
@@ -77,9 +82,11 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
 
 
 def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
-    grouped = group([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
+    grouped = group_by_partition([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
-    assert [[(name_of(call), rows.tolist(), first) for call, rows, first in part.by_call()] for part in parts] == [
+    assert [
+        [(name_of(call), rows.tolist(), first) for call, rows, first in part.split_by_call()] for part in parts
+    ] == [
         [("x", [0], 8)],
         [("x", [10, 20], 0), ("y", [0], 2)],
         [("y", [10], 0)],
@@ -119,8 +126,8 @@ def test_single_records_get_their_partitions_all_at_once_by_what_they_name_and_t
     for partition in (None, 2, None):
         together.add((b"v", None, None, partition, 1), ())
         none_named.add((b"v", None, None, None, 1), ())
-    assert rows_of_records(together, partitions_of).partitions.tolist() == [4, 2, 4]
-    rows_of_records(none_named, partitions_of)
+    assert convert_records(together, partitions_of).partitions.tolist() == [4, 2, 4]
+    convert_records(none_named, partitions_of)
     (count, sizes_fit, names, snapshot), (*_, no_names, _) = asked
     assert (count, sizes_fit, np.asarray(names).tolist()) == (3, True, [NOT_NAMED, 2, NOT_NAMED])
     assert snapshot is latest
@@ -137,21 +144,27 @@ def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> No
         staged([b"4"], [0], 4, as_list),
         staged([b"5"], [0], 5, as_map),
     ]
-    together = list(compatible(entries))
+    together = list(split_into_compatible_runs(entries))
     assert [[name_of(rows.call) for rows in some] for some in together] == [[1, 2, 3], [4], [5]]
     for some in together:
-        assert group(some).columns.num_rows == len(some)
+        assert group_by_partition(some).columns.num_rows == len(some)
 
 
 def test_rows_of_more_bytes_than_one_array_may_have_are_grouped_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "GROUPED_BYTES_MAX", 10)
+    monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
     entries = [staged([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
-    assert [[name_of(rows.call) for rows in some] for some in compatible(entries)] == [[0, 1], [2], [3], [4, 5], [6]]
+    assert [[name_of(rows.call) for rows in some] for some in split_into_compatible_runs(entries)] == [
+        [0, 1],
+        [2],
+        [3],
+        [4, 5],
+        [6],
+    ]
 
 
 @pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])
 def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
-    grouped = group([staged([b"last", b"first"], [highest, 0], "c")])
+    grouped = group_by_partition([staged([b"last", b"first"], [highest, 0], "c")])
     assert grouped.partitions == [0, highest]
     assert in_order(grouped) == [b"first", b"last"]
 
@@ -159,23 +172,23 @@ def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
 def test_rows_that_are_in_order_are_not_copied() -> None:
     rows = staged([b"1", b"2", b"3"], [0, 0, 4], "c")
     given = rows.columns.value.buffers()[2].address
-    assert group([rows]).columns.contiguous().value.buffers()[2].address == given
+    assert group_by_partition([rows]).columns.contiguous().value.buffers()[2].address == given
 
 
 @pytest.mark.parametrize("at", [3, 1_000, 2_999])
 def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) -> None:
     partitions = [0] * 1_500 + [1] * 1_500
     partitions[at] = 1 - partitions[at]
-    grouped = group([staged([b"%d" % partition for partition in partitions], partitions, "c")])
+    grouped = group_by_partition([staged([b"%d" % partition for partition in partitions], partitions, "c")])
     assert in_order(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
 
 
 def test_what_grouping_takes_follows_the_rows_however_many_calls_and_partitions_there_are() -> None:
     calls = [staged([b"row"], [number % 1_000], number) for number in range(2_000)]
-    group([staged([b"row"], [0], "first")])  # what is made once for the process
+    group_by_partition([staged([b"row"], [0], "first")])  # what is made once for the process
     tracemalloc.start()
     try:
-        group(calls)
+        group_by_partition(calls)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues, sent_before
+from spark_kafka_sink.producer.batching.partition_queues import PartitionQueue, PartitionQueues, has_earlier_sequence
 from tests.producer.batching.accumulator_harness import FOREVER, Gate, cluster, tp
 
 
@@ -25,11 +25,11 @@ def batch_with(sequence: int, epoch: int = 0) -> ProducerBatch:
     [(0, 1, True), (1, 0, False), (5, 5, False), (2**31 - 1, 0, True), (0, 2**31 - 1, False), (2**31 - 5, 7, True)],
 )
 def test_sequences_are_compared_on_a_circle(first: int, second: int, before: bool) -> None:
-    assert sent_before(batch_with(first), batch_with(second)) is before
+    assert has_earlier_sequence(batch_with(first), batch_with(second)) is before
 
 
 def test_an_older_epoch_was_sent_before_a_newer_one_whatever_the_sequence() -> None:
-    assert sent_before(batch_with(99, epoch=1), batch_with(0, epoch=2))
+    assert has_earlier_sequence(batch_with(99, epoch=1), batch_with(0, epoch=2))
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 1, 2), (2, 1, 0)])
@@ -39,7 +39,7 @@ def test_batches_that_return_in_any_order_stand_in_sequence_before_those_never_s
     never_sent = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     queue.batches.append(never_sent)
     for index in order:
-        queue.insert_in_sequence(sent[index])
+        queue.insert_in_sequence_order(sent[index])
     assert list(queue.batches) == [*sent, never_sent]
 
 
@@ -69,14 +69,14 @@ def test_a_round_looks_only_at_partitions_to_which_something_happened() -> None:
     looked_at.clear()
     for now in (101, 102, 103, 104):
         queues.set_snapshot(snapshot, now)
-        queues.set_hurry(False, now)
+        queues.set_linger_suspended(False, now)
         queues.fire_timers(now)
-        assert queues.sendable_nodes() == frozenset()
+        assert queues.ready_node_ids() == frozenset()
     assert not looked_at
     assert queues.next_due_ms() == 105
     queues.fire_timers(105)
     assert len(looked_at) == 1000
-    assert queues.sendable_nodes() == {0}
+    assert queues.ready_node_ids() == {0}
 
 
 def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
@@ -89,7 +89,7 @@ def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
     queues.schedule(queue, 1)
     assert queues.next_due_ms() == FOREVER
     queues.fire_timers(10)
-    assert queues.sendable_nodes() == frozenset()
+    assert queues.ready_node_ids() == frozenset()
 
 
 def test_no_partition_of_a_node_starves() -> None:
@@ -99,7 +99,9 @@ def test_no_partition_of_a_node_starves() -> None:
         for _ in range(10):
             queues.get(tp(partition)).batches.append(closed_batch(partition))
         queues.schedule(queues.get(tp(partition)), 0)
-    served = [batch.topic_partition.partition for _ in range(10) for batch in queues.take(0, 3 * 61, 0, Gate().admit)]
+    served = [
+        batch.topic_partition.partition for _ in range(10) for batch in queues.drain_node(0, 3 * 61, 0, Gate().admit)
+    ]
     assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
 
 
@@ -110,8 +112,8 @@ def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
     queues.schedule(queues.get(tp(0)), 0)
     for leaders, nodes, unknown in (([1], {1}, set()), ([None], set(), {"t"}), ([0], {0}, set())):
         queues.set_snapshot(cluster(leaders), 0)
-        assert queues.sendable_nodes() == nodes
-        assert queues.topics_without_leader() == unknown
+        assert queues.ready_node_ids() == nodes
+        assert queues.unknown_leader_topics() == unknown
 
 
 def test_a_snapshot_with_a_new_topic_leaves_the_queues_of_other_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,13 +122,13 @@ def test_a_snapshot_with_a_new_topic_leaves_the_queues_of_other_topics_alone(mon
     for partition in range(100):
         queues.get(tp(partition))
     moved: list[str] = []
-    find_leader = queues._find_leader
+    set_leader = queues._set_leader
 
     def record_lookup(queue: PartitionQueue) -> None:
         moved.append(queue.topic_partition.topic)
-        find_leader(queue)
+        set_leader(queue)
 
-    monkeypatch.setattr(queues, "_find_leader", record_lookup)
+    monkeypatch.setattr(queues, "_set_leader", record_lookup)
     other = cluster([1], topic="other").topics
     queues.set_snapshot(replace(snapshot, topics={**snapshot.topics, **other}), 0)
     assert moved == []
@@ -153,24 +155,24 @@ def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None
     queues, queue = one_queue(first, second)
     first.pin()
     second.pin()  # both are being compressed; the queue was sendable before
-    assert queues.take(0, 1 << 20, 0, Gate().admit) == []
+    assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == []
     first.close()
     queues.schedule(queue, 0)
-    assert queues.take(0, 1 << 20, 0, Gate().admit) == [first]
-    assert queues.sendable_nodes() == frozenset()
+    assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [first]
+    assert queues.ready_node_ids() == frozenset()
     second.close()
     queues.schedule(queue, 0)
-    assert queues.take(0, 1 << 20, 0, Gate().admit) == [second]
+    assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [second]
 
 
 def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> None:
     first, second = closed_batch(0), closed_batch(0)
     second.attempts, second.backoff_until_ms = 1, 50
     queues, _ = one_queue(first, second)
-    assert queues.take(0, 1 << 20, 0, Gate().admit) == [first]
-    assert (queues.sendable_nodes(), queues.next_due_ms()) == (frozenset(), 50)
+    assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [first]
+    assert (queues.ready_node_ids(), queues.next_due_ms()) == (frozenset(), 50)
     queues.fire_timers(50)
-    assert queues.take(0, 1 << 20, 50, Gate().admit) == [second]
+    assert queues.drain_node(0, 1 << 20, 50, Gate().admit) == [second]
 
 
 def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff() -> None:
@@ -178,17 +180,17 @@ def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff
     returned = batch_with(0)
     returned.close()
     returned.attempts, returned.backoff_until_ms = 1, 50
-    queue.insert_in_sequence(returned)
-    assert queues.take(0, 1 << 20, 0, Gate().admit) == []
+    queue.insert_in_sequence_order(returned)
+    assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == []
     assert queues.next_due_ms() == 50
 
 
 def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
     batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     queues, _ = one_queue(batch)
-    queues.set_hurry(True, 1)
-    assert queues.sendable_nodes() == {0}
-    queues.set_hurry(False, 1)
-    assert queues.take(0, 1 << 20, 1, Gate().admit) == []
+    queues.set_linger_suspended(True, 1)
+    assert queues.ready_node_ids() == {0}
+    queues.set_linger_suspended(False, 1)
+    assert queues.drain_node(0, 1 << 20, 1, Gate().admit) == []
     queues.fire_timers(5)
-    assert queues.take(0, 1 << 20, 5, Gate().admit) == [batch]
+    assert queues.drain_node(0, 1 << 20, 5, Gate().admit) == [batch]

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, rows_between
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, select_rows
 from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
 from tests.producer.batching.named_call import NamedCall, name_of
@@ -26,9 +26,9 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
         np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], np.array(row_calls)
     )
     slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
-    shares = [(name_of(call), first, last) for call, first, last in origins.shares(start, stop)]
+    shares = [(name_of(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
     assert shares == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
-    found = BatchRows(origins, start, stop, 4).by_call()
+    found = BatchRows(origins, start, stop, 4).split_by_call()
     assert [(name_of(call), rows.tolist(), first) for call, rows, first in found] == [
         (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in slow
     ]
@@ -54,7 +54,9 @@ def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
             its_offset = offset + rows[0] - start if offset >= 0 else -1
             slow.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, its_offset, time))
     for repeats in (1, 20):  # of which the second are always many
-        found = {name_of(one.call): (one.shares, one.row_count) for one in origins.shares_by_call(ranges * repeats)}
+        found = {
+            name_of(one.call): (one.shares, one.row_count) for one in origins.split_shares_by_call(ranges * repeats)
+        }
         assert {
             call: [tuple(share) for share in np.asarray(shares).tolist()] for call, (shares, _) in found.items()
         } == {call: shares * repeats for call, shares in slow.items()}
@@ -67,10 +69,10 @@ def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_a
     columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
     place_bytes = origins.row_indices.itemsize
-    assert origins.nbytes(0, 2) == 2 * place_bytes
-    assert origins.nbytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
-    assert BatchRows(origins, 0, 9, 0).nbytes == 9 * place_bytes + 3 * FUTURE_BYTES
-    assert RowOrigins(np.arange(2), [singles]).nbytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
+    assert origins.overhead_bytes(0, 2) == 2 * place_bytes
+    assert origins.overhead_bytes(1, 4) == 3 * place_bytes + 2 * FUTURE_BYTES
+    assert BatchRows(origins, 0, 9, 0).overhead_bytes == 9 * place_bytes + 3 * FUTURE_BYTES
+    assert RowOrigins(np.arange(2), [singles]).overhead_bytes(0, 2) == 2 * (place_bytes + FUTURE_BYTES)
 
 
 @settings(max_examples=100, deadline=None)
@@ -84,8 +86,8 @@ def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
     parts = [BatchRows(origins, edges[i], edges[i + 1], edges[i]) for i in range(len(lengths))]
     found = [
         (first_delta + i, int(row))
-        for part in rows_between(parts, first, first + count)
-        for _, its_rows, first_delta in part.by_call()
+        for part in select_rows(parts, first, first + count)
+        for _, its_rows, first_delta in part.split_by_call()
         for i, row in enumerate(its_rows)
     ]
     assert found == [(row - first, row) for row in range(rows) if first <= row < first + count]

@@ -17,10 +17,10 @@ from spark_kafka_sink.errors import DeliveryError
 from spark_kafka_sink.producer.batching import grouping, staging
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
-from spark_kafka_sink.producer.batching.grouping import group
-from spark_kafka_sink.producer.batching.pieces import Pieces
+from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
+from spark_kafka_sink.producer.batching.grouping import group_by_partition
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
-from spark_kafka_sink.producer.batching.staging import Additions, Stage, StagedRecords, chunks
+from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
 from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
@@ -44,9 +44,9 @@ def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", res
     return stage.add_record(record, size, reserved, ClusterSnapshot(), ())
 
 
-def rows_of_records(staged: StagedRecords) -> Rows:
+def convert_records(staged: StagedRecords) -> Rows:
     """Of records that all name their partitions."""
-    return grouping.rows_of_records(staged, lambda rows, snapshot: np.array(rows.named))
+    return grouping.convert_records(staged, lambda rows, snapshot: np.array(rows.named))
 
 
 def test_a_stage_counts_what_it_holds() -> None:
@@ -55,8 +55,9 @@ def test_a_stage_counts_what_it_holds() -> None:
     add_record(stage, 2, 1_036, reserved=1_000)
     stage.add(rows_of([208, 108, 108], [0, 9, 9]), 900)
     add_record(stage, 2, 1_036, reserved=2_000)
-    assert (stage.bytes, stage.unplaced_bytes, stage.fullest_bytes, stage.oldest_ms) == (424, 3 * 1_036, 200, 5)
-    assert (len(stage.entries), stage.reserved) == (3, 4_900)
+    assert (stage.assigned_bytes, stage.unassigned_bytes) == (424, 3 * 1_036)
+    assert (stage.largest_partition_bytes, stage.oldest_row_ms) == (200, 5)
+    assert (len(stage.entries), stage.reserved_bytes) == (3, 4_900)
 
 
 def test_single_records_that_are_placed_become_rows_between_the_others_and_are_counted_as_such() -> None:
@@ -66,15 +67,15 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
     stage.add(between, 900)
     last = add_record(stage, 3, 1_036, bytes(900))
     for _ in range(2):
-        stage.place(rows_of_records)
+        stage.assign_partitions(convert_records)
     assert [rows.partitions.tolist() for rows in stage.rows] == [[2, 2], [9], [3]]
     assert stage.entries[1] is between
     for rows, futures in ((stage.rows[0], first), (stage.rows[2], [last])):
         assert not any(future.done() for future in futures)
         rows.call.failed(FailedRows(rows.row_indices, DeliveryError("no"), "t"))
         assert all(future.done() for future in futures)
-    assert (stage.bytes, stage.unplaced_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
-    assert 1_800 < stage.fullest_bytes < 1_900
+    assert (stage.assigned_bytes, stage.unassigned_bytes) == (sum(int(rows.sizes.sum()) for rows in stage.rows), 0)
+    assert 1_800 < stage.largest_partition_bytes < 1_900
 
 
 @pytest.mark.parametrize("length", [0, 10, 100, 1_000])
@@ -83,10 +84,10 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     while not stage.is_full(batch_bytes - HEADER_BYTES):
         add_record(stage, 0, RECORD_SIZE_MAX + 8 + length + header_bytes(None), bytes(length))
         if stage.is_full(batch_bytes - HEADER_BYTES):
-            stage.place(rows_of_records)
-    grouped = group(stage.rows)
+            stage.assign_partitions(convert_records)
+    grouped = group_by_partition(stage.rows)
     cuts = split_into_batches(
-        grouped.sizes, grouped.slices([None]), batch_bytes, find_timestamp_range(grouped.columns, 0)
+        grouped.sizes, grouped.build_partition_slices([None]), batch_bytes, find_timestamp_range(grouped.columns, 0)
     )
     first, *_ = encode_records(grouped.columns, cuts, 0, grouped.order)
     assert 0.94 * batch_bytes < HEADER_BYTES + first.sizes[0] <= batch_bytes
@@ -99,26 +100,30 @@ def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_an
         add_record(stage, number % 8, 1_000, bytes(950))
         if stage.is_full(room):
             placed_after.append(number + 1)
-            stage.place(rows_of_records)
-            if stage.fullest_bytes >= room:
+            stage.assign_partitions(convert_records)
+            if stage.largest_partition_bytes >= room:
                 break
-            leaving = stage.leaving(room)
+            leaving = stage.find_ready_partitions(room)
             assert leaving is not None
             leave, rest = stage.split(leaving)
-            assert (leave.entries, rest.entries, rest.reserved) == ([], stage.entries, number + 1)
+            assert (leave.entries, rest.entries, rest.reserved_bytes) == ([], stage.entries, number + 1)
     assert placed_after == [17, 17 + 66, 17 + 2 * 66]  # 17 would be a batch for one partition, 66 four of them
 
 
 def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(staging, "GROUPED_BYTES_MAX", 300)
+    monkeypatch.setattr(staging, "MAX_GROUPED_BYTES", 300)
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([150], [0]), 1)
     assert not stage.is_full(16 * KIB)
     stage.add(rows_of([150], [1]), 1)
     assert stage.is_full(16 * KIB)
-    assert list(chunks(np.array([150, 150, 150, 400]), 100, 32 * MIB)) == [(0, 2, 300), (2, 3, 150), (3, 4, 400)]
+    assert list(split_into_chunks(np.array([150, 150, 150, 400]), 100, 32 * MIB)) == [
+        (0, 2, 300),
+        (2, 3, 150),
+        (3, 4, 400),
+    ]
 
 
 def test_single_records_count_for_the_part_of_the_memory_that_a_stage_may_fill() -> None:
@@ -134,12 +139,12 @@ def test_all_rows_leave_when_their_part_of_the_memory_is_reserved_for_them_howev
     stage = Stage("t", 0, MIB, 1_000)
     stage.add(rows_of([1_000] * 17 + [100], [7] * 17 + [8]), 500)
     add_record(stage, 0, 100, reserved=499)
-    stage.place(rows_of_records)
-    assert stage.leaving(16 * KIB) is not None
+    stage.assign_partitions(convert_records)
+    assert stage.find_ready_partitions(16 * KIB) is not None
     add_record(stage, 0, 100, reserved=1)
     assert stage.is_full(MIB)
-    stage.place(rows_of_records)
-    assert stage.leaving(16 * KIB) is None
+    stage.assign_partitions(convert_records)
+    assert stage.find_ready_partitions(16 * KIB) is None
 
 
 def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the_others_are() -> None:
@@ -161,15 +166,15 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
 def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, enough: int) -> None:
     stage = Stage("t", 0, memory, 32 * MIB)
     stage.add(rows_of([100] * partitions, list(range(partitions))), 1)
-    stage.bytes = enough - 1
+    stage.assigned_bytes = enough - 1
     assert not stage.is_full(batch_size)
-    stage.bytes = enough
+    stage.assigned_bytes = enough
     assert stage.is_full(batch_size)
 
 
-def skewed_stage(bytes_max: int = 32 * MIB) -> Stage:
+def skewed_stage(max_bytes: int = 32 * MIB) -> Stage:
     """Partition 7 has a batch of 16 kB, in two entries; 20 others have a row each. Each byte is reserved twice."""
-    stage = Stage("t", 5, bytes_max, 32 * MIB)
+    stage = Stage("t", 5, max_bytes, 32 * MIB)
     stage.add(rows_of([100] * 20 + [1_000] * 9, [*range(8, 28), *[7] * 9]), 22_000)
     stage.add(rows_of([1_000] * 9, [7] * 9), 18_000)
     stage.add(rows_of([100] * 3, [8, 9, 10]), 600)
@@ -178,14 +183,14 @@ def skewed_stage(bytes_max: int = 32 * MIB) -> Stage:
 
 def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_they_were() -> None:
     stage = skewed_stage()
-    leaving = stage.leaving(16 * KIB)
+    leaving = stage.find_ready_partitions(16 * KIB)
     assert leaving is not None
     assert np.flatnonzero(leaving).tolist() == [7]
     leave, rest = stage.split(leaving)
     assert [rows.row_indices.tolist() for rows in leave.rows] == [list(range(20, 29)), list(range(9))]
-    assert (leave.reserved, rest.reserved) == (36_000, 4_600)
+    assert (leave.reserved_bytes, rest.reserved_bytes) == (36_000, 4_600)
     assert rest.entries[1] is stage.entries[2]  # rows that all wait on are not copied
-    assert (rest.bytes, rest.oldest_ms) == (2_300, 5)
+    assert (rest.assigned_bytes, rest.oldest_row_ms) == (2_300, 5)
     assert not rest.is_full(16 * KIB)
     assert len(stage.entries) == 3
 
@@ -195,8 +200,8 @@ def test_the_rows_of_a_partition_leave_when_they_fill_exactly_one_batch() -> Non
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([100] * 20, [*range(8, 28)]), 1)
     stage.add(rows_of([1_032] * 16, [7] * 16), 1)  # 8 bytes of each row are not certain
-    assert stage.fullest_bytes == batch_bytes
-    leaving = stage.leaving(batch_bytes)
+    assert stage.largest_partition_bytes == batch_bytes
+    leaving = stage.find_ready_partitions(batch_bytes)
     assert leaving is not None
     assert np.flatnonzero(leaving).tolist() == [7]
 
@@ -204,31 +209,31 @@ def test_the_rows_of_a_partition_leave_when_they_fill_exactly_one_batch() -> Non
 def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_partitions() -> None:
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([60_000] * 118, [*range(100), *[7] * 18]), 1)
-    leaving = stage.leaving(MIB)
+    leaving = stage.find_ready_partitions(MIB)
     assert leaving is not None
     _, rest = stage.split(leaving)
-    assert rest.bytes > 5 * MIB
+    assert rest.assigned_bytes > 5 * MIB
     assert not rest.is_full(MIB)
 
 
 def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_full_until_all_leave() -> None:
-    less_than_half, half_full = skewed_stage(bytes_max=40_602), skewed_stage(bytes_max=40_600)
-    assert less_than_half.bytes == half_full.bytes == 20_300
+    less_than_half, half_full = skewed_stage(max_bytes=40_602), skewed_stage(max_bytes=40_600)
+    assert less_than_half.assigned_bytes == half_full.assigned_bytes == 20_300
     assert less_than_half.is_full(16 * KIB)
     assert not half_full.is_full(16 * KIB)
-    leaving = half_full.leaving(16 * KIB)
+    leaving = half_full.find_ready_partitions(16 * KIB)
     assert leaving is not None
     assert not leaving.any()
     half_full.add(rows_of([100] * 203, [29] * 203), 20_300)
     assert half_full.is_full(16 * KIB)
-    assert half_full.leaving(16 * KIB) is None
+    assert half_full.find_ready_partitions(16 * KIB) is None
 
 
 def test_all_rows_leave_a_stage_that_is_full_without_a_full_partition() -> None:
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([64 * KIB] * 64, list(range(64))), 1)  # encoded they may be 8 bytes less, each of them
     assert stage.is_full(MIB)
-    assert stage.leaving(MIB) is None
+    assert stage.find_ready_partitions(MIB) is None
 
 
 def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +244,7 @@ def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch:
         return count(values)
 
     monkeypatch.setattr(np, "count_nonzero", counted)
-    half_full, large = skewed_stage(bytes_max=40_600), Stage("t", 0, 32 * MIB, 32 * MIB)
+    half_full, large = skewed_stage(max_bytes=40_600), Stage("t", 0, 32 * MIB, 32 * MIB)
     large.add(rows_of([1_000] * 5_000, [*range(1_000)] * 5), 1)
     for stage in (half_full, large):
         assert not stage.is_full(16 * KIB)
@@ -274,27 +279,27 @@ def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
     stage, later = skewed_stage(), Stage("t", 9, 32 * MIB, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)
     later.add(added, 34_000)
-    leaving = stage.leaving(16 * KIB)
+    leaving = stage.find_ready_partitions(16 * KIB)
     assert leaving is not None
     _, rest = stage.split(leaving)
     rest.extend(later)
     assert rest.entries[-1] is added
-    assert (rest.bytes, rest.reserved, rest.oldest_ms) == (19_300, 38_600, 5)
-    again = rest.leaving(16 * KIB)
+    assert (rest.assigned_bytes, rest.reserved_bytes, rest.oldest_row_ms) == (19_300, 38_600, 5)
+    again = rest.find_ready_partitions(16 * KIB)
     assert again is not None
     assert np.flatnonzero(again).tolist() == [30]
 
 
 def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have_waited_often() -> None:
-    assert skewed_stage(bytes_max=20_000).leaving(16 * KIB) is None
+    assert skewed_stage(max_bytes=20_000).find_ready_partitions(16 * KIB) is None
     broad = Stage("t", 0, 32 * MIB, 32 * MIB)
     broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), 1)
-    assert broad.leaving(MIB) is None
+    assert broad.find_ready_partitions(MIB) is None
     half_full = Stage("t", 0, 50_000, 32 * MIB)
     half_full.add(rows_of([1_000] * 17 + [1_000] * 9, [7] * 17 + [8] * 9), 1)
-    assert half_full.leaving(16 * KIB) is None
+    assert half_full.find_ready_partitions(16 * KIB) is None
     stage, splits = skewed_stage(), 0
-    while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
+    while splits < 100 and (leaving := stage.find_ready_partitions(16 * KIB)) is not None:
         splits += 1
         _, stage = stage.split(leaving)
         stage.add(rows_of([1_000] * 17, [7] * 17), 1)
@@ -303,7 +308,7 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
 
 def test_rows_have_waited_as_often_after_single_records_among_them_got_their_partitions() -> None:
     stage, splits = skewed_stage(), 0
-    while splits < 100 and (leaving := stage.leaving(16 * KIB)) is not None:
+    while splits < 100 and (leaving := stage.find_ready_partitions(16 * KIB)) is not None:
         splits += 1
         _, stage = stage.split(leaving)
         _, stage = stage.split(np.zeros(30, np.bool_))  # none was full
@@ -315,37 +320,37 @@ def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_b
     before = Stage("t", 0, MIB, 32 * MIB)
     for to, length in ((0, 50), (1, 50), (1, 700)):
         add_record(before, to, 800, bytes(length))
-    before.place(rows_of_records)
+    before.assign_partitions(convert_records)
     (rows,) = before.rows
     small, _, large = rows.sizes.tolist()
     stage = Stage("t", 0, MIB, 32 * MIB)
     stage.add(rows, 2 * (2 * small + large) + 3 * FUTURE_BYTES)
     leave, rest = stage.split(np.array([False, True]))
-    assert leave.reserved == 2 * (small + large) + 2 * FUTURE_BYTES
-    assert rest.reserved == 2 * small + FUTURE_BYTES
+    assert leave.reserved_bytes == 2 * (small + large) + 2 * FUTURE_BYTES
+    assert rest.reserved_bytes == 2 * small + FUTURE_BYTES
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 120))
-def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], rows_max: int, bytes_max: int) -> None:
-    found = list(chunks(np.array(sizes, np.int64), rows_max, bytes_max))
+def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], max_rows: int, max_bytes: int) -> None:
+    found = list(split_into_chunks(np.array(sizes, np.int64), max_rows, max_bytes))
     assert [start for start, _, _ in found] == [0, *(stop for _, stop, _ in found[:-1])]
     assert found[-1][1] == len(sizes)
     for start, stop, size in found:
         assert size == sum(sizes[start:stop])
-        assert stop - start == 1 or (stop - start <= rows_max and size <= bytes_max)
+        assert stop - start == 1 or (stop - start <= max_rows and size <= max_bytes)
         # Nothing more would have fitted in.
-        assert stop == len(sizes) or stop - start == rows_max or size + sizes[stop] > bytes_max
+        assert stop == len(sizes) or stop - start == max_rows or size + sizes[stop] > max_bytes
 
 
 def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
     stage, error = Stage("t", 0, MIB, 32 * MIB), DeliveryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
     futures = [stage.add_record((b"v", None, None, to, 1), 30, 1, ClusterSnapshot(), ()) for to in (5, None, 5)]
-    batches = stage.failed_batches(error)
+    batches = stage.build_failed_batches(error)
     found = [(batch.topic_partition.partition, batch.record_count) for batch in batches]
     assert found == [(2, 2), (5, 1), (-1, 1), (5, 2)]  # a record that waits for its partition has none
-    assert all(batch.done and batch.error is error for batch in batches)
+    assert all(batch.is_done and batch.error is error for batch in batches)
     ((call, rows, _),) = batches[3].rows_by_call()
     call.failed(FailedRows(rows, error, "t", 5))
     assert [future.done() for future in futures] == [True, False, True]
@@ -357,9 +362,9 @@ def test_rows_that_are_in_a_batch_do_not_fail_with_their_stage_though_the_batch_
     appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
     group = RowOrigins(np.arange(4), [NamedCall("call")])
     encoded = EncodedSlices(memoryview(b""), [0, 0], [0, 0], [2, 2], [0, 0], [0, 0])
-    pieces = Pieces(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
-    stage.additions = Additions([pieces], [appended, missing], [])
+    pieces = EncodedPieces(encoded, MemoryLease(BufferPool(0, lambda: 0.0), 0), group, [0, 2], [2, 4], [0, 0])
+    stage.pending_appends = BatchAppends([pieces], [appended, missing], [])
     appended.append(pieces, 0)
-    appended.move_to_own_memory()
-    (failed,) = stage.failed_batches(DeliveryError("no"))
+    appended.copy_to_own_memory()
+    (failed,) = stage.build_failed_batches(DeliveryError("no"))
     assert [places.tolist() for _, places, _ in failed.rows_by_call()] == [[2, 3]]

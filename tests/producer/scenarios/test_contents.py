@@ -70,15 +70,15 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
     for _ in range(3):
         h.clock.now += 10
         got += h.take()
-    rows_of_call: dict[str, list[int]] = {"a": [], "b": []}
+    build_batch_rows: dict[str, list[int]] = {"a": [], "b": []}
     for batch in got:
         index = 0
         for call, rows, first_delta in batch.rows_by_call():
             assert first_delta == index
             index += len(rows)
-            rows_of_call[str(name_of(call))] += rows.tolist()
+            build_batch_rows[str(name_of(call))] += rows.tolist()
         assert index == batch.record_count
-    assert rows_of_call == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
+    assert build_batch_rows == {"a": [0, 1, 2, 3], "b": [0, 1, 2, 3]}
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
@@ -132,14 +132,14 @@ def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_retu
     h.append(0, 2, call="x")
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
     assert h.ready_nodes() == set()
-    (failed,) = h.accumulator.failed_batches()
-    assert failed.done
+    (failed,) = h.accumulator.take_failed_batches()
+    assert failed.is_done
     assert isinstance(failed.error, MemoryError)
     assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [("x", [0, 1])]
-    assert h.accumulator.failed_batches() == []
-    h.accumulator.finish(failed)
+    assert h.accumulator.take_failed_batches() == []
+    h.accumulator.remove_completed(failed)
     assert not h.accumulator.has_incomplete()
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +172,8 @@ def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_
 
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
     h.ready()
-    assert sum(batch.record_count for batch in h.accumulator.failed_batches()) == 2
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert sum(batch.record_count for batch in h.accumulator.take_failed_batches()) == 2
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +185,9 @@ def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr("spark_kafka_sink.producer.batching.batch_filler.encode_records", out_of_memory)
         h.append(0, 20, call="failed")
-    (failed,) = h.accumulator.failed_batches()
+    (failed,) = h.accumulator.take_failed_batches()
     assert [(name_of(call), len(rows)) for call, rows, _ in failed.rows_by_call()] == [("failed", 20)]
-    h.accumulator.finish(failed)
+    h.accumulator.remove_completed(failed)
     h.clock.now += 10
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
 
@@ -202,4 +202,4 @@ def test_a_batch_for_whose_compression_there_is_no_memory_is_sent_as_it_is(monke
     (batch,) = h.take()
     assert values_of(batch) == [b"v" * 100] * 3
     h.acknowledge(batch)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes

@@ -58,10 +58,10 @@ def test_a_partition_that_may_not_be_drained_neither_stalls_its_node_nor_makes_t
     assert sorted(batch.topic_partition.partition for batch in h.take()) == [1, 2]
     asked = h.gate.asked
     check = h.ready()
-    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), FOREVER)
+    assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), FOREVER)
     assert h.gate.asked == asked
     h.gate.refused.clear()
-    h.accumulator.recheck(tp(0))
+    h.accumulator.unmute(tp(0))
     assert [batch.topic_partition.partition for batch in h.take()] == [0]
 
 
@@ -84,7 +84,7 @@ def test_recheck_of_all_brings_every_refused_partition_back() -> None:
         h.append(partition)
     assert h.take() == []
     h.gate.refused.clear()
-    h.accumulator.recheck()
+    h.accumulator.unmute()
     assert len(h.take()) == 3
 
 
@@ -98,7 +98,7 @@ def test_a_blocked_partition_is_neither_ready_nor_drained_until_it_is_looked_at_
     assert h.drain(0) == []
     h.append(0)  # more rows do not bring it back
     assert h.ready_nodes() == set()
-    h.accumulator.recheck(tp(0))
+    h.accumulator.unmute(tp(0))
     assert h.ready_nodes() == {0}
     assert len(h.drain(0)) == 1
 
@@ -116,10 +116,10 @@ def test_a_retried_batch_waits_its_backoff_in_front_of_all_others() -> None:
     h = Harness(retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0, 3 * BATCH_ROWS)
     (first,) = h.take()
-    first.off_wire()
+    first.mark_request_ended()
     h.reenqueue(first)
     check = h.ready()
-    assert (check.ready_node_ids, check.next_check_delay_ms) == (frozenset(), 100)
+    assert (check.ready_node_ids, check.next_ready_check_delay_ms) == (frozenset(), 100)
     h.clock.now += 100
     assert h.take() == [first]
     assert first.attempts == 1
@@ -129,7 +129,7 @@ def test_the_backoff_of_one_partition_does_not_hold_another() -> None:
     h = Harness(leaders=(0, 0), linger_ms=0)
     h.append(0)
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     h.reenqueue(batch)
     h.append(1)
     assert [other.topic_partition.partition for other in h.take()] == [1]
@@ -141,9 +141,9 @@ def test_backoff_grows_with_the_attempts_up_to_its_maximum() -> None:
     (batch,) = h.take()
     waits: list[float] = []
     for _ in range(7):
-        batch.off_wire()
+        batch.mark_request_ended()
         h.reenqueue(batch)
-        waits.append(h.ready().next_check_delay_ms)
+        waits.append(h.ready().next_ready_check_delay_ms)
         h.clock.now += waits[-1]
         assert h.take() == [batch]
     for attempt, wait in enumerate(waits):
@@ -155,13 +155,13 @@ def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next(
     h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0)
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     h.reenqueue(batch)
     assert h.ready_nodes() == set()
     h.snapshot = cluster((1, 0, 1), epoch=2)
     assert h.ready_nodes() == {1}
     assert h.take() == [batch]
-    batch.off_wire()
+    batch.mark_request_ended()
     h.reenqueue(batch)
     assert h.ready_nodes() == set()
 
@@ -170,7 +170,7 @@ def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
     h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0)
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     h.reenqueue(batch)
     h.snapshot = cluster((0, 0, 1))
     assert h.ready_nodes() == set()
@@ -194,7 +194,7 @@ def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() 
     h.snapshot = cluster((1,), epoch=2)
     h.ready()
     for batch in reversed(sent):
-        batch.off_wire()
+        batch.mark_request_ended()
         h.reenqueue(batch)
     assert [h.take()[0] for _ in range(2)] == sent
 
@@ -204,7 +204,7 @@ def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
     h.append(0, 5 * BATCH_ROWS)
     sent = [h.take()[0] for _ in range(4)]
     for batch in (sent[2], sent[0], sent[3], sent[1]):
-        batch.off_wire()
+        batch.mark_request_ended()
         h.reenqueue(batch)
     again = [h.take()[0] for _ in range(4)]
     assert again == sent
@@ -218,7 +218,7 @@ def test_retried_batches_return_in_order_across_the_wrap_of_sequences() -> None:
     assert sent[0].base_sequence == 2**31 - 5
     assert sent[1].base_sequence == BATCH_ROWS - 5
     for batch in (sent[1], sent[2], sent[0]):
-        batch.off_wire()
+        batch.mark_request_ended()
         h.reenqueue(batch)
     assert [h.take()[0] for _ in range(3)] == sent
 
@@ -228,6 +228,6 @@ def test_without_sequences_a_retried_batch_goes_to_the_front() -> None:
     h.gate.admit = lambda *_: True  # type: ignore[method-assign]
     h.append(0, 3 * BATCH_ROWS)
     (first,) = h.take()
-    first.off_wire()
+    first.mark_request_ended()
     h.reenqueue(first)
     assert h.take() == [first]

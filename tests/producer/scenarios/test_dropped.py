@@ -68,7 +68,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     assert loop.join(DELIVERY_MS + 1)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "dropped without close()" in caplog.text
-    assert memory.free_bytes == memory.bytes_max
+    assert memory.free_bytes == memory.total_bytes
 
 
 def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,11 +28,11 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
     h.append_rows([b"%03d" % i * 20 for i in range(60)], [0] * 60, call="call")
     (batch,) = h.take()
     assert batch.record_count == 60
-    batch.off_wire()
+    batch.mark_request_ended()
     h.clock.now += 5
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
     assert len(children) >= 2
-    assert batch.done
+    assert batch.is_done
     sequence = batch.base_sequence
     for child in children:
         assert (child.producer_id, child.base_sequence) == (batch.producer_id, sequence)
@@ -49,7 +49,7 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
     assert rows == list(range(60))
     for child in sent:
         h.acknowledge(child)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
     assert not h.accumulator.has_incomplete()
 
 
@@ -61,7 +61,7 @@ def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None
     columns = RecordColumns(pa.array([b"a", b"b"]), headers=headers)
     h.accumulator.append_columns(TOPIC, assigned_rows(columns, [0, 0], "call"))
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
     bodies = [decompress(child.codec, b"".join(child.segments), 1 << 20) for child in children]
     assert [body.count(b"\x08caf\xe9\x02x") for body in map(bytes, bodies)] == [1, 1]
@@ -74,13 +74,13 @@ def test_the_parts_of_a_batch_that_cannot_be_compressed_are_sent_as_they_are(mon
     h = Harness(linger_ms=0, compression_type="gzip")
     h.append(0, 2)
     (batch,) = h.take()
-    batch.off_wire()
+    batch.mark_request_ended()
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch.compress", no_memory)
     children = h.accumulator.split_and_reenqueue(batch, h.clock.now)
     assert [(child.codec, values_of(child)) for child in children] == [(Codec.NONE, [VALUE])] * 2
     for child in h.take() + h.take():
         h.acknowledge(child)
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_splitting_again_and_again_ends_with_single_records() -> None:
@@ -93,10 +93,10 @@ def test_splitting_again_and_again_ends_with_single_records() -> None:
                 singles += 1
                 h.acknowledge(batch)
             else:
-                batch.off_wire()
+                batch.mark_request_ended()
                 h.accumulator.split_and_reenqueue(batch, h.clock.now)
     assert singles == 13
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_after_a_split_batches_are_filled_carefully_again() -> None:
@@ -114,7 +114,7 @@ def test_after_a_split_batches_are_filled_carefully_again() -> None:
     for _ in range(60):
         h.acknowledge(first_full_batch())
     roomy = first_full_batch()
-    roomy.off_wire()
+    roomy.mark_request_ended()
     h.accumulator.split_and_reenqueue(roomy, h.clock.now)
     while h.accumulator.has_undrained():
         for batch in h.take():
@@ -141,8 +141,8 @@ def test_queued_batches_expire_once_each_when_delivery_timeout_has_passed() -> N
     assert h.ready_nodes() == set()
     for batch in expired:
         batch.fail(ERROR)
-        h.accumulator.finish(batch)
-    assert h.pool.free_bytes == h.pool.bytes_max
+        h.accumulator.remove_completed(batch)
+    assert h.pool.free_bytes == h.pool.total_bytes
     assert h.accumulator.next_expiry_ms() == FOREVER
 
 
@@ -169,15 +169,15 @@ def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> N
     h = expiring(linger_ms=0)
     h.append(0, 3)
     (batch,) = h.take()
-    held = h.pool.bytes_max - h.pool.free_bytes
+    held = h.pool.total_bytes - h.pool.free_bytes
     h.clock.now += 100
     assert h.accumulator.expired_batches(h.clock.now) == [batch]
     batch.fail(ERROR)
-    h.accumulator.finish(batch)
-    assert h.pool.bytes_max - h.pool.free_bytes == held > 0
+    h.accumulator.remove_completed(batch)
+    assert h.pool.total_bytes - h.pool.free_bytes == held > 0
     assert batch.segments
-    batch.off_wire()
-    assert h.pool.free_bytes == h.pool.bytes_max
+    batch.mark_request_ended()
+    assert h.pool.free_bytes == h.pool.total_bytes
     assert batch.error is ERROR
 
 
@@ -187,15 +187,15 @@ def test_a_batch_that_is_withdrawn_is_not_sent_and_is_incomplete_until_it_was_fa
     h.append(1)
     kept, withdrawn = h.take()
     h.reenqueue(withdrawn)
-    h.accumulator.withdraw(withdrawn)
+    h.accumulator.remove_from_queue(withdrawn)
     h.acknowledge(kept)
     h.clock.now += 60_000
     assert h.take() == []
     assert h.accumulator.has_incomplete()
     withdrawn.fail(ERROR)
-    h.accumulator.finish(withdrawn)
+    h.accumulator.remove_completed(withdrawn)
     assert not h.accumulator.has_incomplete()
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_a_retried_batch_expires_by_its_first_age() -> None:
@@ -203,7 +203,7 @@ def test_a_retried_batch_expires_by_its_first_age() -> None:
     h.append(0)
     (batch,) = h.take()
     h.clock.now += 60
-    batch.off_wire()
+    batch.mark_request_ended()
     h.reenqueue(batch)
     h.clock.now += 40
     assert h.accumulator.expired_batches(h.clock.now) == [batch]
@@ -235,28 +235,28 @@ def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> N
     h.append(0, 2 * BATCH_ROWS + 1, call="a")
     (in_flight,) = h.take()
     h.append(1, 2, call="b")
-    aborted = h.accumulator.abort_incomplete(ERROR)
+    aborted = h.accumulator.abort_incomplete_batches(ERROR)
     assert in_flight in aborted
     assert all(batch.error is ERROR for batch in aborted)
     aborted_rows = sum(len(rows) for batch in aborted for _, rows, _ in batch.rows_by_call())
     assert aborted_rows == 2 * BATCH_ROWS + 3
     for batch in aborted:
-        h.accumulator.finish(batch)
+        h.accumulator.remove_completed(batch)
     assert not h.accumulator.has_incomplete()
     assert not h.accumulator.has_undrained()
-    assert h.pool.free_bytes < h.pool.bytes_max  # the one on the wire
-    in_flight.off_wire()
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes < h.pool.total_bytes  # the one on the wire
+    in_flight.mark_request_ended()
+    assert h.pool.free_bytes == h.pool.total_bytes
 
 
 def test_abort_of_the_undrained_leaves_what_is_in_flight() -> None:
     h = Harness()
     h.append(0, 2 * BATCH_ROWS)
     (in_flight,) = h.take()
-    aborted = h.accumulator.abort_incomplete(ERROR, in_flight_too=False)
+    aborted = h.accumulator.abort_incomplete_batches(ERROR, include_in_flight=False)
     assert in_flight not in aborted
     assert in_flight.state is BatchState.IN_FLIGHT
     h.acknowledge(in_flight)
     for batch in aborted:
-        h.accumulator.finish(batch)
-    assert h.pool.free_bytes == h.pool.bytes_max
+        h.accumulator.remove_completed(batch)
+    assert h.pool.free_bytes == h.pool.total_bytes

@@ -58,9 +58,9 @@ def test_behind_leaders_that_take_nothing_rows_stay_staged_for_a_limited_time() 
     h = supplied(0, 2)
     h.append(1, 2)
     h.clock.now += LINGER_MS
-    assert h.ready().next_check_delay_ms == HOLD_MS
+    assert h.ready().next_ready_check_delay_ms == HOLD_MS
     h.clock.now += HOLD_MS - 1
-    assert h.ready().next_check_delay_ms == 1
+    assert h.ready().next_ready_check_delay_ms == 1
     h.clock.now += 1
     assert sent_partitions(h) == [0, 1, 2]
 
@@ -89,9 +89,9 @@ def test_where_memory_is_short_rows_are_held_behind_full_requests_and_for_a_limi
     for partition in (0, 2):
         h.append(partition, 9)
     h.append(1, 2)
-    monkeypatch.setattr(BufferPool, "waiters", 1)
+    monkeypatch.setattr(BufferPool, "waiter_count", 1)
     free = h.pool.free_bytes
-    assert h.ready().next_check_delay_ms == HOLD_MS
+    assert h.ready().next_ready_check_delay_ms == HOLD_MS
     assert h.pool.free_bytes == free
     h.clock.now += HOLD_MS
     h.ready()
@@ -103,7 +103,7 @@ def test_where_memory_is_short_nothing_is_held_from_a_leader_that_could_take_it(
 ) -> None:
     h = supplied(0)
     h.append(2, 2)
-    monkeypatch.setattr(BufferPool, "waiters", 1)
+    monkeypatch.setattr(BufferPool, "waiter_count", 1)
     assert sent_partitions(h, 1) == [2]
 
 
@@ -128,7 +128,7 @@ def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
 def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness:
     """A harness where lingering rows were filled into batches, which took `spent_ms`; then a row was appended."""
     h = Harness(linger_ms=0, max_request_size=REQUEST_BYTES)
-    fill = BatchFiller.fill
+    fill = BatchFiller.fill_batches
 
     def slow(filler: BatchFiller, topic: str, *, only_full: bool) -> bool:
         h.clock.now += spent_ms
@@ -136,7 +136,7 @@ def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness
 
     h.append(0, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(BatchFiller, "fill", slow)
+        patched.setattr(BatchFiller, "fill_batches", slow)
         (batch,) = h.take()
     h.acknowledge(batch)
     h.append(1, 1)
@@ -150,7 +150,7 @@ def test_a_fill_is_followed_by_a_pause_of_twice_its_time(
     h = after_a_fill_of(spent_ms, monkeypatch)
     h.clock.now += pause_ms - 1
     assert h.take() == []
-    assert h.ready().next_check_delay_ms == 1
+    assert h.ready().next_ready_check_delay_ms == 1
     h.clock.now += 1
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
@@ -172,7 +172,7 @@ def test_where_memory_is_short_a_leader_that_could_take_rows_waits_for_no_end_of
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = after_a_fill_of(49, monkeypatch)
-    monkeypatch.setattr(BufferPool, "waiters", 1)
+    monkeypatch.setattr(BufferPool, "waiter_count", 1)
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
@@ -182,5 +182,5 @@ def test_a_pause_goes_on_where_memory_is_short_while_every_leader_has_a_full_req
     h = after_a_fill_of(49, monkeypatch)
     for partition in (0, 2):
         h.append(partition, 9)
-    monkeypatch.setattr(BufferPool, "waiters", 1)
-    assert h.ready().next_check_delay_ms == 98
+    monkeypatch.setattr(BufferPool, "waiter_count", 1)
+    assert h.ready().next_ready_check_delay_ms == 98

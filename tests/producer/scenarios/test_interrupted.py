@@ -65,7 +65,7 @@ def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> lis
     return interrupted
 
 
-@pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "new_stage"), (Stage, "place")])
+@pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "new_stage"), (Stage, "assign_partitions")])
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 @pytest.mark.parametrize("seconds", [0, HANDLER_SECONDS])
 def test_a_close_in_a_signal_handler_returns_and_the_rest_fails_when_the_interrupted_call_goes_on(

@@ -106,7 +106,7 @@ def test_records_that_are_stored_fail_when_there_is_no_memory_to_report_them(mon
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
-    monkeypatch.setattr(RowOrigins, "shares_by_call", no_memory)
+    monkeypatch.setattr(RowOrigins, "split_shares_by_call", no_memory)
     future = producer.send(ProducerRecord("t", b"v"))
     with pytest.raises(MemoryError):
         run_until(producer, future.done)

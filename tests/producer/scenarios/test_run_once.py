@@ -24,7 +24,7 @@ from tests.producer.virtual_time import loop_of, memory_used, run_until, sender_
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
 STEPS: dict[str, type] = {
     "ready": RecordAccumulator,
-    "failed_batches": RecordAccumulator,
+    "take_failed_batches": RecordAccumulator,
     "expired_batches": RecordAccumulator,
     "drain": RecordAccumulator,
     "send": NetworkClient,

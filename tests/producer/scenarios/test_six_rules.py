@@ -308,7 +308,7 @@ def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: p
     fail = ProducerBatch.fail
 
     def fail_as_if_off_wire(batch: ProducerBatch, error: Exception) -> None:
-        batch.on_wire = False
+        batch.has_request_in_flight = False
         fail(batch, error)
 
     monkeypatch.setattr(ProducerBatch, "fail", fail_as_if_off_wire)

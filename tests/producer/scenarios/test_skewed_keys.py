@@ -50,10 +50,10 @@ def test_rows_of_thin_partitions_become_batches_before_they_have_taken_all_memor
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, **options)
     calls = 0
-    while not h.accumulator.queued(tp(0)):
+    while not h.accumulator.queued_batches(tp(0)):
         appended = h.append_rows([VALUE] * PARTITIONS, list(range(PARTITIONS)), call=(calls := calls + 1))
         assert appended == (PARTITIONS, None)
-    (batch,) = h.accumulator.queued(tp(0))
+    (batch,) = h.accumulator.queued_batches(tp(0))
     assert batch.record_count == calls
     assert calls == {"none": 11, "gzip": 8}[compression]
 
@@ -63,10 +63,10 @@ def test_single_records_become_batches_before_they_and_their_futures_have_taken_
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=(0, 0, 0), linger_ms=LINGER_MS, **options)
     records = 0
-    while not h.accumulator.queued(tp(0)):
+    while not h.accumulator.queued_batches(tp(0)):
         h.append_record(records % 3)
         records += 1
-    assert sum(h.accumulator.queued(tp(partition))[0].record_count for partition in range(3)) == records
+    assert sum(h.accumulator.queued_batches(tp(partition))[0].record_count for partition in range(3)) == records
     assert records == {"none": 203, "gzip": 155}[compression]
 
 
@@ -88,9 +88,9 @@ def test_a_full_partition_of_a_stage_that_is_half_full_waits_for_linger_a_flush_
 ) -> None:
     h = skewed_and_half_full()
     assert h.take() == []
-    assert h.ready().next_check_delay_ms == LINGER_MS
+    assert h.ready().next_ready_check_delay_ms == LINGER_MS
     if end is None:
-        monkeypatch.setattr(BufferPool, "waiters", 1)
+        monkeypatch.setattr(BufferPool, "waiter_count", 1)
     else:
         end(h)
     assert {batch.topic_partition.partition for batch in h.take()} == set(range(PARTITIONS))
@@ -157,4 +157,4 @@ def test_whatever_fills_first_each_partition_keeps_the_order_of_its_rows_and_all
                 sent[batch.topic_partition.partition] += names
             h.acknowledge(batch)
     assert sent == given
-    assert h.pool.free_bytes == h.pool.bytes_max
+    assert h.pool.free_bytes == h.pool.total_bytes

@@ -45,7 +45,7 @@ def acknowledge_all(h: Harness) -> None:
 
 
 def held(h: Harness) -> int:
-    return h.pool.bytes_max - h.pool.free_bytes
+    return h.pool.total_bytes - h.pool.free_bytes
 
 
 def test_a_stalled_partition_takes_the_memory_of_its_own_rows_alone_when_memory_is_short() -> None:
@@ -61,7 +61,7 @@ def test_a_stalled_partition_takes_the_memory_of_its_own_rows_alone_when_memory_
     for batch in h.accumulator.expired_batches(h.clock.now):
         assert batch.topic_partition.partition == STALLED
         batch.fail(DeliveryTimeoutError("too late"))
-        h.accumulator.finish(batch)
+        h.accumulator.remove_completed(batch)
     assert h.pool.free_bytes == BUFFER_BYTES
     assert write_together(h)
 
@@ -86,7 +86,7 @@ def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch
     def copied(batch: ProducerBatch) -> None:
         raise AssertionError(batch)
 
-    monkeypatch.setattr(ProducerBatch, "move_to_own_memory", copied)
+    monkeypatch.setattr(ProducerBatch, "copy_to_own_memory", copied)
     h = stalled(batch_size=100_000)
     for _ in range(5):
         assert write_together(h)
@@ -115,12 +115,13 @@ def expired(h: Harness) -> ProducerBatch:
 
 def split(h: Harness) -> ProducerBatch:
     batch = drained(h)
-    batch.off_wire()
+    batch.mark_request_ended()
     return h.accumulator.split_and_reenqueue(batch, h.clock.now)[0]
 
 
 @pytest.mark.parametrize(
-    ("step", "taken_by_the_sender"), [("depart", drained), ("fail", expired), ("part", split), ("close", split)]
+    ("step", "taken_by_the_sender"),
+    [("mark_in_flight", drained), ("fail", expired), ("create_child", split), ("close", split)],
 )
 def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has_taken_from_their_queue(
     step: str, taken_by_the_sender: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
@@ -134,7 +135,7 @@ def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has
 
     def ask_for_memory() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(ProducerBatch, "move_to_own_memory", lambda batch: moved.append(batch))
+            patched.setattr(ProducerBatch, "copy_to_own_memory", lambda batch: moved.append(batch))
             be_short_of_memory(h)
 
     def meanwhile(batch: ProducerBatch, *given: Any, **named: Any) -> Any:

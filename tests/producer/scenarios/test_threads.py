@@ -91,7 +91,7 @@ def patience(producer: KafkaProducer, max_block_ms: int) -> None:
 
 def blocked(producer: ThreadedProducer, count: int, call: Callable[[], object]) -> Caller:
     caller = Caller(call)
-    until(lambda: producer.memory.waiters == count or not caller.is_alive())
+    until(lambda: producer.memory.waiter_count == count or not caller.is_alive())
     return caller
 
 
@@ -129,7 +129,7 @@ def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: 
     second = Caller(lambda: producer.send(ProducerRecord("t", VALUE)))
     error = first.finish().future().exception(0)
     assert isinstance(error, BufferExhaustedError)
-    for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers take less"):
+    for words in ("buffer.memory", "stayed full for", "max.block.ms", "The brokers accept less"):
         assert words in str(error)
     assert second.finish().future().result(PATIENCE_SECONDS).offset == 0
     producer.close()

@@ -21,7 +21,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.row_origins import rows_of_call
+from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
 from spark_kafka_sink.producer.sending.delivery_errors import attempt_error, final_error, record_errors
@@ -40,8 +40,8 @@ from tests.producer.batching.one_piece import append_rows
 def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_refused() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
-    append_rows(batch, rows_of_call(call, np.array([10, 11])))
-    append_rows(batch, rows_of_call(call, np.array([20, 21]), 2))
+    append_rows(batch, build_batch_rows(call, np.array([10, 11])))
+    append_rows(batch, build_batch_rows(call, np.array([20, 21]), 2))
     named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
     assert innocent is not None
     fail_futures(batch, innocent, named)

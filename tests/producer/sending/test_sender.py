@@ -153,7 +153,7 @@ def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_p
 
     cluster, producer = simulated(linger_ms=5)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
-    monkeypatch.setattr("spark_kafka_sink.producer.batching.split.encode_records", no_memory)
+    monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_splitting.encode_records", no_memory)
     (failure,) = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
     assert "topic t, partition 0: a batch that was refused as too large could not be split: MemoryError" in str(
         failure.error

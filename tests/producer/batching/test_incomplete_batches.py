@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
-from spark_kafka_sink.producer.batching.incomplete import Flush, IncompleteBatches
+from spark_kafka_sink.producer.batching.incomplete_batches import Flush, IncompleteBatches
 from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
 
 
@@ -31,10 +31,10 @@ def test_a_settled_batch_makes_the_sender_look_once_and_no_more(incomplete: Inco
     settled, other = batch_until(100), batch_until(200)
     incomplete.add(settled)
     incomplete.add(other)
-    incomplete.forget(settled)
+    incomplete.remove(settled)
     assert incomplete.take_expired(100) == []
     assert incomplete.next_deadline_ms == 200
-    incomplete.forget(other)
+    incomplete.remove(other)
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
@@ -45,9 +45,9 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     incomplete.begin_flush(flush := Flush())
     incomplete.arm([flush])
     incomplete.add(later)
-    incomplete.forget(first, later)
+    incomplete.remove(first, later)
     assert not flush.done.is_set()
-    incomplete.forget(second, third)
+    incomplete.remove(second, third)
     assert flush.done.is_set()
 
 
@@ -58,7 +58,7 @@ def test_batches_that_expire_together_are_ordered_by_age_not_by_when_they_were_c
     incomplete.add(whole)
     incomplete.add(younger)
     incomplete.add(part)  # the whole was split
-    incomplete.forget(whole, successors=[part])
+    incomplete.remove(whole, successors=[part])
     assert incomplete.take_expired(150) == [part, younger]
     assert incomplete.take_expired(150) == []
     assert incomplete.next_deadline_ms == INFINITE_MS
@@ -86,12 +86,12 @@ def test_a_flush_that_begins_while_batches_are_filled_is_armed_behind_its_own_ro
     incomplete: IncompleteBatches,
 ) -> None:
     incomplete.begin_flush(first := Flush())
-    seen = incomplete.new_flushes()
+    seen = incomplete.unarmed_flushes()
     incomplete.begin_flush(later := Flush())
     incomplete.arm(seen)
     assert first.done.is_set()
     assert not later.done.is_set()
-    assert incomplete.new_flushes() == [later]
+    assert incomplete.unarmed_flushes() == [later]
     incomplete.end_flush(first)
     incomplete.end_flush(later)
-    assert not incomplete.flushing
+    assert not incomplete.is_flush_in_progress

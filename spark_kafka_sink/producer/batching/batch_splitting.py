@@ -1,0 +1,50 @@
+"""Splitting of a batch that the broker rejected as too large into several smaller batches with the same records.
+
+The records are decoded to columns and encoded again. The smaller batches keep the creation time, deadline, producer
+identity and memory of their parent. Their sequences are consecutive and begin with the parent's base sequence, so the
+broker's sequence check sees the same sequences as before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_kafka_sink.producer.batching.batch import ProducerBatch
+from spark_kafka_sink.records.batch_slicing import (
+    consecutive_slices,
+    find_timestamp_range,
+    single_partition_slices,
+    split_into_batches,
+)
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.decoder import decode_records
+from spark_kafka_sink.records.encoder import encode_records
+from spark_kafka_sink.records.header import parse_header
+from spark_kafka_sink.records.record_sizes import record_size_bounds
+
+MAX_DECODED_BYTES = 1 << 40
+"""The decoder's limit protects against untrusted input. This batch was encoded by the producer itself."""
+
+
+def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
+    """Return open batches of at most `max_batch_bytes` before compression, and at least two of them.
+
+    A record that exceeds the limit gets a batch of its own. A batch of one record cannot be split: the result is one
+    batch.
+    """
+    header, *body = batch.build_wire_segments()
+    rows = decode_records(parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True)
+    columns = RecordColumns(rows["value"], rows["key"], rows["headers"], rows["timestamp"])
+    sizes = record_size_bounds(columns)
+    timestamp_range = find_timestamp_range(columns, batch.max_timestamp)
+    slices = split_into_batches(sizes, single_partition_slices(columns.num_rows), max_batch_bytes, timestamp_range)
+    if len(slices.starts) == 1 < columns.num_rows:
+        middle = int(np.searchsorted(np.cumsum(sizes), sizes.sum() // 2, "right"))
+        middle = max(1, middle)
+        slices = consecutive_slices([middle, columns.num_rows])
+    buffers = encode_records(columns, slices, batch.max_timestamp)
+    encoded_slices = [(encoded, index) for encoded in buffers for index in range(len(encoded.sizes))]
+    return [
+        batch.create_child(encoded, index, first_record)
+        for (encoded, index), first_record in zip(encoded_slices, slices.starts, strict=True)
+    ]

@@ -1,0 +1,72 @@
+"""EncodedPieces: the records that were encoded into one buffer, divided into pieces. A piece belongs to one batch.
+
+With ten thousand partitions, a batch receives some hundred bytes at a time and has a handful of pieces in the end. So a
+piece is not an object of its own, which the garbage collector would have to visit, but an index into lists that all
+pieces of a buffer share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
+from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
+from spark_kafka_sink.records.encoder import EncodedSlices
+
+
+class EncodedPieces:
+    """The pieces of one buffer. The lease owns the buffer and frees it when no batch needs it any more."""
+
+    __slots__ = (
+        "_piece_offsets",
+        "base_timestamps",
+        "charged_bytes",
+        "first_offset_deltas",
+        "lease",
+        "max_timestamps",
+        "origins",
+        "record_counts",
+        "sizes",
+        "starts",
+        "stops",
+    )
+
+    def __init__(
+        self,
+        encoded: EncodedSlices,
+        lease: MemoryLease,
+        origins: RowOrigins,
+        starts: Sequence[int],
+        stops: Sequence[int],
+        first_offset_deltas: Sequence[int],
+    ) -> None:
+        """`lease`: reserves the bytes of the buffer, and the overhead of its rows.
+
+        Piece i encodes the rows [starts[i], stops[i]) of `origins`. Its first record has the offset delta
+        first_offset_deltas[i] in its batch.
+        """
+        self.lease = lease
+        lease.buffer = encoded.data
+        self.origins = origins
+        self.starts, self.stops, self.first_offset_deltas = starts, stops, first_offset_deltas
+        self._piece_offsets = encoded.begins
+        self.sizes = encoded.sizes
+        self.record_counts = encoded.record_counts
+        self.base_timestamps = encoded.base_timestamps
+        self.max_timestamps = encoded.max_timestamps
+        self.charged_bytes = origins.charged_bytes(starts, stops, encoded.sizes)
+        """Bytes of the lease that each piece needs: its records, and the overhead of its rows."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def segment(self, piece_index: int) -> memoryview:
+        """Return the encoded records of a piece."""
+        buffer, offset = self.lease.buffer, self._piece_offsets[piece_index]
+        assert buffer is not None, "the memory of these records has returned to the pool"
+        return buffer[offset : offset + self.sizes[piece_index]]
+
+    def rows(self, piece_index: int) -> BatchRows:
+        """Return the rows that a piece encodes."""
+        start, stop = self.starts[piece_index], self.stops[piece_index]
+        return BatchRows(self.origins, start, stop, self.first_offset_deltas[piece_index])

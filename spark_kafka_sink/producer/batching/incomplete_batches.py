@@ -1,0 +1,103 @@
+"""IncompleteBatches: the batches that are neither acknowledged nor failed, their deadlines, and the running flushes.
+
+Guarded by the accumulator's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+
+from spark_kafka_sink.producer.batching.batch import PINNED, ProducerBatch
+from spark_kafka_sink.producer.batching.partition_queues import INFINITE_MS
+
+
+class Flush:
+    """A call of flush().
+
+    `batches` are the batches that the flush waits for. It is None until all rows that were appended before the flush
+    are in batches.
+    """
+
+    __slots__ = ("batches", "done")
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.batches: set[ProducerBatch] | None = None
+
+
+class IncompleteBatches:
+    """The incomplete batches and the flushes that wait for them."""
+
+    def __init__(self) -> None:
+        self._deadlines_ms: dict[ProducerBatch, float] = {}  # inf for batches that were returned by take_expired
+        self._flushes: set[Flush] = set()  # in progress
+        self.next_deadline_ms = INFINITE_MS
+        """A lower bound of the deadlines. It may be the deadline of a batch that has completed: finding the exact
+        minimum takes a scan of all batches, which is deferred until this time has come."""
+
+    def __len__(self) -> int:
+        return len(self._deadlines_ms)
+
+    def __iter__(self) -> Iterator[ProducerBatch]:
+        return iter(list(self._deadlines_ms))
+
+    @property
+    def is_flush_in_progress(self) -> bool:
+        return bool(self._flushes)
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Add a batch. Idempotent."""
+        self._deadlines_ms[batch] = batch.deadline_ms
+        if batch.deadline_ms < self.next_deadline_ms:
+            self.next_deadline_ms = batch.deadline_ms
+
+    def remove(self, *batches: ProducerBatch, successors: Iterable[ProducerBatch] = ()) -> None:
+        """Remove completed batches, and complete the flushes that waited for the last of them.
+
+        `successors`: the batches into which the removed batch was split. A flush waits for them in its place.
+        """
+        for batch in batches:
+            self._deadlines_ms.pop(batch, None)
+        if not self._deadlines_ms:
+            self.next_deadline_ms = INFINITE_MS
+        for flush in self._flushes:
+            if flush.batches is not None and not flush.batches.isdisjoint(batches):
+                flush.batches.difference_update(batches)
+                flush.batches.update(successors)
+                if not flush.batches:
+                    flush.done.set()
+
+    def take_expired(self, now: float) -> list[ProducerBatch]:
+        """Return the batches whose deadline has passed, oldest first, each only once.
+
+        A pinned batch is returned by a later call, when it is no longer pinned.
+        """
+        expired = [
+            batch
+            for batch, deadline_ms in self._deadlines_ms.items()
+            if deadline_ms <= now and batch.state is not PINNED
+        ]
+        for batch in expired:
+            self._deadlines_ms[batch] = INFINITE_MS
+        self.next_deadline_ms = min(self._deadlines_ms.values(), default=INFINITE_MS)
+        return sorted([batch for batch in expired if not batch.is_done], key=lambda batch: batch.deadline_ms)
+
+    def begin_flush(self, flush: Flush) -> None:
+        """Register a flush. While a flush is in progress, all batches are ready without lingering."""
+        self._flushes.add(flush)
+
+    def end_flush(self, flush: Flush) -> None:
+        """Unregister a flush that has completed, has timed out, or was interrupted, even before `begin_flush`."""
+        self._flushes.discard(flush)
+
+    def unarmed_flushes(self) -> list[Flush]:
+        """Return the flushes that were not armed yet. They are armed once all currently staged rows are in batches."""
+        return [flush for flush in self._flushes if flush.batches is None]
+
+    def arm(self, flushes: Iterable[Flush]) -> None:
+        """Let flushes wait for all batches that are incomplete now. Without any, they complete immediately."""
+        for flush in flushes:
+            flush.batches = set(self._deadlines_ms)
+            if not flush.batches:
+                flush.done.set()

@@ -1,0 +1,49 @@
+"""NodeLatencyStats: detects brokers that accept no requests, so that the partitioner avoids their partitions (KIP-794).
+
+A broker is unavailable if batches have been ready for it, but none could be drained, for longer than
+partitioner.availability.timeout.ms. As in Java's client, two times are recorded for each broker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spark_kafka_sink.client.cluster import ClusterSnapshot, TopicInfo
+from spark_kafka_sink.producer.partitioner import PartitionLoads
+
+
+class _NodeTimes(NamedTuple):
+    """Times at which a node last had ready batches, and at which its batches could last be drained."""
+
+    ready_ms: float
+    drained_ms: float
+
+
+class NodeLatencyStats:
+    """The ready time and the drain time of each node. The caller must hold the accumulator's lock."""
+
+    def __init__(self, availability_timeout_ms: float) -> None:
+        self._availability_timeout_ms = availability_timeout_ms
+        self._times: dict[int, _NodeTimes] = {}
+
+    def update(self, node_id: int, now: float, *, can_drain: bool) -> None:
+        """Record that batches are ready for a node, and whether it accepts a request."""
+        times = self._times.get(node_id, _NodeTimes(now, now))
+        self._times[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
+
+    def available_partition_loads(
+        self, topic: TopicInfo, queue_lengths: list[int], snapshot: ClusterSnapshot
+    ) -> PartitionLoads:
+        """Return the queue lengths of the partitions whose leader is known and available."""
+        partitions: list[int] = []
+        lengths: list[int] = []
+        for partition, length in zip(topic.partitions, queue_lengths, strict=True):
+            leader = partition.leader
+            if leader is not None and leader in snapshot.nodes and not self._is_unavailable(leader):
+                partitions.append(partition.index)
+                lengths.append(length)
+        return PartitionLoads(partitions, lengths, len(queue_lengths))
+
+    def _is_unavailable(self, node_id: int) -> bool:
+        times = self._times.get(node_id, _NodeTimes(0.0, 0.0))
+        return 0 < self._availability_timeout_ms < times.ready_ms - times.drained_ms
