@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
@@ -101,7 +101,7 @@ def network_targets() -> Iterator[Target]:
 
 def broker_targets() -> Iterator[Target]:
     """Requests as the embedded broker gets them, the files it reads, and what a reader makes of a fetch."""
-    cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, partitions_max=50), topics={"t": 2})
+    cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, max_partitions=50), topics={"t": 2})
     control = Control(cluster, 0)
     for api in supported_api_keys():
         kind = load_request_type(api)
@@ -211,7 +211,7 @@ def _check_body(header: bytes, data: bytes) -> object:
 
 
 def _ask(cluster: EmbeddedCluster, control: Control, data: bytes) -> object:
-    return answer(cluster, control, 0, memoryview(bytearray(data)), 0.0)
+    return handle_request(cluster, control, 0, memoryview(bytearray(data)), 0.0)
 
 
 def _visible_rows(data: bytes) -> object:

@@ -20,8 +20,8 @@ import spark_kafka_sink
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.log import PartitionLog
+from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from spark_kafka_sink.broker.request_queue import RequestQueue
-from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.exporters.prometheus import WriteCollector
@@ -118,7 +118,7 @@ BROKER_GUARDS = [
         EmbeddedCluster,
         "lock",
         _names("topics coordinator offsets _coordinators"),
-        _names("progress _next_timeout_ms"),
+        _names("change_count _next_timeout_ms"),
         _names("__repr__"),
     ),
     Guard(
@@ -129,11 +129,11 @@ BROKER_GUARDS = [
     ),
     Guard(RequestQueue, "_lock", _names("_requests _closed")),
     Guard(
-        WaitingRequests,
+        RequestPurgatory,
         "_lock",
         _names("_due _later _parked _number"),
         _names("_closed"),
-        _names("note_progress count"),
+        _names("release_on_change count"),
     ),
     Guard(Control, "_lock", _names("_rules"), exempt=_names("has_rules")),
 ]

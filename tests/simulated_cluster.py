@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.broker.log import PartitionLog
-from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
-from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
 from spark_kafka_sink.broker.transaction_coordinator import Transaction
 from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSocket, FakeSystem, Peer
@@ -50,7 +50,7 @@ class SimulatedCluster:
         for node in self.core.nodes.values():
             node.host, node.port = f"broker{node.id}", FIRST_PORT + node.id
             self._peers[node.id] = self.new_peer(node.id)
-            self.accept(node.id)
+            self.accept_connections(node.id)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -71,28 +71,30 @@ class SimulatedCluster:
 
     # --- NodePorts: what the levers of `control` do
 
-    def stop(self, node: int) -> None:
-        self.refuse(node)
-        self.cut(node)
+    def stop_node(self, node: int) -> None:
+        self.refuse_connections(node)
+        self.close_connections(node)
 
-    def cut(self, node: int) -> None:
+    def close_connections(self, node: int) -> None:
         """End the node's connections; it accepts new ones."""
-        self._peers[node].cut()
+        self._peers[node].close_connections()
 
-    def start(self, node: int) -> None:
-        self.accept(node)
+    def start_node(self, node: int) -> None:
+        self.accept_connections(node)
 
-    def refuse(self, node: int) -> None:
+    def refuse_connections(self, node: int) -> None:
         self.system.refuse(self.core.nodes[node].host, self.core.nodes[node].port)
 
-    def accept(self, node: int) -> None:
+    def accept_connections(self, node: int) -> None:
         self.system.listen(self.core.nodes[node].host, self.core.nodes[node].port, self._peers[node])
 
     # --- requests
 
-    def take(self, conversation: Conversation, frame: bytes) -> None:
-        self.note(conversation, frame)
-        outcome = answer(self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now())
+    def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
+        self.record_request(conversation, frame)
+        outcome = handle_request(
+            self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now()
+        )
         self._follow(conversation, outcome)
         self._resume_parked()
         self._await_timeout()
@@ -104,33 +106,33 @@ class SimulatedCluster:
             self._timeouts_ms.add(timeout_ms)
             self.system.at(timeout_ms, self._abort_overdue)
 
-    def note(self, conversation: Conversation, frame: bytes) -> None:
+    def record_request(self, conversation: Conversation, frame: bytes) -> None:
         self.requests.append((self.system.now(), conversation.node, frame))
 
     def new_peer(self, node: int) -> NodePeer:
         return NodePeer(self, node)
 
-    def take_late(self, sock: FakeSocket, data: bytes) -> None:
+    def execute_late(self, sock: FakeSocket, data: bytes) -> None:
         """Carry out what was sent over a connection that has ended. No one gets the answers."""
         node = sock.address.port - FIRST_PORT
         connection = FakeConnection(self.system, sock, self._peers[node])
         connection.open = False
         while data:
             size = struct.unpack_from(">i", data)[0]
-            self.take(Conversation(self, node, connection), data[4 : 4 + size])
+            self.handle_frame(Conversation(self, node, connection), data[4 : 4 + size])
             data = data[4 + size :]
 
     def complete(self, transaction: Transaction) -> None:
         """Write the markers that the coordinator has left for later (`coordinator.completes_later`)."""
         self.core.coordinator.complete(transaction)
-        self.core.note_transactions()
+        self.core.save_transactions()
         self._resume_parked()
 
-    def _follow(self, conversation: Conversation, outcome: Outcome) -> None:
-        if isinstance(outcome, Later):
+    def _follow(self, conversation: Conversation, outcome: RequestOutcome) -> None:
+        if isinstance(outcome, DelayedRequest):
             parked = _Parked(conversation, outcome)
             self._parked[parked] = None
-            self.system.at(outcome.until_ms, lambda: self._resume(parked))
+            self.system.at(outcome.deadline_ms, lambda: self._resume(parked))
         else:
             conversation.reply(outcome)
 
@@ -142,7 +144,7 @@ class SimulatedCluster:
 
     def _resume_parked(self) -> None:
         """Resumes each parked request whose progress is out of date. It may be parked again, under the new progress."""
-        for parked in [p for p in self._parked if p.later.progress not in (None, self.core.progress)]:
+        for parked in [p for p in self._parked if p.later.change_count not in (None, self.core.change_count)]:
             self._resume(parked)
 
     def _abort_overdue(self) -> None:
@@ -152,7 +154,7 @@ class SimulatedCluster:
 
 
 class _Parked:
-    def __init__(self, conversation: Conversation, later: Later) -> None:
+    def __init__(self, conversation: Conversation, later: DelayedRequest) -> None:
         self.conversation = conversation
         self.later = later
 
@@ -175,7 +177,7 @@ class NodePeer(Peer):
         connection.open = False
         self._conversations.pop(connection, None)
 
-    def cut(self) -> None:
+    def close_connections(self) -> None:
         for connection in list(self._conversations):
             connection.reset()
         self._conversations.clear()
@@ -205,24 +207,24 @@ class Conversation:
             del self._bytes[: 4 + size]
         self._next()
 
-    def reply(self, reply: Reply) -> None:
+    def reply(self, reply: ChannelResponse) -> None:
         if not self.connection.open:
             return
-        if reply.raw is not None:
-            self.connection.send(reply.raw)
+        if reply.raw_bytes is not None:
+            self.connection.send(reply.raw_bytes)
         elif reply.frame is not None:
             payload = b"".join(reply.frame)
             self.connection.send(struct.pack(">i", len(payload)) + payload)
-        if reply.then is Then.CLOSE:
+        if reply.action is ChannelAction.CLOSE:
             self.connection.close()
-        elif reply.then is Then.READ_ON:
+        elif reply.action is ChannelAction.UNMUTE:
             self._muted = False
             self._next()
 
     def _next(self) -> None:
         while self._frames and not self._muted and self.connection.open:
             self._muted = True
-            self._cluster.take(self, self._frames.popleft())
+            self._cluster.handle_frame(self, self._frames.popleft())
 
 
 def stored_records(log: PartitionLog, *, committed: bool = False) -> pa.Table:

@@ -49,7 +49,7 @@ DOORS = (
     Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
     Door("tqdm", ("producer.progress_bar",), "optional dependency"),
     Door("cryptography.*", ("network.security.assertions", "network.security.keystores"), "optional dependency"),
-    Door("trustme", ("testing.secured",), "optional dependency"),
+    Door("trustme", ("testing.security_setup",), "optional dependency"),
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
     Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),

@@ -20,10 +20,10 @@ from random import Random
 from typing import Protocol
 from uuid import UUID
 
-from spark_kafka_sink.broker.batch_checks import RecordChecks
+from spark_kafka_sink.broker.api_error import ApiError, storage_error
+from spark_kafka_sink.broker.batch_validation import RecordValidator
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
-from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
 from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, log_config
 from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
@@ -31,7 +31,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
-MESSAGE_BYTES_MAX = 1024 * 1024 + 12
+DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024 + 12
 MAX_PARTITIONS = 10_000
 """Of all topics together, unless the configuration says otherwise: each takes some kilobytes."""
 
@@ -46,10 +46,10 @@ class ClusterConfig:
     nodes: int = 1
     auto_create_topics: bool = False
     default_partitions: int = 1
-    partitions_max: int = MAX_PARTITIONS
-    message_bytes_max: int = MESSAGE_BYTES_MAX
+    max_partitions: int = MAX_PARTITIONS
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     transaction_version: int = 2
-    transaction_timeout_ms_max: int = 900_000
+    max_transaction_timeout_ms: int = 900_000
     check_records: bool = True
     """Look into the records of each batch; off, only its header and CRC are checked."""
     discard: bool = False
@@ -64,21 +64,21 @@ class BrokerNode:
     id: int
     host: str = "localhost"
     port: int = 0
-    up: bool = True
+    is_running: bool = True
 
 
-class NodePorts(Protocol):
+class NodeListeners(Protocol):
     """What the transport does for the cluster."""
 
-    def stop(self, node: int) -> None:
+    def stop_node(self, node: int) -> None:
         """Cut the node's connections and refuse new ones."""
 
-    def start(self, node: int) -> None: ...
+    def start_node(self, node: int) -> None: ...
 
-    def refuse(self, node: int) -> None:
+    def refuse_connections(self, node: int) -> None:
         """Refuse new connections only."""
 
-    def accept(self, node: int) -> None: ...
+    def accept_connections(self, node: int) -> None: ...
 
 
 class ClusterStore(Protocol):
@@ -94,7 +94,7 @@ class ClusterStore(Protocol):
 
 
 class EmbeddedCluster:
-    ports: NodePorts
+    ports: NodeListeners
 
     def __init__(
         self,
@@ -112,15 +112,15 @@ class EmbeddedCluster:
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = OffsetStore()
-        self._checks = RecordChecks()
+        self._checks = RecordValidator()
         self.wall_ms = wall_ms
-        self.progress = 0
+        self.change_count = 0
         """Grows with everything that a waiting Fetch may wait for."""
         self.coordinator = TransactionCoordinator(
             self._write_marker,
             self._end_offsets,
             version=config.transaction_version,
-            timeout_ms_max=config.transaction_timeout_ms_max,
+            max_timeout_ms=config.max_transaction_timeout_ms,
         )
         self._random = Random(config.seed)
         self.cluster_id = str(self._new_id())
@@ -142,9 +142,9 @@ class EmbeddedCluster:
         if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
             with self.lock:
                 try:
-                    self.coordinator.abort_overdue(now)
-                    self.note_transactions()
-                except Refusal as refusal:
+                    self.coordinator.abort_timed_out(now)
+                    self.save_transactions()
+                except ApiError as refusal:
                     _log.warning("overdue transactions are aborted later: %s", refusal)
                     self._next_timeout_ms = now + ABORT_AGAIN_MS
 
@@ -160,7 +160,7 @@ class EmbeddedCluster:
         with self.lock:
             return self.topics.get(name)
 
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+    def find_topic_by_id(self, topic_id: UUID) -> Topic | None:
         with self.lock:
             return self._topics_by_id.get(topic_id)
 
@@ -206,24 +206,24 @@ class EmbeddedCluster:
             del self.topics[name]
             try:
                 self.save()
-            except Refusal:
+            except ApiError:
                 self.topics[name] = topic
                 raise
             del self._topics_by_id[topic.id]
             for partition in topic.partitions:
                 partition.log.delete()
-        self.note_progress()
+        self.record_change()
 
     def add_partitions(self, name: str, total: int) -> None:
         with self.lock:
             topic = self.topic(name)
-            _check_room(total - len(topic.partitions), self.partitions_left(), self.config.partitions_max)
+            _check_room(total - len(topic.partitions), self.partitions_left(), self.config.max_partitions)
             self._add_partitions(topic, total)
             self.save()
 
     def partitions_left(self) -> int:
         """How many more the cluster can have. The caller has the lock, and acts on the answer under it."""
-        return self.config.partitions_max - sum(len(topic.partitions) for topic in self.topics.values())
+        return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
     def _create(self, new: TopicDefinition, partitions_left: int) -> Topic:
         if not is_topic_name(new.name):
@@ -232,7 +232,7 @@ class EmbeddedCluster:
             raise ConfigurationError(f"topic {new.name} exists already")
         if new.partitions < 1:
             raise ConfigurationError(f"topic {new.name} cannot have {new.partitions} partitions")
-        _check_room(new.partitions, partitions_left, self.config.partitions_max)
+        _check_room(new.partitions, partitions_left, self.config.max_partitions)
         topic = Topic(new.name, new.topic_id or self._new_id(), config=dict(new.config))
         self._add_partitions(topic, new.partitions)
         self.topics[new.name] = topic
@@ -241,7 +241,7 @@ class EmbeddedCluster:
     def _add_partitions(self, topic: Topic, total: int) -> None:
         settings = log_config(
             topic.config,
-            message_bytes_max=self.config.message_bytes_max,
+            max_message_bytes=self.config.max_message_bytes,
             check_records=self.config.check_records,
             discard=self.config.discard,
         )
@@ -249,14 +249,14 @@ class EmbeddedCluster:
         for index in range(len(topic.partitions), total):
             file = None if settings.discard else self._log_file(topic.name, index)
             replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
-            leader = next((node for node in replicas if self.nodes[node].up), None)
+            leader = next((node for node in replicas if self.nodes[node].is_running), None)
             topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file, self._checks)))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:
         try:
             return None if self._store is None else self._store.log_file(topic, index)
         except OSError as error:
-            raise storage_refusal(f"topic {topic}", error) from error
+            raise storage_error(f"topic {topic}", error) from error
 
     # --- nodes and leaders
 
@@ -265,38 +265,38 @@ class EmbeddedCluster:
             raise KeyError(f"the embedded broker has no node {number}; it has {sorted(self.nodes)}")
         return self.nodes[number]
 
-    def in_sync(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
-        running = tuple(node for node in partition.replicas if self.nodes[node].up)
-        return running if topic.in_sync_max is None else running[: topic.in_sync_max]
+    def in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
+        running = tuple(node for node in partition.replicas if self.nodes[node].is_running)
+        return running if topic.max_in_sync_replicas is None else running[: topic.max_in_sync_replicas]
 
-    def set_in_sync(self, name: str, at_most: int | None) -> None:
+    def limit_in_sync_replicas(self, name: str, at_most: int | None) -> None:
         with self.lock:
-            self.topic(name).in_sync_max = at_most
+            self.topic(name).max_in_sync_replicas = at_most
 
     def move_leader(self, name: str, index: int, node: int) -> None:
         with self.lock:
             self._lead(self.partition(name, index), self.node(node).id)
-        self.note_progress()
+        self.record_change()
 
     def stop_node(self, node: int) -> None:
         with self.lock:
-            self.node(node).up = False
+            self.node(node).is_running = False
             for partition in self._partitions():
                 if partition.leader == node:
-                    self._lead(partition, next((n for n in partition.replicas if self.nodes[n].up), None))
-        self.ports.stop(node)
-        self.note_progress()
+                    self._lead(partition, next((n for n in partition.replicas if self.nodes[n].is_running), None))
+        self.ports.stop_node(node)
+        self.record_change()
 
     def start_node(self, node: int) -> None:
         with self.lock:
-            self.node(node).up = True
+            self.node(node).is_running = True
             for partition in self._partitions():
                 if partition.leader is None:
                     self._lead(partition, node)
-        self.ports.start(node)
+        self.ports.start_node(node)
 
     def running_nodes(self) -> list[BrokerNode]:
-        return [node for node in self.nodes.values() if node.up]
+        return [node for node in self.nodes.values() if node.is_running]
 
     def _partitions(self) -> Iterator[Partition]:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
@@ -314,22 +314,24 @@ class EmbeddedCluster:
             if not running:
                 return None
             chosen = self.nodes.get(self._coordinators.get(key, -1))
-            return chosen if chosen is not None and chosen.up else running[zlib.crc32(key.encode()) % len(running)]
+            return (
+                chosen if chosen is not None and chosen.is_running else running[zlib.crc32(key.encode()) % len(running)]
+            )
 
     def move_coordinator(self, key: str, node: int) -> None:
         with self.lock:
             self._coordinators[key] = self.node(node).id
 
-    def note_transactions(self) -> None:
+    def save_transactions(self) -> None:
         """The coordinator's state has changed: keep it, and know when the next one is overdue."""
         self._next_timeout_ms = self.coordinator.next_timeout_ms()
-        self.note_progress()
+        self.record_change()
         self.save()
 
-    def note_progress(self) -> None:
+    def record_change(self) -> None:
         """Under the lock: a step that another thread takes back would leave a Fetch asleep that waits for it."""
         with self.lock:
-            self.progress += 1
+            self.change_count += 1
 
     def save(self) -> None:
         """Refusal: what was changed since the last time may be lost with this process."""
@@ -337,7 +339,7 @@ class EmbeddedCluster:
             try:
                 self._store.save(self)
             except OSError as error:
-                raise storage_refusal("the state of the cluster", error) from error
+                raise storage_error("the state of the cluster", error) from error
 
     def _write_marker(self, partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
         topic = self.topics.get(partition[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.fault_rules import Effects
+from spark_kafka_sink.broker.fault_rules import FaultEffects
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -13,20 +13,20 @@ from spark_kafka_sink.protocol.message import Message
 
 
 @dataclass(frozen=True)
-class NoAnswer:
+class NoResponse:
     """The client does not want one (acks=0)."""
 
     close: bool = False
 
 
 @dataclass(frozen=True)
-class NotYet:
+class DelayedResponse:
     """Call the handler again at that time, or when something has changed."""
 
-    until_ms: float
+    deadline_ms: float
 
 
-Handled = Message | NoAnswer | NotYet
+HandlerResult = Message | NoResponse | DelayedResponse
 
 
 @dataclass
@@ -36,7 +36,7 @@ class RequestContext:
     header: RequestHeader
     received_ms: float
     now: float
-    effects: Effects = field(default_factory=Effects)
+    effects: FaultEffects = field(default_factory=FaultEffects)
 
     @property
     def version(self) -> int:

@@ -37,7 +37,14 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.fault_rules import AnswerFault, Effects, FaultRule, InjectedError, Touched, Where
+from spark_kafka_sink.broker.fault_rules import (
+    FaultEffects,
+    FaultRule,
+    InjectedError,
+    RequestFilter,
+    RequestPartitions,
+    ResponseFault,
+)
 from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -68,7 +75,7 @@ class Control:
         nth: int = 1,
         times: int | None = 1,
         probability: float = 1.0,
-    ) -> FaultFor:
+    ) -> FaultBuilder:
         """`matches` looks at a request and decides at once: other requests of the broker wait meanwhile."""
         if partition is not None and topic is None:
             raise ValueError("a rule for a partition needs its topic")
@@ -76,7 +83,9 @@ class Control:
             self._cluster.node(node)  # a rule for a node that does not exist would never strike
         if isinstance(api, str):
             api = ApiKey(_number_of(api, "request", {key.name: key for key in handled_api_keys()}))
-        return FaultFor(self, Where(api, node, topic, partition, client_id, matches), nth, times, probability)
+        return FaultBuilder(
+            self, RequestFilter(api, node, topic, partition, client_id, matches), nth, times, probability
+        )
 
     def clear(self) -> None:
         with self._lock:
@@ -91,9 +100,9 @@ class Control:
     def has_rules(self) -> bool:
         return bool(self._rules)
 
-    def effects(self, node: int, request: Message, client_id: str | None, touched: Touched) -> Effects:
+    def effects(self, node: int, request: Message, client_id: str | None, touched: RequestPartitions) -> FaultEffects:
         """What is to be done to a request that came in. Counts it."""
-        effects = Effects()
+        effects = FaultEffects()
         with self._lock:
             for rule in self._rules:
                 rule.consider(node, request, client_id, touched, effects, self._random)
@@ -118,17 +127,17 @@ class Control:
 
     def refuse_connections(self, node: int) -> None:
         """Refuse new connections of the node; open ones go on."""
-        self._cluster.ports.refuse(self._cluster.node(node).id)
+        self._cluster.ports.refuse_connections(self._cluster.node(node).id)
 
     def accept_connections(self, node: int) -> None:
-        self._cluster.ports.accept(self._cluster.node(node).id)
+        self._cluster.ports.accept_connections(self._cluster.node(node).id)
 
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
         """`to` replicas are in sync: with `min.insync.replicas` above it, acks=all fails with NOT_ENOUGH_REPLICAS."""
-        self._cluster.set_in_sync(topic, to)
+        self._cluster.limit_in_sync_replicas(topic, to)
 
     def restore_in_sync(self, topic: str) -> None:
-        self._cluster.set_in_sync(topic, None)
+        self._cluster.limit_in_sync_replicas(topic, None)
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self._cluster.create_topic(topic, partitions, config)
@@ -156,10 +165,10 @@ class Control:
         self._cluster.log(topic, partition).forget_producers()
 
 
-class FaultFor:
+class FaultBuilder:
     """The requests of a `when(...)`; the verb makes the rule. The verbs are explained above."""
 
-    def __init__(self, control: Control, where: Where, nth: int, times: int | None, probability: float) -> None:
+    def __init__(self, control: Control, where: RequestFilter, nth: int, times: int | None, probability: float) -> None:
         self._control = control
         self._where = where
         self._nth = nth
@@ -172,7 +181,7 @@ class FaultFor:
         return self._rule(lambda effects, _: effects.errors.append(injected))
 
     def delay(self, ms: float, at_most_ms: float | None = None, *, before_applying: bool = False) -> FaultRule:
-        def effect(effects: Effects, random: Random) -> None:
+        def effect(effects: FaultEffects, random: Random) -> None:
             delay_ms = ms if at_most_ms is None else random.uniform(ms, at_most_ms)
             if before_applying:
                 effects.delay_before_ms = delay_ms
@@ -182,17 +191,17 @@ class FaultFor:
         return self._rule(effect)
 
     def drop(self, *, applied: bool = False) -> FaultRule:
-        return self._answer(AnswerFault.DROP, apply=applied)
+        return self._answer(ResponseFault.DROP, apply=applied)
 
     def cut(self, at: float = 0.5) -> FaultRule:
-        def effect(effects: Effects, _: Random) -> None:
-            effects.answer, effects.cut_at = AnswerFault.CUT, at
+        def effect(effects: FaultEffects, _: Random) -> None:
+            effects.answer, effects.cut_at = ResponseFault.CUT, at
 
         return self._rule(effect)
 
     def garbage(self, data: bytes = HTTP_ANSWER, *, close: bool = False) -> FaultRule:
-        def effect(effects: Effects, _: Random) -> None:
-            effects.answer, effects.raw, effects.close_after_raw = AnswerFault.RAW, data, close
+        def effect(effects: FaultEffects, _: Random) -> None:
+            effects.answer, effects.raw_bytes, effects.close_after_raw = ResponseFault.RAW, data, close
 
         return self._rule(effect)
 
@@ -200,24 +209,24 @@ class FaultFor:
         return self.garbage(struct.pack(">i", length))
 
     def wrong_correlation_id(self) -> FaultRule:
-        return self._answer(AnswerFault.WRONG_CORRELATION_ID, apply=True)
+        return self._answer(ResponseFault.WRONG_CORRELATION_ID, apply=True)
 
     def never_answer(self, *, applied: bool = False) -> FaultRule:
-        return self._answer(AnswerFault.NEVER, apply=applied)
+        return self._answer(ResponseFault.NEVER, apply=applied)
 
     def throttle(self, ms: int) -> FaultRule:
-        def effect(effects: Effects, _: Random) -> None:
+        def effect(effects: FaultEffects, _: Random) -> None:
             effects.throttle_ms = ms
 
         return self._rule(effect)
 
-    def _answer(self, answer: AnswerFault, *, apply: bool) -> FaultRule:
-        def effect(effects: Effects, _: Random) -> None:
+    def _answer(self, answer: ResponseFault, *, apply: bool) -> FaultRule:
+        def effect(effects: FaultEffects, _: Random) -> None:
             effects.answer, effects.apply = answer, apply
 
         return self._rule(effect)
 
-    def _rule(self, effect: Callable[[Effects, Random], None]) -> FaultRule:
+    def _rule(self, effect: Callable[[FaultEffects, Random], None]) -> FaultRule:
         return self._control.add(FaultRule(self._where, self._nth, self._times, self._probability, effect))
 
 

@@ -13,11 +13,11 @@ from random import Random
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
-Touched = Collection[tuple[str, "int | None"]]
+RequestPartitions = Collection[tuple[str, "int | None"]]
 """Topics and partitions of a request; None as the partition stands for all of the topic."""
 
 
-class AnswerFault(Enum):
+class ResponseFault(Enum):
     NONE = "answer"
     DROP = "close the connection in place of an answer"
     CUT = "close the connection in the middle of the answer"
@@ -40,13 +40,13 @@ class InjectedError:
 
 
 @dataclass
-class Effects:
+class FaultEffects:
     """What is done to one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
     apply: bool = True
-    answer: AnswerFault = AnswerFault.NONE
-    raw: bytes = b""
+    answer: ResponseFault = ResponseFault.NONE
+    raw_bytes: bytes = b""
     close_after_raw: bool = False
     cut_at: float = 0.5
     delay_before_ms: float = 0.0
@@ -62,7 +62,7 @@ class Effects:
 
 
 @dataclass(frozen=True)
-class Where:
+class RequestFilter:
     """Which requests a rule is for. A field that is None matches everything."""
 
     api: ApiKey | None = None
@@ -72,7 +72,7 @@ class Where:
     client_id: str | None = None
     matches: Callable[[Message], bool] | None = None
 
-    def fits(self, node: int, request: Message, client_id: str | None, touched: Touched) -> bool:
+    def fits(self, node: int, request: Message, client_id: str | None, touched: RequestPartitions) -> bool:
         return (
             (self.api is None or self.api == request.API_KEY)
             and (self.node is None or self.node == node)
@@ -89,7 +89,12 @@ class FaultRule:
     """One rule, and a handle on it: `struck` counts its strikes, `remove()` or the end of a `with` ends it."""
 
     def __init__(
-        self, where: Where, nth: int, times: int | None, probability: float, effect: Callable[[Effects, Random], None]
+        self,
+        where: RequestFilter,
+        nth: int,
+        times: int | None,
+        probability: float,
+        effect: Callable[[FaultEffects, Random], None],
     ) -> None:
         self.struck = 0
         self.seen = 0
@@ -110,7 +115,13 @@ class FaultRule:
         self._removed = True
 
     def consider(
-        self, node: int, request: Message, client_id: str | None, touched: Touched, effects: Effects, random: Random
+        self,
+        node: int,
+        request: Message,
+        client_id: str | None,
+        touched: RequestPartitions,
+        effects: FaultEffects,
+        random: Random,
     ) -> None:
         if self._removed or not self._where.fits(node, request, client_id, touched):
             return

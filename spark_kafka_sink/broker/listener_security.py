@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
-from spark_kafka_sink.broker.spoken import spoken_versions
+from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channels import plaintext_channels
@@ -123,6 +123,6 @@ def _credential(mechanism: str, password: str) -> ScramCredential:
 
 def _answer_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
     header, _ = decode_request_header(frame)
-    if header.api_version in spoken_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
+    if header.api_version in supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
         return encode_response(describe(cluster), header.api_version, header.correlation_id)
     return encode_response(unsupported_version(cluster), 0, header.correlation_id)

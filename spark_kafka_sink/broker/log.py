@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_kafka_sink.broker.batch_checks import RecordChecks, check_batch, parse_header_or_refuse
-from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerState
-from spark_kafka_sink.broker.refusal import Refusal, storage_refusal
+from spark_kafka_sink.broker.api_error import ApiError, storage_error
+from spark_kafka_sink.broker.batch_validation import RecordValidator, parse_batch_header, validate_batch
+from spark_kafka_sink.broker.producer_state import NO_EPOCH, ProducerStateEntry
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.header import (
     CONTROL,
@@ -45,7 +45,7 @@ _MARKER_KEY = struct.Struct(">hh")
 class LogConfig:
     """The settings of a topic that a log obeys."""
 
-    message_bytes_max: int = 1024 * 1024 + 12
+    max_message_bytes: int = 1024 * 1024 + 12
     log_append_time: bool = False
     compacted: bool = False
     check_records: bool = True
@@ -65,7 +65,7 @@ class LogBatch:
 
 
 @dataclass(frozen=True)
-class Appended:
+class AppendResult:
     base_offset: int
     log_append_time: int = -1
     duplicate: bool = False
@@ -79,7 +79,7 @@ class AbortedRange:
 
 
 @dataclass(frozen=True)
-class LogRead:
+class LogReadResult:
     batches: Sequence[memoryview]
     size_bytes: int
     aborted: Sequence[AbortedRange]
@@ -97,11 +97,11 @@ class BatchFile(Protocol):
 class PartitionLog:
     """Thread-safe: every method that reads or changes the log takes `_lock`."""
 
-    def __init__(self, config: LogConfig, file: BatchFile | None = None, checks: RecordChecks | None = None) -> None:
+    def __init__(self, config: LogConfig, file: BatchFile | None = None, checks: RecordValidator | None = None) -> None:
         self.config = config
-        self._checks = checks or RecordChecks()
+        self._checks = checks or RecordValidator()
         self.log_start_offset = 0
-        self.next_offset = 0
+        self.log_end_offset = 0
         self.records_appended = 0
         self.bytes_appended = 0
         self.batches_appended = 0
@@ -109,37 +109,39 @@ class PartitionLog:
         self._lock = threading.Lock()
         self._base_offsets: list[int] = []
         self._batches: list[LogBatch] = []
-        self._producers: dict[int, ProducerState] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
         self._aborted: list[AbortedRange] = []
         self._deleted = False
 
     # --- appending
 
-    def append(self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, begins_at_zero: bool = False) -> Appended:
+    def append(
+        self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, requires_sequence_zero: bool = False
+    ) -> AppendResult:
         """Append what a producer sent for this partition. Refusal if it is not taken."""
         if self.config.discard:
-            return self._count(parse_header_or_refuse(data))
-        header, received = check_batch(data, bytes_max=self.config.message_bytes_max)
+            return self._count(parse_batch_header(data))
+        header, received = validate_batch(data, bytes_max=self.config.max_message_bytes)
         if self.config.check_records or self.config.compacted:
             self._checks.check(header, received, keys_required=self.config.compacted)
         # In memory of its own: a view would keep all of the request that it came with.
         batch = memoryview(bytearray(received))
         with self._lock:
             if self._deleted:
-                raise Refusal(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted a moment ago")
-            duplicate = self._check_producer(header, begins_at_zero)
+                raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted a moment ago")
+            duplicate = self._check_producer(header, requires_sequence_zero)
             if duplicate is not None:
                 return duplicate
             append_time = wall_ms if self.config.log_append_time else None
             base_offset = self._store(header, batch, leader_epoch, append_time)
-            return Appended(base_offset, -1 if append_time is None else append_time)
+            return AppendResult(base_offset, -1 if append_time is None else append_time)
 
     def end_transaction(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
     ) -> int:
         """Write the control record that commits or aborts what this producer wrote; its offset. Refusal: the disk."""
         if self.config.discard:
-            return self.next_offset  # nothing was kept that it could end
+            return self.log_end_offset  # nothing was kept that it could end
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
         header = encode_header(
             [record],
@@ -160,35 +162,35 @@ class PartitionLog:
         with self._lock:
             for batch in batches:
                 header = parse_header(batch)
-                self.next_offset = header.base_offset
+                self.log_end_offset = header.base_offset
                 self._keep(header, batch)
 
-    def _check_producer(self, header: BatchHeader, begins_at_zero: bool) -> Appended | None:
+    def _check_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
         if header.producer_id < 0:
             return None
-        state = self._producers.get(header.producer_id) or ProducerState()
+        state = self._producers.get(header.producer_id) or ProducerStateEntry()
         duplicate = state.duplicate_of(header)
         if duplicate is not None:
-            return Appended(duplicate.base_offset, duplicate.append_time, duplicate=True)
-        state.check(header, begins_at_zero=begins_at_zero)
+            return AppendResult(duplicate.base_offset, duplicate.append_time, duplicate=True)
+        state.check(header, requires_sequence_zero=requires_sequence_zero)
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time: int | None) -> int:
-        base_offset = self.next_offset
+        base_offset = self.log_end_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time)
         if self._file is not None:
             try:
                 self._file.append(batch)
             except OSError as error:
-                raise storage_refusal("the batch", error) from error
+                raise storage_error("the batch", error) from error
         self._keep(parse_header(batch), batch)
         return base_offset
 
     def _keep(self, header: BatchHeader, batch: memoryview) -> None:
-        base_offset = self.next_offset
+        base_offset = self.log_end_offset
         self._base_offsets.append(base_offset)
         self._batches.append(LogBatch(base_offset, header.last_offset, header.max_timestamp, batch))
-        self.next_offset = header.last_offset + 1
+        self.log_end_offset = header.last_offset + 1
         self.batches_appended += 1
         self.bytes_appended += batch.nbytes
         if header.is_control:
@@ -197,24 +199,24 @@ class PartitionLog:
         self.records_appended += header.record_count
         if header.producer_id >= 0:
             append_time = header.max_timestamp if header.has_log_append_time else -1
-            self._producers.setdefault(header.producer_id, ProducerState()).note(header, base_offset, append_time)
+            self._producers.setdefault(header.producer_id, ProducerStateEntry()).note(header, base_offset, append_time)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        state = self._producers.setdefault(header.producer_id, ProducerState())
+        state = self._producers.setdefault(header.producer_id, ProducerStateEntry())
         start, state.transaction_start = state.transaction_start, None
         state.begin_epoch(header.producer_epoch)
         if start is not None and not _commits(batch):
             self._aborted.append(AbortedRange(header.producer_id, start, header.base_offset))
 
-    def _count(self, header: BatchHeader) -> Appended:
+    def _count(self, header: BatchHeader) -> AppendResult:
         with self._lock:
-            base_offset = self.next_offset
-            self.next_offset += header.last_offset_delta + 1
-            self.log_start_offset = self.next_offset
+            base_offset = self.log_end_offset
+            self.log_end_offset += header.last_offset_delta + 1
+            self.log_start_offset = self.log_end_offset
             self.records_appended += header.record_count
             self.bytes_appended += header.size_bytes
             self.batches_appended += 1
-        return Appended(base_offset)
+        return AppendResult(base_offset)
 
     # --- reading
 
@@ -225,12 +227,12 @@ class PartitionLog:
 
     def _last_stable_offset(self) -> int:
         open_ones = [p.transaction_start for p in self._producers.values() if p.transaction_start is not None]
-        return min(open_ones, default=self.next_offset)
+        return min(open_ones, default=self.log_end_offset)
 
-    def read(self, offset: int, bytes_max: int, *, committed: bool = False, at_least_one: bool = True) -> LogRead:
+    def read(self, offset: int, bytes_max: int, *, committed: bool = False, at_least_one: bool = True) -> LogReadResult:
         """Whole batches from the one that holds `offset` on. The caller has checked that the offset is in the log."""
         with self._lock:
-            end = self._last_stable_offset() if committed else self.next_offset
+            end = self._last_stable_offset() if committed else self.log_end_offset
             index = max(0, bisect_right(self._base_offsets, offset) - 1)
             found: list[memoryview] = []
             size, last = 0, offset
@@ -246,9 +248,9 @@ class PartitionLog:
                 size += stored.size_bytes
                 last = stored.last_offset
             aborted = [a for a in self._aborted if a.first_offset <= last and a.last_offset >= offset]
-            return LogRead(found, size, aborted if committed else ())
+            return LogReadResult(found, size, aborted if committed else ())
 
-    def offset_for_time(self, timestamp: int) -> tuple[int, int]:
+    def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
         """The first batch with a record that is not older: (its timestamp, its offset), or (-1, -1)."""
         with self._lock:
             for stored in self._batches:
@@ -270,7 +272,7 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> None:
         """Records below this offset are gone, and producers of which no record is left are forgotten."""
         with self._lock:
-            self.log_start_offset = max(self.log_start_offset, min(before_offset, self.next_offset))
+            self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
             kept = [b for b in self._batches if b.last_offset >= self.log_start_offset]
             self._batches, self._base_offsets = kept, [b.base_offset for b in kept]
             self._aborted = [a for a in self._aborted if a.last_offset >= self.log_start_offset]

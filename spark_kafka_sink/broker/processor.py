@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_kafka_sink.broker.reply import Reply, Then
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
 from spark_kafka_sink.network.deadlines import Deadlines
@@ -67,7 +67,7 @@ class Processor:
         self._failed = failed
         self._nodes: dict[str, int] = {}
         self._accepted: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
-        self._replies: deque[tuple[ReceivedRequest, Reply]] = deque()
+        self._replies: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
         self._cuts: deque[tuple[int, threading.Event]] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
@@ -85,7 +85,7 @@ class Processor:
         self._accepted.append((channel_id, node, sock, address))
         self._selector.wakeup()
 
-    def respond(self, request: ReceivedRequest, reply: Reply) -> None:
+    def respond(self, request: ReceivedRequest, reply: ChannelResponse) -> None:
         self._replies.append((request, reply))
         self._selector.wakeup()
 
@@ -162,23 +162,23 @@ class Processor:
                 _log.exception("the embedded broker could not send an answer")
                 self._close(channel_id)
 
-    def _send(self, channel_id: str, reply: Reply) -> None:
+    def _send(self, channel_id: str, reply: ChannelResponse) -> None:
         if reply.frame is not None:
             self._selector.send(NetworkSend(channel_id, reply.frame))
             return
-        if reply.raw is not None:
-            self._write_raw(channel_id, reply.raw)
-        if reply.then is Then.CLOSE:
+        if reply.raw_bytes is not None:
+            self._write_raw(channel_id, reply.raw_bytes)
+        if reply.action is ChannelAction.CLOSE:
             self._close(channel_id)
-        elif reply.then is Then.READ_ON:
+        elif reply.action is ChannelAction.UNMUTE:
             self._unmute(channel_id)
 
-    def _write_raw(self, channel_id: str, raw: bytes) -> None:
+    def _write_raw(self, channel_id: str, raw_bytes: bytes) -> None:
         """Bytes that are no frame: one attempt, which is all that a fault needs."""
         channel = self._selector.channel(channel_id)
         if channel is not None:
             with contextlib.suppress(OSError, KafkaSinkError):
-                channel.transport.write([memoryview(raw)])
+                channel.transport.write([memoryview(raw_bytes)])
                 channel.transport.flush()
 
     def _take_requests(self) -> None:

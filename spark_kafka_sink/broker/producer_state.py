@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
@@ -28,7 +28,7 @@ NO_EPOCH = -1
 
 
 @dataclass(frozen=True)
-class RememberedBatch:
+class BatchMetadata:
     first_sequence: int
     last_sequence: int
     base_offset: int
@@ -36,35 +36,35 @@ class RememberedBatch:
 
 
 @dataclass
-class ProducerState:
+class ProducerStateEntry:
     """One producer in one partition. Guarded by the lock of the partition's log."""
 
     epoch: int = NO_EPOCH
-    batches: deque[RememberedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     transaction_start: int | None = None
     """The first offset of the open transaction."""
 
-    def duplicate_of(self, header: BatchHeader) -> RememberedBatch | None:
+    def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
         if header.producer_epoch != self.epoch:
             return None
         wanted = header.base_sequence, last_sequence(header)
         return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == wanted), None)
 
-    def check(self, header: BatchHeader, *, begins_at_zero: bool = False) -> None:
+    def check(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
         """Refusal, if the batch may not be appended now. `begins_at_zero`: even if the producer is not known."""
         if header.producer_epoch < self.epoch:
-            raise Refusal(
+            raise ApiError(
                 error_codes.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {self.epoch}, the batch has {header.producer_epoch}",
             )
-        expected = self._expected_sequence(header.producer_epoch, begins_at_zero)
+        expected = self._expected_sequence(header.producer_epoch, requires_sequence_zero)
         if expected is not None and header.base_sequence != expected:
-            raise Refusal(
+            raise ApiError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id}: sequence {expected} comes next, the batch has {header.base_sequence}",
             )
         if self.transaction_start is not None and not header.is_transactional:
-            raise Refusal(
+            raise ApiError(
                 error_codes.INVALID_TXN_STATE,
                 f"producer {header.producer_id} has an open transaction, the batch is not part of it",
             )
@@ -73,7 +73,7 @@ class ProducerState:
         """The batch was appended."""
         self.begin_epoch(header.producer_epoch)
         first, last = header.base_sequence, last_sequence(header)
-        self.batches.append(RememberedBatch(first, last, base_offset, append_time))
+        self.batches.append(BatchMetadata(first, last, base_offset, append_time))
         if header.is_transactional and self.transaction_start is None:
             self.transaction_start = base_offset
 
@@ -82,10 +82,10 @@ class ProducerState:
             self.batches.clear()
             self.epoch = epoch
 
-    def _expected_sequence(self, epoch: int, begins_at_zero: bool) -> int | None:
+    def _expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
         """None: any."""
         if self.epoch == NO_EPOCH:
-            return 0 if begins_at_zero else None
+            return 0 if requires_sequence_zero else None
         if epoch != self.epoch:
             return 0
         # After a transaction's end with no batch of this epoch, the next one is the first.

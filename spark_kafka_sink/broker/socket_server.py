@@ -23,12 +23,12 @@ from itertools import count
 from spark_kafka_sink.broker.acceptor import ORDER_SECONDS_MAX, Acceptor
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.listening import Listening
+from spark_kafka_sink.broker.kafka_apis import handle_request
+from spark_kafka_sink.broker.listener_config import ListenerConfig
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
 from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
-from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
+from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from spark_kafka_sink.broker.request_queue import RequestQueue
-from spark_kafka_sink.broker.requests import answer
-from spark_kafka_sink.broker.waiting_requests import WaitingRequests
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 
 _log = logging.getLogger(__name__)
@@ -44,14 +44,14 @@ IDLE_MS = 250.0
 class SocketServer:
     """Owns its threads and sockets; implements NodePorts."""
 
-    def __init__(self, cluster: EmbeddedCluster, control: Control, listening: Listening) -> None:
+    def __init__(self, cluster: EmbeddedCluster, control: Control, listening: ListenerConfig) -> None:
         self.cluster = cluster
         self.failure: BaseException | None = None
         """The exception that ended one of the threads."""
         self._control = control
-        channels, name = listening.security.channels(cluster), listening.name_for_clients()
+        channels, name = listening.security.channels(cluster), listening.resolve_advertised_host()
         self._system = OperatingSystem()
-        self._waiting = WaitingRequests(now=self._system.now, progress=lambda: cluster.progress)
+        self._waiting = RequestPurgatory(now=self._system.now, change_count=lambda: cluster.change_count)
         self._resumer = threading.Thread(target=self._resume_requests, name="embedded-broker-waiting", daemon=True)
         self._requests: RequestQueue[ReceivedRequest] = RequestQueue(listening.max_queued_requests)
         self._handlers = [
@@ -113,18 +113,18 @@ class SocketServer:
 
     # --- NodePorts
 
-    def stop(self, node: int) -> None:
+    def stop_node(self, node: int) -> None:
         self._acceptor.refuse(node)
         for done in [processor.cut(node) for processor in self._processors]:
             done.wait(ORDER_SECONDS_MAX)
 
-    def start(self, node: int) -> None:
-        self.accept(node)
+    def start_node(self, node: int) -> None:
+        self.accept_connections(node)
 
-    def refuse(self, node: int) -> None:
+    def refuse_connections(self, node: int) -> None:
         self._acceptor.refuse(node)
 
-    def accept(self, node: int) -> None:
+    def accept_connections(self, node: int) -> None:
         self._acceptor.listen(node, self.cluster.nodes[node].port)
 
     # --- a connection, a request
@@ -148,11 +148,11 @@ class SocketServer:
     def _handle(self, request: ReceivedRequest) -> None:
         """On a handler thread, or without any, on the thread of the request's processor."""
         try:
-            outcome = answer(self.cluster, self._control, request.node, request.frame, self._system.now())
+            outcome = handle_request(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:
             outcome = self._failed()
         self._follow(request, outcome)
-        self._waiting.note_progress()
+        self._waiting.release_on_change()
 
     def _resume_requests(self) -> None:
         try:
@@ -161,28 +161,30 @@ class SocketServer:
                 if task is not None:
                     task()
                 self.cluster.tick(self._system.now())
-                self._waiting.note_progress()
+                self._waiting.release_on_change()
         except BaseException as error:
             self._fail(error)
 
-    def _follow(self, request: ReceivedRequest, outcome: Outcome) -> None:
-        if isinstance(outcome, Reply):
+    def _follow(self, request: ReceivedRequest, outcome: RequestOutcome) -> None:
+        if isinstance(outcome, ChannelResponse):
             request.processor.respond(request, outcome)
             return
         later = outcome
-        if later.progress is not None and self._waiting.count >= WAITING_MAX:
-            self._resume(request, later, later.until_ms)
+        if later.change_count is not None and self._waiting.count >= WAITING_MAX:
+            self._resume(request, later, later.deadline_ms)
         else:
-            self._waiting.put(later.until_ms, lambda: self._resume(request, later, self._system.now()), later.progress)
+            self._waiting.put(
+                later.deadline_ms, lambda: self._resume(request, later, self._system.now()), later.change_count
+            )
 
-    def _resume(self, request: ReceivedRequest, later: Later, now: float) -> None:
+    def _resume(self, request: ReceivedRequest, later: DelayedRequest, now: float) -> None:
         try:
             outcome = later.resume(now)
         except Exception:
             outcome = self._failed()
         self._follow(request, outcome)
 
-    def _failed(self) -> Reply:
+    def _failed(self) -> ChannelResponse:
         """A fault of ours ends the connection it came by, and nothing else."""
         _log.exception("the embedded broker could not handle a request")
-        return Reply(then=Then.CLOSE)
+        return ChannelResponse(action=ChannelAction.CLOSE)

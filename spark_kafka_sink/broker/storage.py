@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def sole_use_of(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """ConfigurationError if another broker uses the directory. A process that ends by whatever gives it back."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "in-use").open("w") as lock:
@@ -118,7 +118,7 @@ class ClusterFiles:
                 found.log.recover(read_batches(self._directory / f"{created.name}-{found.index}.log"))
                 for producer_id in found.log.open_transactions():
                     by_producer[producer_id].partitions.add((created.name, found.index))
-        coordinator.abort_overdue(math.inf)
+        coordinator.abort_timed_out(math.inf)
 
 
 class LogFile:

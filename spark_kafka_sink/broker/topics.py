@@ -131,14 +131,14 @@ class Topic:
     partitions: list[Partition] = field(default_factory=list)
     config: Mapping[str, str] = field(default_factory=dict)
     hidden: bool = False
-    in_sync_max: int | None = None
+    max_in_sync_replicas: int | None = None
 
     @property
-    def min_in_sync(self) -> int:
+    def min_in_sync_replicas(self) -> int:
         return int(self.config.get("min.insync.replicas", "1"))
 
 
-def log_config(settings: Mapping[str, str], *, message_bytes_max: int, check_records: bool, discard: bool) -> LogConfig:
+def log_config(settings: Mapping[str, str], *, max_message_bytes: int, check_records: bool, discard: bool) -> LogConfig:
     """ConfigurationError names every setting that is wrong."""
     faults = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
     faults += [
@@ -149,7 +149,7 @@ def log_config(settings: Mapping[str, str], *, message_bytes_max: int, check_rec
     if faults:
         raise ConfigurationError(faults)
     return LogConfig(
-        message_bytes_max=int(settings.get("max.message.bytes", message_bytes_max)),
+        max_message_bytes=int(settings.get("max.message.bytes", max_message_bytes)),
         log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
         check_records=check_records,

@@ -60,7 +60,7 @@ class Transaction:
     start_wall_ms: int = -1
 
     @property
-    def times_out_ms(self) -> float:
+    def deadline_ms(self) -> float:
         """One number for what waits for that time and what looks whether it has come: computed in two ways, the two
         differ in the last bit."""
         return self.start_ms + self.timeout_ms
@@ -88,14 +88,14 @@ class TransactionCoordinator:
         end_offsets: Callable[[Transaction, bool], None],
         *,
         version: int = 2,
-        timeout_ms_max: int = 900_000,
+        max_timeout_ms: int = 900_000,
         first_producer_id: int = 0,
     ) -> None:
         self.version = version
-        self.timeout_ms_max = timeout_ms_max
+        self.max_timeout_ms = max_timeout_ms
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
-        self.completes_later: Callable[[Transaction], bool] = lambda transaction: False
+        self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
         """Are the markers of this transaction left to a call of `complete`?"""
         self._write_marker = write_marker
         self._end_offsets = end_offsets
@@ -106,7 +106,7 @@ class TransactionCoordinator:
 
     # --- InitProducerId
 
-    def init_producer(
+    def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
         """`expected`: the identity that the producer believes to have (KIP-360)."""
@@ -114,7 +114,7 @@ class TransactionCoordinator:
             return ProducerIdentity(self.new_producer_id(), 0)
         if not transactional_id:
             return ProducerIdentity(error=error_codes.INVALID_REQUEST)
-        if not 0 < timeout_ms <= self.timeout_ms_max:
+        if not 0 < timeout_ms <= self.max_timeout_ms:
             return ProducerIdentity(error=error_codes.INVALID_TRANSACTION_TIMEOUT)
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
@@ -189,14 +189,14 @@ class TransactionCoordinator:
         self._begin(transaction, now, wall_ms, version)
         return transaction, 0
 
-    def verify(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
+    def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
         """May this batch be appended, in transactions of version 1?"""
         transaction, error = self._find(transactional_id, identity)
         if transaction is None:
             return error
         return 0 if partition in transaction.partitions else error_codes.TRANSACTION_ABORTABLE
 
-    def has_group(self, transactional_id: str, identity: ProducerIdentity, group: str) -> int:
+    def verify_group(self, transactional_id: str, identity: ProducerIdentity, group: str) -> int:
         transaction, error = self._find(transactional_id, identity)
         if transaction is None:
             return error
@@ -223,17 +223,17 @@ class TransactionCoordinator:
         self._finish(transaction, commit=commit, version=version)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
-    def abort_overdue(self, now: float) -> list[str]:
+    def abort_timed_out(self, now: float) -> list[str]:
         """Abort what has lasted too long, under an epoch that fences its producer. Refusal if the disk is full."""
         overdue = [
-            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.times_out_ms
+            t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.deadline_ms
         ]
         for transaction in overdue:
             self._fence_and_abort(transaction)
         return [t.transactional_id for t in overdue]
 
     def next_timeout_ms(self) -> float | None:
-        ends = [t.times_out_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
+        ends = [t.deadline_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
         return min(ends, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
@@ -260,7 +260,7 @@ class TransactionCoordinator:
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
         """A Refusal of the disk leaves the transaction as it was; its end can be written again."""
         transaction.ends_as = transaction.producer_id, epoch
-        if self.completes_later(transaction):
+        if self.should_defer_completion(transaction):
             transaction.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         else:
             self._write_markers(transaction, commit=commit)

@@ -117,7 +117,7 @@ def _status_lines(broker: EmbeddedBroker, chosen: argparse.Namespace) -> list[st
 
 
 def _records(topic: Topic) -> int:
-    return sum(partition.log.next_offset for partition in topic.partitions)
+    return sum(partition.log.log_end_offset for partition in topic.partitions)
 
 
 def _listener_security(chosen: argparse.Namespace) -> ListenerSecurity:

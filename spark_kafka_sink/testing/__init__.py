@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
+from spark_kafka_sink.testing.dataframes import assert_topic_equals, topic_frame
 from spark_kafka_sink.testing.embedded import EmbeddedBroker, embedded_broker
 from spark_kafka_sink.testing.faults import Faults
-from spark_kafka_sink.testing.frames import assert_topic_equals, topic_frame
 from spark_kafka_sink.testing.streams import drain, run_stream, stream_of
 from spark_kafka_sink.testing.topic import KafkaTopic, read_topic
 

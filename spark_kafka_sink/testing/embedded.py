@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from spark_kafka_sink.broker.cluster import MESSAGE_BYTES_MAX, ClusterConfig, EmbeddedCluster
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.cluster import DEFAULT_MAX_MESSAGE_BYTES, ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
+from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
-from spark_kafka_sink.broker.listening import Listening
-from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.socket_server import SocketServer
-from spark_kafka_sink.broker.storage import ClusterFiles, sole_use_of
+from spark_kafka_sink.broker.storage import ClusterFiles, lock_directory
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import MAX_PORT
 from spark_kafka_sink.testing.faults import Faults
-from spark_kafka_sink.testing.secured import MUTUAL, SCRAM, secured
+from spark_kafka_sink.testing.security_setup import MUTUAL, SCRAM, secured
 from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
 
 
@@ -27,7 +27,7 @@ class EmbeddedBroker:
     def __init__(
         self,
         config: ClusterConfig,
-        listening: Listening,
+        listening: ListenerConfig,
         *,
         topics: Mapping[str, int] | None = None,
         data: Path | None = None,
@@ -97,7 +97,7 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     nodes: int = 1,
     auto_create_topics: bool = False,
     default_partitions: int = 1,
-    message_bytes_max: int = MESSAGE_BYTES_MAX,
+    message_bytes_max: int = DEFAULT_MAX_MESSAGE_BYTES,
     transaction_version: int = 2,
     discard: bool = False,
     check_records: bool = True,
@@ -140,7 +140,7 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
         nodes=nodes,
         auto_create_topics=auto_create_topics,
         default_partitions=default_partitions,
-        message_bytes_max=message_bytes_max,
+        max_message_bytes=message_bytes_max,
         transaction_version=transaction_version,
         discard=discard,
         check_records=check_records,
@@ -148,7 +148,7 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     )
     ports = [port + number for number in range(nodes)] if port else []
     with secured(tls=tls, users=users or {}, mechanism=mechanism, names=[host, advertised_host or host]) as made:
-        listening = Listening(
+        listening = ListenerConfig(
             host,
             advertised_host,
             ports=ports,
@@ -176,7 +176,7 @@ def _cluster(
     try:
         if data is None:
             return EmbeddedCluster(config, topics=topics)
-        held.enter_context(sole_use_of(data))
+        held.enter_context(lock_directory(data))
         return EmbeddedCluster(config, topics=topics, store=ClusterFiles(data))
-    except (OSError, Refusal) as error:
+    except (OSError, ApiError) as error:
         raise ConfigurationError(f"{data} cannot be used as the broker's directory: {error}") from error

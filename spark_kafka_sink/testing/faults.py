@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from spark_kafka_sink.broker.control import Control, FaultFor
+from spark_kafka_sink.broker.control import Control, FaultBuilder
 from spark_kafka_sink.broker.fault_rules import FaultRule
 
 _PRODUCE = "PRODUCE"
@@ -83,7 +83,7 @@ class Faults:
         """Remove all rules."""
         self._control.clear()
 
-    def _when(self, times: int | None) -> FaultFor:
+    def _when(self, times: int | None) -> FaultBuilder:
         return self._control.when(
             api=self._request,
             topic=self._topic,

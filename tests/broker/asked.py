@@ -7,8 +7,8 @@ from typing import Any
 
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.reply import Outcome, Reply
-from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.kafka_apis import handle_request
+from spark_kafka_sink.broker.outcome import ChannelResponse, RequestOutcome
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
@@ -25,15 +25,15 @@ class Broker:
         self.cluster = EmbeddedCluster(ClusterConfig(**config), topics={"t": 2}, store=store)
         self._control = Control(self.cluster, 0)
 
-    def take(self, request: Message, version: int, now: float = 0) -> Outcome:
+    def take(self, request: Message, version: int, now: float = 0) -> RequestOutcome:
         """Hand a frame to the cluster. Returns what a transport gets."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
-        return answer(self.cluster, self._control, 0, frame, now)
+        return handle_request(self.cluster, self._control, 0, frame, now)
 
     def ask(self, request: Message, version: int, now: float = 0) -> Any:
         """None if the connection ends in place of an answer."""
         outcome = self.take(request, version, now)
-        assert isinstance(outcome, Reply)
+        assert isinstance(outcome, ChannelResponse)
         if outcome.frame is None:
             return None
         return decode_response(b"".join(outcome.frame), load_response_type(request.API_KEY), version)[1]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.broker.control import HTTP_ANSWER, Control
-from spark_kafka_sink.broker.reply import Reply
-from spark_kafka_sink.broker.requests import answer
+from spark_kafka_sink.broker.kafka_apis import handle_request
+from spark_kafka_sink.broker.outcome import ChannelResponse
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import encode_request, peek_correlation_id
@@ -298,10 +298,10 @@ def test_a_partition_without_its_topic_is_no_rule(cluster: SimulatedCluster) -> 
 def raw_answer(cluster: SimulatedCluster) -> bytes:
     """What the core would have written, byte for byte, in place of an answer."""
     frame = b"".join(encode_request(produce(batch(b"a")), 9, 1, "tests"))
-    outcome = answer(cluster.core, cluster.control, 0, memoryview(bytearray(frame)), 0)
-    assert isinstance(outcome, Reply)
-    assert outcome.raw is not None
-    return outcome.raw
+    outcome = handle_request(cluster.core, cluster.control, 0, memoryview(bytearray(frame)), 0)
+    assert isinstance(outcome, ChannelResponse)
+    assert outcome.raw_bytes is not None
+    return outcome.raw_bytes
 
 
 def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster: SimulatedCluster) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.handlers import handled_api_keys
-from spark_kafka_sink.broker.spoken import SPOKEN
+from spark_kafka_sink.broker.supported_versions import SPOKEN
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
@@ -314,7 +314,7 @@ def test_a_transaction_that_is_never_ended_is_aborted_when_its_time_is_over(
     system.advance(999)
     assert cluster.log("t").last_stable_offset == 0
     system.advance(2)
-    assert cluster.log("t").last_stable_offset == cluster.log("t").next_offset
+    assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
     assert client.ask(end(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
 
 
@@ -360,7 +360,7 @@ def test_the_docstring_of_control_names_every_verb_and_lever() -> None:
     levers = [
         name for name in vars(Control) if not name.startswith("_") and name not in ("add", "effects", "has_rules")
     ]
-    verbs = [name for name in vars(control.FaultFor) if not name.startswith("_")]
+    verbs = [name for name in vars(control.FaultBuilder) if not name.startswith("_")]
     assert control.__doc__ is not None
     assert [name for name in levers + verbs if name not in control.__doc__] == []
 

@@ -7,8 +7,8 @@ import struct
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
-from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
@@ -25,9 +25,9 @@ CORRUPT = error_codes.CORRUPT_MESSAGE
 
 def refusal(data: bytes, config: LogConfig | None = None) -> int:
     log = PartitionLog(config or LogConfig())
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(ApiError) as caught:
         log.append(data, wall_ms=1)
-    assert (log.next_offset, log.batches_appended) == (0, 0), "a refused batch leaves no trace"
+    assert (log.log_end_offset, log.batches_appended) == (0, 0), "a refused batch leaves no trace"
     return caught.value.code
 
 
@@ -63,18 +63,18 @@ def test_what_is_not_exactly_a_batch_is_refused(data: bytes, code: int) -> None:
 
 def test_a_batch_above_the_limit_is_too_large_and_one_at_it_is_not() -> None:
     data = batch(b"abc")
-    assert refusal(data, LogConfig(message_bytes_max=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
-    assert PartitionLog(LogConfig(message_bytes_max=len(data))).append(data, wall_ms=1).base_offset == 0
+    assert refusal(data, LogConfig(max_message_bytes=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
+    assert PartitionLog(LogConfig(max_message_bytes=len(data))).append(data, wall_ms=1).base_offset == 0
 
 
 @pytest.mark.parametrize("check_records", [True, False])
 def test_a_compacted_topic_refuses_records_without_a_key_by_their_places(check_records: bool) -> None:
     log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
     data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(ApiError) as refused:
         log.append(data, wall_ms=1)
     assert (refused.value.code, sorted(refused.value.records)) == (INVALID, [1, 3])
-    assert log.next_offset == 0
+    assert log.log_end_offset == 0
 
 
 def test_bytes_are_stored_as_they_came_but_for_offset_and_leader_epoch() -> None:
@@ -115,7 +115,7 @@ def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"before"]
     assert stored_records(log).column("value").to_pylist() == [b"before", b"open", b"after"]
     log.end_transaction(7, 0, commit=True, wall_ms=1)
-    assert log.last_stable_offset == log.next_offset == 4
+    assert log.last_stable_offset == log.log_end_offset == 4
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"before", b"open", b"after"]
 
 
@@ -148,7 +148,12 @@ def test_an_offset_is_found_by_time_within_a_batch() -> None:
     body = record(b"a") + later[:1] + later[1:]
     header = stamped(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
     log.append(header + body, wall_ms=1)
-    assert [log.offset_for_time(time) for time in (0, 100, 101, 106)] == [(100, 0), (100, 0), (105, 1), (-1, -1)]
+    assert [log.find_offset_by_timestamp(time) for time in (0, 100, 101, 106)] == [
+        (100, 0),
+        (100, 0),
+        (105, 1),
+        (-1, -1),
+    ]
     assert log.max_timestamp() == (105, 1)
 
 

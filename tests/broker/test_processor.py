@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse
 from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
-from spark_kafka_sink.broker.reply import Reply, Then
 from spark_kafka_sink.network.channels import plaintext_channels
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame
@@ -44,7 +44,7 @@ class Served:
             self.processor.run_once()
         return self.requests[-1]
 
-    def answer(self, request: ReceivedRequest, reply: Reply) -> None:
+    def answer(self, request: ReceivedRequest, reply: ChannelResponse) -> None:
         self.processor.respond(request, reply)
         for _ in range(3):
             self.turn()
@@ -56,7 +56,7 @@ def test_a_connection_has_one_request_with_the_handlers_and_the_next_after_its_a
     for _ in range(4):
         served.turn()
     assert [bytes(request.frame) for request in served.requests] == [b"one"]
-    served.answer(served.requests[0], Reply(frame=[b"answer"]))
+    served.answer(served.requests[0], ChannelResponse(frame=[b"answer"]))
     assert [bytes(request.frame) for request in served.requests] == [b"one", b"two"]
     assert served.peers[0].frames == [b"answer"]
 
@@ -64,13 +64,13 @@ def test_a_connection_has_one_request_with_the_handlers_and_the_next_after_its_a
 @pytest.mark.parametrize(
     ("reply", "reads_on", "closed"),
     [
-        (Reply(), True, 0),
-        (Reply(then=Then.SILENCE), False, 0),
-        (Reply(then=Then.CLOSE), False, 1),
+        (ChannelResponse(), True, 0),
+        (ChannelResponse(action=ChannelAction.KEEP_MUTED), False, 0),
+        (ChannelResponse(action=ChannelAction.CLOSE), False, 1),
     ],
 )
 def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
-    reply: Reply, reads_on: bool, closed: int
+    reply: ChannelResponse, reads_on: bool, closed: int
 ) -> None:
     served = Served(clients=1)
     request = served.ask(0, b"one")
@@ -84,9 +84,9 @@ def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureF
     served = Served(clients=2, nodes=2)
     request = served.ask(0, b"one")
     served.processor.cut(0)
-    served.answer(request, Reply(frame=[b"answer"]))
+    served.answer(request, ChannelResponse(frame=[b"answer"]))
     other = served.ask(1, b"two")
-    served.answer(other, Reply(frame=[b"answer"]))
+    served.answer(other, ChannelResponse(frame=[b"answer"]))
     assert (served.peers[0].frames, served.peers[1].frames) == ([], [b"answer"])
     assert caplog.text == ""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
-from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire import batch
 
@@ -19,7 +19,7 @@ def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, 
     values = [b"x"] * count
     try:
         appended = log.append(batch(*values, sequence=sequence, producer=(7, epoch)), wall_ms=1, **options)
-    except Refusal as refusal:
+    except ApiError as refusal:
         return refusal.code
     return f"duplicate of {appended.base_offset}" if appended.duplicate else str(appended.base_offset)
 
@@ -64,7 +64,7 @@ def test_the_last_five_batches_are_remembered_and_the_sixth_is_not() -> None:
         append(log, sequence)
     again = [append(log, sequence) for sequence in range(6)]
     assert again == [GAP, *(f"duplicate of {offset}" for offset in range(1, 6))]
-    assert log.next_offset == 6
+    assert log.log_end_offset == 6
 
 
 def test_producers_do_not_see_each_other() -> None:
@@ -76,8 +76,8 @@ def test_producers_do_not_see_each_other() -> None:
 
 def test_an_unknown_producer_begins_at_zero_where_that_is_asked_for() -> None:
     log = PartitionLog(LogConfig())
-    assert append(log, 3, begins_at_zero=True) == GAP
-    assert append(log, 0, begins_at_zero=True) == "0"
+    assert append(log, 3, requires_sequence_zero=True) == GAP
+    assert append(log, 0, requires_sequence_zero=True) == "0"
 
 
 def test_a_producer_whose_state_is_gone_may_go_on() -> None:

@@ -126,7 +126,7 @@ def test_an_overdue_transaction_is_aborted_without_any_request() -> None:
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
         assert result(client.ask(produce(data, transactional_id="x"), 12)).error_code == 0
         log = broker.cluster.log("t", 0)
-        assert eventually(lambda: log.last_stable_offset == log.next_offset == 2)
+        assert eventually(lambda: log.last_stable_offset == log.log_end_offset == 2)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker import socket_server
+from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.broker.request_queue import RequestQueue
-from spark_kafka_sink.broker.requests import answer
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
@@ -34,9 +34,9 @@ class BlockedProduce:
             if int.from_bytes(frame[:2], "big") == ApiKey.PRODUCE:
                 self.blocked += 1
                 self.released.wait()
-            return answer(cluster, control, node, frame, now)
+            return handle_request(cluster, control, node, frame, now)
 
-        monkeypatch.setattr(socket_server, "answer", block)
+        monkeypatch.setattr(socket_server, "handle_request", block)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
-from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire import batch
@@ -39,9 +39,9 @@ def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
     for _ in range(2):
         with Started(tmp_path, {"t": 2}) as cluster:
             assert cluster.topic("t").id == topic_id
-            assert cluster.log("small", 0).config.message_bytes_max == 100
+            assert cluster.log("small", 0).config.max_message_bytes == 100
             assert stored_records(cluster.log("t", 1)).column("value").to_pylist() == [b"a", b"b", b"c"]
-            assert (cluster.log("t", 0).next_offset, cluster.log("t", 1).next_offset) == (0, 3)
+            assert (cluster.log("t", 0).log_end_offset, cluster.log("t", 1).log_end_offset) == (0, 3)
 
 
 def test_a_topic_that_is_made_after_a_restart_has_an_id_of_its_own(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_topic_that_is_made_after_a_restart_has_an_id_of_its_own(tmp_path: Pat
         assert cluster.cluster_id == cluster_id
         new = [cluster.create_topic(name) for name in ("u", "v")]
         assert len({*ids, *(topic.id for topic in new)}) == 4
-        assert [cluster.topic_by_id(topic.id) for topic in new] == new
+        assert [cluster.find_topic_by_id(topic.id) for topic in new] == new
 
 
 def test_sequences_go_on_where_they_were(tmp_path: Path) -> None:
@@ -79,15 +79,15 @@ def test_a_batch_that_was_cut_off_is_cut_away_and_the_log_goes_on(tmp_path: Path
 
 def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1}) as cluster, cluster.lock:
-        identity = cluster.coordinator.init_producer("x", 1000, None)
+        identity = cluster.coordinator.init_producer_id("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=2)
-        cluster.note_transactions()
+        cluster.save_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"a", sequence=0, producer=producer, transactional=True), wall_ms=1)
     with Started(tmp_path) as cluster, cluster.lock:
-        assert cluster.log("t", 0).last_stable_offset == cluster.log("t", 0).next_offset == 2
+        assert cluster.log("t", 0).last_stable_offset == cluster.log("t", 0).log_end_offset == 2
         assert stored_records(cluster.log("t", 0), committed=True).num_rows == 0
-        again = cluster.coordinator.init_producer("x", 1000, None)
+        again = cluster.coordinator.init_producer_id("x", 1000, None)
         assert again.producer_id == identity.producer_id
         assert again.epoch > identity.epoch
 
@@ -97,9 +97,9 @@ def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transacti
     tmp_path: Path, version: int
 ) -> None:
     with Started(tmp_path, {"t": 1, "u": 1}) as cluster, cluster.lock:
-        identity = cluster.coordinator.init_producer("x", 1000, None)
+        identity = cluster.coordinator.init_producer_id("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=version)
-        cluster.note_transactions()
+        cluster.save_transactions()
         producer = identity.producer_id, identity.epoch
         cluster.log("t", 0).append(batch(b"before", sequence=0, producer=producer, transactional=True), wall_ms=1)
     with Started(tmp_path) as cluster, cluster.lock:
@@ -107,7 +107,7 @@ def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transacti
         added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
         assert added == error_codes.PRODUCER_FENCED
         assert coordinator.end("x", identity, commit=True, version=version).error == error_codes.INVALID_TXN_STATE
-        with pytest.raises(Refusal, match="epoch"):
+        with pytest.raises(ApiError, match="epoch"):
             cluster.log("t", 0).append(batch(b"after", sequence=1, producer=producer, transactional=True), wall_ms=1)
 
 
@@ -132,7 +132,7 @@ def test_a_batch_that_comes_while_its_topic_is_deleted_is_refused_and_leaves_no_
     with Started(tmp_path, {"t": 1}) as cluster:
         log = cluster.log("t", 0)  # as a handler has it that was faster
         cluster.delete_topic("t")
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(ApiError) as refused:
             log.append(batch(b"a"), wall_ms=1)
         assert refused.value.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
         cluster.create_topic("t")

@@ -41,7 +41,7 @@ def coordinator(markers: Markers) -> TransactionCoordinator:
 
 
 def init(coordinator: TransactionCoordinator, expected: ProducerIdentity | None = None) -> ProducerIdentity:
-    return coordinator.init_producer("x", 1000, expected)
+    return coordinator.init_producer_id("x", 1000, expected)
 
 
 def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now: float = 0, version: int = 1) -> int:
@@ -55,7 +55,7 @@ def end(
 
 
 def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator: TransactionCoordinator) -> None:
-    first, second = (coordinator.init_producer(None, 0, None) for _ in range(2))
+    first, second = (coordinator.init_producer_id(None, 0, None) for _ in range(2))
     assert first.producer_id != second.producer_id
     assert (first.epoch, second.epoch) == (0, 0)
 
@@ -67,7 +67,7 @@ def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator:
 def test_what_makes_no_sense_is_refused(
     coordinator: TransactionCoordinator, name: str, timeout_ms: int, error: int
 ) -> None:
-    assert coordinator.init_producer(name, timeout_ms, None).error == error
+    assert coordinator.init_producer_id(name, timeout_ms, None).error == error
 
 
 def test_the_second_holder_of_an_id_fences_the_first(coordinator: TransactionCoordinator) -> None:
@@ -148,8 +148,8 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     identity = init(coordinator)
     add(coordinator, identity, now=100)
     assert coordinator.next_timeout_ms() == 1100
-    assert coordinator.abort_overdue(1099) == []
-    assert coordinator.abort_overdue(1100) == ["x"]
+    assert coordinator.abort_timed_out(1099) == []
+    assert coordinator.abort_timed_out(1100) == ["x"]
     assert markers.written == [(PARTITION, identity.producer_id, identity.epoch + 1, False)]
     assert coordinator.next_timeout_ms() is None
     assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
@@ -157,12 +157,12 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
 
 def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinator: TransactionCoordinator) -> None:
     began_ms = 902218.240992874
-    identity = coordinator.init_producer("x", 900_000, None)
+    identity = coordinator.init_producer_id("x", 900_000, None)
     add(coordinator, identity, now=began_ms)
     announced_ms = coordinator.next_timeout_ms()
     assert announced_ms is not None
     assert announced_ms - began_ms < 900_000, "rounded"
-    assert coordinator.abort_overdue(announced_ms) == ["x"]
+    assert coordinator.abort_timed_out(announced_ms) == ["x"]
     assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
 
 
@@ -187,19 +187,19 @@ def test_in_version_2_an_end_that_uses_up_the_epochs_gives_a_new_id_and_may_be_r
 
 def test_only_partitions_that_were_added_pass_in_version_1(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
-    assert coordinator.verify("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
+    assert coordinator.verify_partition("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
     add(coordinator, identity)
-    assert coordinator.verify("x", identity, PARTITION) == 0
+    assert coordinator.verify_partition("x", identity, PARTITION) == 0
     end(coordinator, identity)
     assert coordinator.transactions["x"].state is TransactionState.COMPLETE_COMMIT
-    assert coordinator.verify("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
+    assert coordinator.verify_partition("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_until_then(
     coordinator: TransactionCoordinator, markers: Markers, version: int
 ) -> None:
-    coordinator.completes_later = lambda transaction: True
+    coordinator.should_defer_completion = lambda transaction: True
     identity = init(coordinator)
     assert add(coordinator, identity, version=version) == 0
     following = end(coordinator, identity, version=version)
@@ -214,7 +214,7 @@ def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_unti
     assert init(coordinator).error == init(coordinator, following).error == busy
     assert end(coordinator, identity, version=version).error == busy
     assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
-    coordinator.abort_overdue(1e9)
+    coordinator.abort_timed_out(1e9)
     coordinator.complete(transaction)
     coordinator.complete(transaction)
     assert transaction.state.value == "CompleteCommit"
@@ -226,7 +226,7 @@ def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_unti
 def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_later(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
-    coordinator.completes_later = lambda transaction: True
+    coordinator.should_defer_completion = lambda transaction: True
     identity = init(coordinator)
     transaction = coordinator.transactions["x"]
     transaction.epoch = MAX_EPOCH - 1

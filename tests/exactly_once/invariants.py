@@ -120,7 +120,7 @@ def nothing_stays_open(world: World) -> None:
         world.lateness.write_markers()
     for partition in range(TASKS):
         log = world.cluster.log(TOPIC, partition)
-        assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
+        assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
     known = world.cluster.core.coordinator.transactions.values()
     of_tasks = [each for each in known if driver_number(PREFIX, each.transactional_id) is None]
     still = [each for each in of_tasks if each.state.value == "Ongoing"]

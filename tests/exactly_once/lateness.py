@@ -28,7 +28,7 @@ class Lateness:
         """(the point at which it arrives, its sender, where, what)"""
         self._due_ms: dict[str, float] = {}
         """When the markers of these transactions are written."""
-        cluster.core.coordinator.completes_later = self._completes_later
+        cluster.core.coordinator.should_defer_completion = self._completes_later
 
     def state(self) -> int:
         requests = tuple((at, by, data) for at, by, _, data in self._requests)
@@ -50,13 +50,13 @@ class Lateness:
         self._requests = [each for each in self._requests if each[0] > at]
         for _, self.by, sock, data in due:
             self.additions += api_of(data) is ApiKey.ADD_PARTITIONS_TO_TXN
-            self._cluster.take_late(sock, data)
+            self._cluster.execute_late(sock, data)
         self.by = ""
 
     def watch_epochs(self, is_driver: Callable[[str], bool], who: Callable[[], object]) -> None:
         """Count what two have got of the epochs of the driver's ids. `who`: whose request is answered."""
         coordinator = self._cluster.core.coordinator
-        init_producer, had = coordinator.init_producer, who()
+        init_producer_id, had = coordinator.init_producer_id, who()
 
         def watched(
             transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
@@ -64,13 +64,13 @@ class Lateness:
             nonlocal had
             before = coordinator.transactions.get(transactional_id or "")
             had_epoch = -1 if before is None else before.epoch
-            found = init_producer(transactional_id, timeout_ms, expected)
+            found = init_producer_id(transactional_id, timeout_ms, expected)
             if transactional_id is not None and is_driver(transactional_id) and not found.error:
                 self.shared_epochs += found.epoch == had_epoch and who() is not had
                 had = who()
             return found
 
-        coordinator.init_producer = watched  # type: ignore[method-assign]
+        coordinator.init_producer_id = watched  # type: ignore[method-assign]
 
     # --- markers
 

@@ -274,8 +274,8 @@ class World:
     def decisions(self) -> list[Entry]:
         """All entries of the query in the log that are committed, oldest first."""
         log = self.cluster.log(LOG, 0)
-        if self._read != (log.next_offset, log.last_stable_offset):
-            self._read, self._decisions = (log.next_offset, log.last_stable_offset), self._read_decisions()
+        if self._read != (log.log_end_offset, log.last_stable_offset):
+            self._read, self._decisions = (log.log_end_offset, log.last_stable_offset), self._read_decisions()
         return self._decisions
 
     def _read_decisions(self) -> list[Entry]:
@@ -312,10 +312,10 @@ class World:
     def _log_state(self, topic: str, partition: int) -> int:
         log = self.cluster.log(topic, partition)
         seen, known = self._logs.get((topic, partition), (0, 0))
-        if log.next_offset > seen:
+        if log.log_end_offset > seen:
             for batch in log.read(seen, sys.maxsize).batches:
                 known = hash((known, bytes(batch)))
-            self._logs[topic, partition] = log.next_offset, known
+            self._logs[topic, partition] = log.log_end_offset, known
         return known
 
     def let_time_pass(self, ms: float) -> None:

@@ -342,9 +342,9 @@ def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: Api
 def test_a_driver_that_follows_another_of_the_same_start_has_what_brokers_grant_now(
     query: Query, before_ms: int, after_ms: int
 ) -> None:
-    query.broker.cluster.coordinator.timeout_ms_max = before_ms
+    query.broker.cluster.coordinator.max_timeout_ms = before_ms
     assert query.again(name=beginning_of("start", "1")).run(0).entry.timeout_ms == before_ms
-    query.broker.cluster.coordinator.timeout_ms_max = after_ms
+    query.broker.cluster.coordinator.max_timeout_ms = after_ms
     assert query.again(name=beginning_of("start", "2")).run(1).entry.timeout_ms == after_ms
 
 
@@ -356,13 +356,13 @@ def test_without_register_a_changed_timeout_counts_from_the_next_start_in_the_sa
 
 
 def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_that_was_not_set(query: Query) -> None:
-    query.broker.cluster.coordinator.timeout_ms_max = 4_999
+    query.broker.cluster.coordinator.max_timeout_ms = 4_999
     with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Raise their"):
         query.begin()
 
 
 def test_of_a_job_without_a_name_a_transaction_lasts_an_hour_at_most(query: Query) -> None:
-    query.broker.cluster.coordinator.timeout_ms_max = 12 * 60 * 60_000
+    query.broker.cluster.coordinator.max_timeout_ms = 12 * 60 * 60_000
     with Driver(dataclasses.replace(query.delivery, prefix="job", is_forgotten=True)) as driver:
         assert driver.begin("driver-1").entry.timeout_ms == 60 * 60_000
     assert query.begin().entry.timeout_ms == 12 * 60 * 60_000

@@ -57,7 +57,7 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Kafka 3.6 a task that still lives wrote on into a partition that it had, and readers waited for ever."""
-    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
     alive.begin_transaction()
@@ -78,7 +78,7 @@ def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_i
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Before Kafka 3.6: what a leader took then was seen with the next transaction of the id."""
-    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
 
     def send(partition: int) -> None:
@@ -117,7 +117,7 @@ def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who aborted it first may have died before the fence. Before Kafka 3.6 the partitions that it had were open."""
-    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     with embedded_broker(topics={"t": 2}, transaction_version=1) as broker, client_of(broker) as client:
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0}
         alive = KafkaProducer(config)
@@ -181,7 +181,7 @@ def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_i
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers refuse the other partitions with that of a topic which they do not know, however often they are asked."""
-    monkeypatch.setattr(TransactionCoordinator, "verify", lambda *arguments: error_codes.NONE)
+    monkeypatch.setattr(TransactionCoordinator, "verify_partition", lambda *arguments: error_codes.NONE)
     broker.control.create_topic("gone", 1)
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
@@ -204,7 +204,7 @@ def test_a_fence_that_brokers_refuse_is_a_warning(
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     with client_of(broker) as client:
         init_producer_id(client, "attempt", 60_000)
-        broker.cluster.coordinator.timeout_ms_max = 500
+        broker.cluster.coordinator.max_timeout_ms = 500
         abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
     assert "an attempt that may still write could not be fenced" in caplog.text
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
@@ -264,7 +264,7 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
         system.after(50, lambda: cluster.complete(transaction))
         return True
 
-    cluster.core.coordinator.completes_later = later
+    cluster.core.coordinator.should_defer_completion = later
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
     with new_client(config, system=system) as client:
         client.topic("t")

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
@@ -97,7 +97,7 @@ def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
     assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.driver, 0)
 
 
-FAULTS: dict[str, Callable[[FaultFor], object]] = {
+FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "lost before": lambda fault: fault.drop(),
     "lost after": lambda fault: fault.drop(applied=True),
     "never answered": lambda fault: fault.never_answer(),
@@ -157,7 +157,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch(
 def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
     """Brokers may grant less than a minute, and the timeout of a driver's id says what the id is."""
     cluster = cluster_of_version(1)
-    cluster.core.coordinator.timeout_ms_max = 20_000
+    cluster.core.coordinator.max_timeout_ms = 20_000
     with client_of(cluster) as client:
         begun = Held(init_producer_id(client, DRIVER, 19_999), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)

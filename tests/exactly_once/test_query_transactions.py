@@ -176,7 +176,7 @@ def test_a_timeout_that_brokers_do_not_grant_changes_nothing(
 
 
 def test_brokers_that_grant_less_than_a_minute_are_enough(broker: EmbeddedBroker) -> None:
-    broker.cluster.coordinator.timeout_ms_max = 12_000
+    broker.cluster.coordinator.max_timeout_ms = 12_000
     query = Query(broker)
     assert query.begin().entry.timeout_ms == 10_000
     query.run(0)

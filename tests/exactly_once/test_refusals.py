@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from spark_kafka_sink.broker.cluster import ClusterConfig
-from spark_kafka_sink.broker.listening import Listening
+from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once import commit_errors, refusals
 from spark_kafka_sink.exactly_once.content import Content
@@ -32,7 +32,7 @@ def test_brokers_without_transactions_are_refused_before_the_first_row(
     absent: tuple[ApiKey, ...], *, is_forgotten: bool
 ) -> None:
     config = ClusterConfig(version_limits=dict.fromkeys(absent, ABSENT))
-    with EmbeddedBroker(config, Listening()) as broker:
+    with EmbeddedBroker(config, ListenerConfig()) as broker:
         delivery = dataclasses.replace(Query(broker).delivery, is_forgotten=is_forgotten)
         with Driver(delivery) as driver, pytest.raises(PreflightError) as refused:
             driver.begin("driver-1")

@@ -45,8 +45,8 @@ class Cluster(SimulatedCluster):
 
     def kill(self, node: int) -> None:
         """It refuses connections; after a while the other nodes coordinate what it did."""
-        self.refuse(node)
-        self.cut(node)
+        self.refuse_connections(node)
+        self.close_connections(node)
         self.system.after(ELECTION_MS, partial(self.elect, node))
 
     def connections_to(self, node: int) -> list[FakeConnection]:

@@ -53,7 +53,7 @@ def test_trying_leaves_nothing_behind() -> None:
     cluster = simulated()
     checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert cluster.core.coordinator.transactions == {}
-    assert [cluster.core.log("t", partition).next_offset for partition in (0, 1)] == [0, 0]
+    assert [cluster.core.log("t", partition).log_end_offset for partition in (0, 1)] == [0, 0]
 
 
 @pytest.mark.parametrize(

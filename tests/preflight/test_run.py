@@ -140,14 +140,14 @@ def test_one_bootstrap_server_of_two_is_enough() -> None:
 def test_a_broker_that_restarts_is_waited_for(which: str) -> None:
     cluster = simulated()
     node = 0 if which == "the bootstrap server" else 1
-    cluster.refuse(node)
-    cluster.system.after(2_000, lambda: cluster.accept(node))
+    cluster.refuse_connections(node)
+    cluster.system.after(2_000, lambda: cluster.accept_connections(node))
     assert failure(checks_of(cluster, "t", servers="broker0:9092").values()) is None
 
 
 def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> None:
     cluster = simulated()
-    cluster.refuse(1)
+    cluster.refuse_connections(1)
     cluster.system.after(1_000, lambda: cluster.control.move_leader("t", 1, 0))
     checks = checks_of(cluster, "t", servers="broker0:9092")
     assert failure(checks.values()) is None

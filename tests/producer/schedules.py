@@ -148,7 +148,7 @@ class Schedule:
     def _expire(self) -> None:
         self._forget()
         for node in self._cluster.core.nodes:
-            self._cluster.cut(node)
+            self._cluster.close_connections(node)
 
     def _restart(self) -> None:
         node = self._random.choice(list(self._cluster.core.nodes))
@@ -164,9 +164,9 @@ class Schedule:
     def _retain_nothing(self) -> None:
         for partition in range(self._partitions):
             self.deleted[partition] += self._cluster.values(TOPIC, partition)
-            self._control.delete_records(TOPIC, partition, self._cluster.log(TOPIC, partition).next_offset)
+            self._control.delete_records(TOPIC, partition, self._cluster.log(TOPIC, partition).log_end_offset)
         for node in self._cluster.core.nodes:
-            self._cluster.cut(node)
+            self._cluster.close_connections(node)
 
     def _disturb_the_pipeline(self) -> None:
         random = self._random

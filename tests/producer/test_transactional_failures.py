@@ -7,7 +7,7 @@ from unittest.mock import Mock, patch
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.errors import (
     DeliveryError,
     DeliveryTimeoutError,
@@ -298,7 +298,7 @@ def test_a_broker_that_names_a_record_which_the_batch_does_not_have_fails_the_tr
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = begun(version)
-    refusal = Refusal(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
+    refusal = ApiError(codes.INVALID_RECORD, "record 99 has no key", {99: "no key"})
     with monkeypatch.context() as refusing:
         refusing.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
         send(producer, b"1")
@@ -355,7 +355,7 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
         cluster.control.move_coordinator(name, node)
     producer.describe_transactions("ab")
     cluster.system.swallow("broker1", 9093)
-    cluster.cut(1)
+    cluster.close_connections(1)
     pass_time(producer, 200)
     since = cluster.system.now()
     of_one, of_other = WaitedCall([DescribeTransactions(["a"])]), WaitedCall([DescribeTransactions(["b"])])
@@ -374,7 +374,7 @@ def test_a_coordinator_that_cannot_be_connected_to_is_looked_up_again(version: i
     old = known.id
     cluster.control.move_coordinator(ID, 1 - old)
     cluster.control.refuse_connections(old)
-    cluster.cut(old)
+    cluster.close_connections(old)
     pass_time(producer, 200)
     producer.init_transactions()
 

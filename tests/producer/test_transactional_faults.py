@@ -261,7 +261,7 @@ def test_24_a_transaction_that_is_never_ended_is_aborted_at_its_timeout_and_stay
     pass_time(other, 6000)
     assert state(cluster) is TransactionState.COMPLETE_ABORT
     assert committed(cluster) == []
-    assert cluster.log("t").last_stable_offset == cluster.log("t").next_offset
+    assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
 
 
 @BOTH

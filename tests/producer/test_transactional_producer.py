@@ -177,7 +177,7 @@ def test_the_version_is_that_of_the_cluster_when_the_transaction_begins() -> Non
     with producer.transaction():
         send(producer, b"1")
     cluster.core.coordinator.version = 2
-    cluster.cut(0)  # clients learn of it when they connect
+    cluster.close_connections(0)  # clients learn of it when they connect
     for value in (b"2", b"3", b"4"):
         with producer.transaction():
             send(producer, value)

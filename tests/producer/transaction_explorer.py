@@ -171,18 +171,18 @@ class TransactionRun:
 
     def _watch_timeouts(self) -> None:
         coordinator = self.cluster.core.coordinator
-        abort_overdue: Callable[[float], list[str]] = coordinator.abort_overdue
+        abort_timed_out: Callable[[float], list[str]] = coordinator.abort_timed_out
 
         def watched(now: float) -> list[str]:
-            overdue = abort_overdue(now)
+            overdue = abort_timed_out(now)
             self.timed_out.update(overdue)
             return overdue
 
-        coordinator.abort_overdue = watched  # type: ignore[method-assign]
+        coordinator.abort_timed_out = watched  # type: ignore[method-assign]
 
     def _watch_epochs(self) -> None:
         coordinator = self.cluster.core.coordinator
-        init_producer = coordinator.init_producer
+        init_producer_id = coordinator.init_producer_id
 
         def watched(
             transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
@@ -190,9 +190,9 @@ class TransactionRun:
             known = coordinator.transactions.get(transactional_id or "")
             if known is not None and (expected is None or expected.epoch < known.epoch):
                 self.ousted.add((known.producer_id, known.epoch))
-            return init_producer(transactional_id, timeout_ms, expected)
+            return init_producer_id(transactional_id, timeout_ms, expected)
 
-        coordinator.init_producer = watched  # type: ignore[method-assign]
+        coordinator.init_producer_id = watched  # type: ignore[method-assign]
 
     # --- the end
 
@@ -229,7 +229,7 @@ class TransactionRun:
         history.check(seen)
         for partition in seen:
             log = self.cluster.log(TOPIC, partition)
-            assert log.last_stable_offset == log.next_offset, f"partition {partition}: a transaction is left open"
+            assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
         for life in self.lives:
             for written in life.written:
                 self.check_futures(written)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.producer.schedules import DOUBTS, REFUSALS, TOPIC
@@ -71,7 +71,7 @@ class TransactionSchedule:
         self._is_healed = True
         self._control.clear()
         for node in self._cluster.core.nodes.values():
-            if not node.up:
+            if not node.is_running:
                 self._control.start_node(node.id)
         self._control.show_topic(TOPIC)
 
@@ -83,7 +83,7 @@ class TransactionSchedule:
         )
         self._strike(rule, api, random.choice(_VERBS))
 
-    def _strike(self, rule: FaultFor, api: ApiKey, verb: str) -> None:
+    def _strike(self, rule: FaultBuilder, api: ApiKey, verb: str) -> None:
         random = self._random
         if verb == "refuse":
             rule.fail(random.choice(_REFUSALS[api]))

@@ -77,8 +77,8 @@ def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_
 
 def test_a_broker_without_lz4_refuses_a_batch_of_it_in_words() -> None:
     done = run_without_packages(
-        "from spark_kafka_sink.broker.batch_checks import RecordChecks\n"
-        "from spark_kafka_sink.broker.refusal import Refusal\n"
+        "from spark_kafka_sink.broker.batch_validation import RecordChecks\n"
+        "from spark_kafka_sink.broker.api_error import Refusal\n"
         "from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader\n"
         "header = BatchHeader(0, 60, 0, 2, 0, 3, 0, 0, 0, -1, -1, -1, 1)\n"
         "try:\n"

@@ -180,7 +180,7 @@ def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
             found = describe_transactions(client, [name for name in IDS if name not in OF_THE_DEAD])
             assert len(found) == 200
             assert elapsed_ms(cluster, begun) <= NODE_TIMEOUT_MS + 500
-        cluster.accept(DEAD)
+        cluster.accept_connections(DEAD)
 
 
 def test_a_failure_without_a_name_is_no_refusal(
@@ -208,7 +208,7 @@ def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[Tr
         cluster.requests.clear()
         with pytest.raises(MetadataTimeoutError, match=r"broker 2.* has not responded for 2000 ms"):
             end_transactions(client, [each for each in prepared if each.transactional_id in OF_THE_DEAD], commit=True)
-        cluster.accept(DEAD)
+        cluster.accept_connections(DEAD)
         describe_transactions(client, IDS)
     assert cluster.total(ApiKey.END_TXN) == 0
 
@@ -274,9 +274,9 @@ def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
     with cluster.client() as client:
         owners(client)  # now it knows the brokers, and no coordinator
         for node in range(3):
-            cluster.refuse(node)
-            cluster.cut(node)
-            cluster.system.after(ELECTION_MS, partial(cluster.accept, node))
+            cluster.refuse_connections(node)
+            cluster.close_connections(node)
+            cluster.system.after(ELECTION_MS, partial(cluster.accept_connections, node))
         begun = cluster.system.now()
         assert len(describe_transactions(client, IDS)) == 300
         assert elapsed_ms(cluster, begun) >= ELECTION_MS

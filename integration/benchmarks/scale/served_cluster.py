@@ -53,10 +53,10 @@ class ServedCluster(SimulatedCluster):
     def new_peer(self, node: int) -> NodePeer:
         return _CountedPeer(self, node)
 
-    def note(self, conversation: Conversation, frame: bytes) -> None:
+    def record_request(self, conversation: Conversation, frame: bytes) -> None:
         """Counted, not kept: there are too many."""
 
-    def take(self, conversation: Conversation, frame: bytes) -> None:
+    def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         now, node = self.system.now(), conversation.node
         service_ms = self._service_ms(node, frame)
         if node == self.mortal and self.produced[node] == 2:
@@ -70,7 +70,7 @@ class ServedCluster(SimulatedCluster):
 
     def die(self, node: int) -> None:
         """Connections end, and its partitions have no leader that answers until they get another."""
-        self.stop(node)
+        self.stop_node(node)
         self.system.after(ELECTION_MS, lambda: self.control.stop_node(node))
 
     def _service_ms(self, node: int, frame: bytes) -> float:
@@ -85,7 +85,7 @@ class ServedCluster(SimulatedCluster):
 
     def _served(self, conversation: Conversation, frame: bytes) -> None:
         if conversation.connection.open:
-            super().take(conversation, frame)
+            super().handle_frame(conversation, frame)
 
 
 class _CountedPeer(NodePeer):
@@ -109,6 +109,6 @@ class _CountedPeer(NodePeer):
             self._counts.open[self._node] -= 1
         super().on_close(connection)
 
-    def cut(self) -> None:
+    def close_connections(self) -> None:
         self._counts.open[self._node] = 0
-        super().cut()
+        super().close_connections()

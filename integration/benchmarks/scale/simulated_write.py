@@ -135,7 +135,7 @@ class SimulatedWrite:
             write.service,
             nodes=write.brokers,
             topics={TOPIC: write.partitions},
-            partitions_max=write.partitions,
+            max_partitions=write.partitions,
             check_records=False,
             seed=write.seed,
         )
@@ -220,7 +220,7 @@ class SimulatedWrite:
         write, cluster = self.write, self.cluster
         weight = write.weight
         totals = [producer.totals() for producer in self._producers]
-        found = np.array([cluster.log(TOPIC, index).next_offset for index in range(write.partitions)])
+        found = np.array([cluster.log(TOPIC, index).log_end_offset for index in range(write.partitions)])
         batches = sum(each.batches for each in totals)
         return Written(
             rows=write.places * write.waves * write.rows * weight,

@@ -6,10 +6,10 @@ from Produce v12 on (version 2) the batch adds it. A leader that has moved is na
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.batch_checks import parse_header_or_refuse
-from spark_kafka_sink.broker.context import Handled, NoAnswer, RequestContext
-from spark_kafka_sink.broker.log import Appended
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.batch_validation import parse_batch_header
+from spark_kafka_sink.broker.context import HandlerResult, NoResponse, RequestContext
+from spark_kafka_sink.broker.log import AppendResult
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.network.system import Buffer
@@ -32,13 +32,13 @@ LEADER_HINT_VERSION = 10
 ABORTABLE_ERROR_VERSION = 11
 
 
-def handle(context: RequestContext, request: ProduceRequest) -> Handled:
+def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     response = ProduceResponse(responses=[_topic(context, request, topic) for topic in request.topic_data])
-    context.cluster.note_progress()
+    context.cluster.record_change()
     results = [each for topic in response.responses for each in topic.partition_responses]
     if request.acks == 0:
         # There is no other way to say that something went wrong.
-        return NoAnswer(close=any(each.error_code for each in results))
+        return NoResponse(close=any(each.error_code for each in results))
     leaders = {each.current_leader.leader_id for each in results if each.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
     response.node_endpoints = [
@@ -49,7 +49,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> Handled:
 
 def _topic(context: RequestContext, request: ProduceRequest, data: TopicProduceData) -> TopicProduceResponse:
     by_id = context.version >= TOPIC_ID_VERSION
-    topic = context.cluster.topic_by_id(data.topic_id) if by_id else context.cluster.find_topic(data.name)
+    topic = context.cluster.find_topic_by_id(data.topic_id) if by_id else context.cluster.find_topic(data.name)
     results = []
     for each in data.partition_data:
         if topic is None and by_id:
@@ -77,7 +77,7 @@ def _partition(
         return result
     try:
         appended = _append(context, request, topic, partition, data)
-    except Refusal as refusal:
+    except ApiError as refusal:
         result.error_code, result.error_message = refusal.code, refusal.reason
         result.record_errors = [
             BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=words)
@@ -102,33 +102,35 @@ def _hint(context: RequestContext, topic: Topic, result: PartitionProduceRespons
 def _acks_error(context: RequestContext, acks: int, topic: Topic, partition: Partition) -> int:
     if acks not in (-1, 0, 1):
         return error_codes.INVALID_REQUIRED_ACKS
-    if acks == -1 and len(context.cluster.in_sync(topic, partition)) < topic.min_in_sync:
+    if acks == -1 and len(context.cluster.in_sync_replicas(topic, partition)) < topic.min_in_sync_replicas:
         return error_codes.NOT_ENOUGH_REPLICAS
     return 0
 
 
 def _append(
     context: RequestContext, request: ProduceRequest, topic: Topic, partition: Partition, data: PartitionProduceData
-) -> Appended:
+) -> AppendResult:
     records = data.records
     if not isinstance(records, Buffer):
-        raise Refusal(error_codes.INVALID_RECORD, "no records")
-    header = parse_header_or_refuse(records)
+        raise ApiError(error_codes.INVALID_RECORD, "no records")
+    header = parse_batch_header(records)
     if header.is_transactional:
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         # Under one lock, so that the transaction cannot end between the permission and the append.
         with context.cluster.lock:
             _let_in(context, request.transactional_id or "", identity, (topic.name, partition.index))
-            return _store(context, partition, records, begins_at_zero=_is_version_2(context))
-    return _store(context, partition, records, begins_at_zero=False)
+            return _store(context, partition, records, requires_sequence_zero=_is_version_2(context))
+    return _store(context, partition, records, requires_sequence_zero=False)
 
 
-def _store(context: RequestContext, partition: Partition, records: Buffer, *, begins_at_zero: bool) -> Appended:
+def _store(
+    context: RequestContext, partition: Partition, records: Buffer, *, requires_sequence_zero: bool
+) -> AppendResult:
     return partition.log.append(
         records,
         wall_ms=context.cluster.wall_ms(),
         leader_epoch=partition.leader_epoch,
-        begins_at_zero=begins_at_zero,
+        requires_sequence_zero=requires_sequence_zero,
     )
 
 
@@ -146,12 +148,12 @@ def _let_in(
             transactional_id, identity, [partition], context.now, cluster.wall_ms(), version=2
         )
         if not error:
-            cluster.note_transactions()
+            cluster.save_transactions()
     else:
-        error = cluster.coordinator.verify(transactional_id, identity, partition)
+        error = cluster.coordinator.verify_partition(transactional_id, identity, partition)
     if error == error_codes.TRANSACTION_ABORTABLE and context.version < ABORTABLE_ERROR_VERSION:
         error = error_codes.INVALID_TXN_STATE
     if error == error_codes.PRODUCER_FENCED:
         error = error_codes.INVALID_PRODUCER_EPOCH
     if error:
-        raise Refusal(error, f"the batch is not let into the transaction of {transactional_id}")
+        raise ApiError(error, f"the batch is not let into the transaction of {transactional_id}")

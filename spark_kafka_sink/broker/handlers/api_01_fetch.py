@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from spark_kafka_sink.broker.context import Handled, NotYet, RequestContext
+from spark_kafka_sink.broker.context import DelayedResponse, HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import Partition, Topic
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import (
@@ -32,13 +32,13 @@ TOPIC_ID_VERSION = 13
 READ_COMMITTED = 1
 
 
-def handle(context: RequestContext, request: FetchRequest) -> Handled:
+def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
     reading = _Reading(context, request)
     response = FetchResponse(responses=[reading.topic(topic) for topic in request.topics])
     deadline_ms = context.received_ms + min(request.max_wait_ms, WAIT_MS_MAX)
     if reading.size_bytes >= request.min_bytes or reading.failed or context.now >= deadline_ms:
         return response
-    return NotYet(deadline_ms)
+    return DelayedResponse(deadline_ms)
 
 
 class _Reading:
@@ -55,7 +55,7 @@ class _Reading:
     def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
         by_id = self._context.version >= TOPIC_ID_VERSION
-        topic = cluster.topic_by_id(asked.topic_id) if by_id else cluster.find_topic(asked.topic)
+        topic = cluster.find_topic_by_id(asked.topic_id) if by_id else cluster.find_topic(asked.topic)
         partitions = [self._partition(topic, each) for each in asked.partitions if self._is_new(asked, each)]
         return FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id, partitions=partitions)
 
@@ -83,13 +83,13 @@ class _Reading:
         log = partition.log
         result = FetchResponsePartitionData(
             partition_index=asked.partition,
-            high_watermark=log.next_offset,
+            high_watermark=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._committed else None,
             records=b"",
         )
-        if not log.log_start_offset <= asked.fetch_offset <= log.next_offset:
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             self.failed = True
             result.error_code = error_codes.OFFSET_OUT_OF_RANGE
             return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.list_offsets import (
@@ -20,7 +20,7 @@ READ_COMMITTED = 1
 LEADER_EPOCH_VERSION = 4
 
 
-def handle(context: RequestContext, request: ListOffsetsRequest) -> Handled:
+def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
     committed = request.isolation_level == READ_COMMITTED
     named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
     topics = [
@@ -54,9 +54,9 @@ def _partition(
 
 def _find(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
     if timestamp == LATEST:
-        return -1, log.last_stable_offset if committed else log.next_offset
+        return -1, log.last_stable_offset if committed else log.log_end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset
     if timestamp == MAX_TIMESTAMP:
         return log.max_timestamp()
-    return log.offset_for_time(timestamp) if timestamp >= 0 else (-1, -1)
+    return log.find_offset_by_timestamp(timestamp) if timestamp >= 0 else (-1, -1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.codecs import ZERO_UUID
@@ -32,7 +32,7 @@ NO_LEADER = -1
 _log = logging.getLogger(__name__)
 
 
-def handle(context: RequestContext, request: MetadataRequest) -> Handled:
+def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
         running = cluster.running_nodes()
@@ -85,7 +85,7 @@ def _create_missing(context: RequestContext, asked: Iterable[MetadataRequestTopi
         _log.warning("%d topics were not created: they would be too many partitions", len(refused))
     try:
         cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:room]])
-    except Refusal as refusal:
+    except ApiError as refusal:
         refused |= dict.fromkeys(missing[:room], refusal.code)
     return refused
 
@@ -95,7 +95,7 @@ def _asked_for(
 ) -> MetadataResponseTopic:
     cluster = context.cluster
     if asked.topic_id != ZERO_UUID:
-        found = cluster.topic_by_id(asked.topic_id)
+        found = cluster.find_topic_by_id(asked.topic_id)
         if found is None or found.hidden:
             return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=error_codes.UNKNOWN_TOPIC_ID)
         return _described(context, found)
@@ -127,6 +127,6 @@ def _partition(context: RequestContext, topic: Topic, partition: Partition) -> M
         leader_id=NO_LEADER if partition.leader is None else partition.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
-        isr_nodes=list(context.cluster.in_sync(topic, partition)),
-        offline_replicas=[node for node in partition.replicas if not nodes[node].up],
+        isr_nodes=list(context.cluster.in_sync_replicas(topic, partition)),
+        offline_replicas=[node for node in partition.replicas if not nodes[node].is_running],
     )

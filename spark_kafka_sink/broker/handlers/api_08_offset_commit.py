@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.offset_commit import (
@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 )
 
 
-def handle(context: RequestContext, request: OffsetCommitRequest) -> Handled:
+def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
     cluster = context.cluster
     error = context.coordinator_error(request.group_id)
     topics = []

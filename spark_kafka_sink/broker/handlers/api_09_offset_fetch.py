@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.offset_fetch import (
@@ -27,7 +27,7 @@ GROUPS_VERSION = 8
 NONE_COMMITTED = CommittedOffset(-1, -1, "")
 
 
-def handle(context: RequestContext, request: OffsetFetchRequest) -> Handled:
+def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResult:
     if context.version >= GROUPS_VERSION:
         asked_for = {group.group_id: group for group in request.groups}
         groups = [_group(context, group, request.require_stable) for group in asked_for.values()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.find_coordinator import (
     Coordinator,
@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.find_coordinator import (
 KEYS_VERSION = 4
 
 
-def handle(context: RequestContext, request: FindCoordinatorRequest) -> Handled:
+def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerResult:
     if context.version >= KEYS_VERSION:
         return FindCoordinatorResponse(coordinators=[_find(context, key) for key in request.coordinator_keys])
     found = _find(context, request.key)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.spoken import spoken_versions
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
+from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.api_versions import (
     ApiVersion,
@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.api_versions import (
 TRANSACTION_VERSION = "transaction.version"
 
 
-def handle(context: RequestContext, request: ApiVersionsRequest) -> Handled:
+def handle(context: RequestContext, request: ApiVersionsRequest) -> HandlerResult:
     response = describe(context.cluster)
     response.error_code = context.injected()
     return response
@@ -44,5 +44,5 @@ def unsupported_version(cluster: EmbeddedCluster) -> ApiVersionsResponse:
 
 
 def _api_keys(cluster: EmbeddedCluster) -> list[ApiVersion]:
-    spoken = spoken_versions(cluster.config.version_limits)
+    spoken = supported_versions(cluster.config.version_limits)
     return [ApiVersion(api_key=key, min_version=v.min, max_version=v.max) for key, v in sorted(spoken.items())]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import TopicDefinition, log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.messages.create_topics import (
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 
-def handle(context: RequestContext, request: CreateTopicsRequest) -> Handled:
+def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResult:
     cluster = context.cluster
     requested = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
@@ -61,7 +61,7 @@ def _create(
     try:
         for topic in context.cluster.create_topics(list(wanted.values())):
             results[topic.name].topic_id = topic.id
-    except Refusal as refusal:
+    except ApiError as refusal:
         for name in wanted:
             results[name].error_code, results[name].error_message = refusal.code, refusal.reason
 
@@ -85,7 +85,7 @@ def _fault(
             f"{requested.replication_factor} replicas cannot be on {len(cluster.nodes)} nodes",
         )
     try:
-        log_config(new.config, message_bytes_max=0, check_records=True, discard=False)
+        log_config(new.config, max_message_bytes=0, check_records=True, discard=False)
     except ConfigurationError as error:
         return error_codes.INVALID_CONFIG, str(error)
     return 0, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.transaction_coordinator import NO_PRODUCER, ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRe
 FENCED_ERROR_VERSION = 4
 
 
-def handle(context: RequestContext, request: InitProducerIdRequest) -> Handled:
+def handle(context: RequestContext, request: InitProducerIdRequest) -> HandlerResult:
     cluster = context.cluster
     name = request.transactional_id
     error = context.injected() if name is None else context.coordinator_error(name)
@@ -22,8 +22,8 @@ def handle(context: RequestContext, request: InitProducerIdRequest) -> Handled:
     if request.producer_id != NO_PRODUCER:
         expected = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
-        identity = cluster.coordinator.init_producer(name, request.transaction_timeout_ms, expected)
-        cluster.note_transactions()
+        identity = cluster.coordinator.init_producer_id(name, request.transaction_timeout_ms, expected)
+        cluster.save_transactions()
     return InitProducerIdResponse(
         error_code=client_error(identity.error, context.version, FENCED_ERROR_VERSION),
         producer_id=identity.producer_id,

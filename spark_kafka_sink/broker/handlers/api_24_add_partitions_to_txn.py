@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
@@ -21,7 +21,7 @@ SEVERAL_VERSION = 4
 FENCED_ERROR_VERSION = 2
 
 
-def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> Handled:
+def handle(context: RequestContext, request: AddPartitionsToTxnRequest) -> HandlerResult:
     if context.version >= SEVERAL_VERSION:
         results = []
         for each in request.transactions:
@@ -49,10 +49,10 @@ def _add(
         common = context.coordinator_error(name)
         if not common and not any(errors.values()):
             if verify_only:
-                errors = {each: cluster.coordinator.verify(name, identity, each) for each in partitions}
+                errors = {each: cluster.coordinator.verify_partition(name, identity, each) for each in partitions}
             else:
                 common = cluster.coordinator.add_partitions(name, identity, partitions, context.now, cluster.wall_ms())
-                cluster.note_transactions()
+                cluster.save_transactions()
         elif not common:
             errors = {each: error or error_codes.OPERATION_NOT_ATTEMPTED for each, error in errors.items()}
     common = client_error(common, context.version, FENCED_ERROR_VERSION)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTx
 FENCED_ERROR_VERSION = 2
 
 
-def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> Handled:
+def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerResult:
     cluster = context.cluster
     error = context.coordinator_error(request.transactional_id)
     if not error:
@@ -19,5 +19,5 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> Handled:
             error = cluster.coordinator.add_group(
                 request.transactional_id, identity, request.group_id, context.now, cluster.wall_ms()
             )
-            cluster.note_transactions()
+            cluster.save_transactions()
     return AddOffsetsToTxnResponse(error_code=client_error(error, context.version, FENCED_ERROR_VERSION))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -11,7 +11,7 @@ FENCED_ERROR_VERSION = 2
 TRANSACTIONS_V2_VERSION = 5
 
 
-def handle(context: RequestContext, request: EndTxnRequest) -> Handled:
+def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
     cluster = context.cluster
     error = context.coordinator_error(request.transactional_id)
     if error:
@@ -20,7 +20,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> Handled:
     with cluster.lock:
         version = 2 if context.version >= TRANSACTIONS_V2_VERSION and cluster.coordinator.version >= 2 else 1
         ended = cluster.coordinator.end(request.transactional_id, identity, commit=request.committed, version=version)
-        cluster.note_transactions()
+        cluster.save_transactions()
     return EndTxnResponse(
         error_code=client_error(ended.error, context.version, FENCED_ERROR_VERSION),
         producer_id=ended.producer_id,

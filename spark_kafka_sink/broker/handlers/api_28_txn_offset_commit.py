@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol import error_codes
@@ -16,7 +16,7 @@ from spark_kafka_sink.protocol.messages.txn_offset_commit import (
 TRANSACTIONS_V2_VERSION = 5
 
 
-def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Handled:
+def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
         error = context.coordinator_error(request.group_id) or _let_in(context, request) or _fault(context, request)
@@ -63,7 +63,7 @@ def _let_in(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
         error = coordinator.add_group(
             request.transactional_id, identity, request.group_id, context.now, context.cluster.wall_ms(), version=2
         )
-        context.cluster.note_transactions()
+        context.cluster.save_transactions()
     else:
-        error = coordinator.has_group(request.transactional_id, identity, request.group_id)
+        error = coordinator.verify_group(request.transactional_id, identity, request.group_id)
     return error_codes.INVALID_PRODUCER_EPOCH if error == error_codes.PRODUCER_FENCED else error

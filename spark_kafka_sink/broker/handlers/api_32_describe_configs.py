@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.describe_configs import (
@@ -22,7 +22,7 @@ _TOPIC_SOURCE = 1
 _DEFAULT_SOURCE = 5
 
 
-def handle(context: RequestContext, request: DescribeConfigsRequest) -> Handled:
+def handle(context: RequestContext, request: DescribeConfigsRequest) -> HandlerResult:
     return DescribeConfigsResponse(results=[_described(context, resource) for resource in request.resources])
 
 
@@ -49,7 +49,7 @@ def _settings(
 ) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
     """Return an error code, the default settings, and those that the topic was created with."""
     cluster, name = context.cluster, resource.resource_name
-    largest = str(cluster.config.message_bytes_max)
+    largest = str(cluster.config.max_message_bytes)
     if resource.resource_type == BROKER_RESOURCE:
         return context.injected(), {"message.max.bytes": largest}, {}
     if resource.resource_type != TOPIC_RESOURCE:
@@ -64,6 +64,6 @@ def _settings(
         defaults = {
             "cleanup.policy": "delete",
             "max.message.bytes": largest,
-            "min.insync.replicas": str(topic.min_in_sync),
+            "min.insync.replicas": str(topic.min_in_sync_replicas),
         }
         return 0, defaults, dict(topic.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.protocol.messages.describe_quorum import (
     METADATA_TOPIC,
     DescribeQuorumRequest,
@@ -13,7 +13,7 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 )
 
 
-def handle(context: RequestContext, request: DescribeQuorumRequest) -> Handled:
+def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
     injected = context.injected()
     if injected:
         return DescribeQuorumResponse(error_code=injected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -10,7 +10,7 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 )
 
 
-def handle(context: RequestContext, request: DescribeClusterRequest) -> Handled:
+def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
     running = context.cluster.running_nodes()
     return DescribeClusterResponse(
         error_code=context.injected(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
 )
 
 
-def handle(context: RequestContext, request: DescribeTransactionsRequest) -> Handled:
+def handle(context: RequestContext, request: DescribeTransactionsRequest) -> HandlerResult:
     with context.cluster.lock:
         states = [_describe(context, name) for name in dict.fromkeys(request.transactional_ids)]
     return DescribeTransactionsResponse(transaction_states=states)

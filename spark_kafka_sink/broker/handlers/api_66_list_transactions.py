@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.broker.context import Handled, RequestContext
+from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionState
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.list_transactions import (
@@ -15,7 +15,7 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 )
 
 
-def handle(context: RequestContext, request: ListTransactionsRequest) -> Handled:
+def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
     injected = context.injected()
     if injected:
         return ListTransactionsResponse(error_code=injected)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.broker import batch_checks
-from spark_kafka_sink.broker.batch_checks import RecordChecks
+from spark_kafka_sink.broker import batch_validation
+from spark_kafka_sink.broker.api_error import ApiError
+from spark_kafka_sink.broker.batch_validation import RecordValidator
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
-from spark_kafka_sink.broker.refusal import Refusal
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import decode_records, find_keyless_records
@@ -48,10 +48,10 @@ def many_headers(count: int) -> bytes:
 
 def peak_bytes(data: bytes) -> tuple[int, int]:
     """The code with which the batch is refused, and what that took beside the batch."""
-    log = PartitionLog(LogConfig(message_bytes_max=len(data)))
+    log = PartitionLog(LogConfig(max_message_bytes=len(data)))
     tracemalloc.start()
     try:
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(ApiError) as caught:
             log.append(data, wall_ms=1)
         return caught.value.code, tracemalloc.get_traced_memory()[1]
     finally:
@@ -60,7 +60,7 @@ def peak_bytes(data: bytes) -> tuple[int, int]:
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
-    monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
     data = compressed(codec, zeros(64 * MEGABYTE), 1)
     code, peak = peak_bytes(data)
     assert code == error_codes.INVALID_RECORD
@@ -70,7 +70,7 @@ def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
 def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     for records, count in ((many_records(100_000), 100_000), (many_headers(100_000), 1)):
-        monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
         data = compressed(codec, records, count)
         code, peak = peak_bytes(data)
         assert code == error_codes.INVALID_RECORD
@@ -79,7 +79,7 @@ def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.Monk
 
 def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.MonkeyPatch) -> None:
     for records, count in ((zeros(4 * MEGABYTE - 100), 1), (many_records(38_000), 38_000), (many_headers(65_000), 1)):
-        monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
         log = PartitionLog(LogConfig())
         data = compressed(Codec.ZSTD, records, count)
         tracemalloc.start()
@@ -99,7 +99,7 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
             turns.append((looks.__name__, cluster._checks._turn.locked()))
             return looks(*given, **options)
 
-        monkeypatch.setattr(batch_checks, looks.__name__, watched)
+        monkeypatch.setattr(batch_validation, looks.__name__, watched)
 
     watch(find_keyless_records)
     watch(decode_records)
@@ -111,11 +111,11 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
 
 
 def test_a_bomb_that_was_stored_unseen_is_not_built_to_find_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_checks, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
     log = PartitionLog(LogConfig(check_records=False))
     log.append(compressed(Codec.ZSTD, zeros(64 * MEGABYTE), 1), wall_ms=1)
     tracemalloc.start()
-    assert log.offset_for_time(0) == log.max_timestamp() == (1000, 0)
+    assert log.find_offset_by_timestamp(0) == log.max_timestamp() == (1000, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * 4 * MEGABYTE
@@ -139,8 +139,8 @@ def test_a_negative_producer_id_is_refused(producer_id: int) -> None:
 
 
 def test_records_named_in_a_refusal_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_checks, "RECORD_ERRORS_MAX", 3)
+    monkeypatch.setattr(batch_validation, "RECORD_ERRORS_MAX", 3)
     data = memoryview(batch(*[b"a"] * 10))
-    with pytest.raises(Refusal) as caught:
-        RecordChecks().check(parse_header(data), data, keys_required=True)
+    with pytest.raises(ApiError) as caught:
+        RecordValidator().check(parse_header(data), data, keys_required=True)
     assert list(caught.value.records) == [0, 1, 2]

@@ -20,7 +20,7 @@ signal_wait.END_SECONDS_MAX = {seconds}
 def stuck(*_):
     print("stuck", flush=True)
     threading.Event().wait()
-socket_server.answer = stuck
+socket_server.handle_request = stuck
 raise SystemExit(cli.main(["broker", "--port", "0"]))
 """
 FAILING = """

@@ -110,7 +110,7 @@ def test_an_overdue_transaction_is_aborted_once_the_disk_has_room(
         assert log.last_stable_offset == 0
     assert "could not be stored" in caplog.text
     broker.cluster.tick(3000)
-    assert log.last_stable_offset == log.next_offset == 2
+    assert log.last_stable_offset == log.log_end_offset == 2
 
 
 def test_a_topic_that_the_disk_refuses_is_not_there_and_can_be_created_later(tmp_path: Path) -> None:

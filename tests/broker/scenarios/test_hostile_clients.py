@@ -15,7 +15,7 @@ import pytest
 
 from spark_kafka_sink.broker import acceptor, processor, socket_server
 from spark_kafka_sink.broker.acceptor import Acceptor
-from spark_kafka_sink.broker.waiting_requests import WaitingRequests
+from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.frame_memory import FrameMemory
@@ -40,7 +40,7 @@ def broken(*_: object) -> None:
     "break_one",
     [
         pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", broken), id="a processor"),
-        pytest.param(lambda patch: patch.setattr(WaitingRequests, "get", broken), id="the thread of what waits"),
+        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "get", broken), id="the thread of what waits"),
         pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", broken), id="the acceptor"),
     ],
 )
@@ -175,14 +175,14 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
 
 
 def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[WaitingRequests] = []
+    made: list[RequestPurgatory] = []
 
-    class Known(WaitingRequests):
+    class Known(RequestPurgatory):
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)
             made.append(self)
 
-    monkeypatch.setattr(socket_server, "WaitingRequests", Known)
+    monkeypatch.setattr(socket_server, "RequestPurgatory", Known)
     monkeypatch.setattr(socket_server, "WAITING_MAX", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])

@@ -16,7 +16,7 @@ from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transactions
 from spark_kafka_sink.broker.log import PartitionLog
 from spark_kafka_sink.broker.offsets import OFFSETS_MAX
-from spark_kafka_sink.broker.reply import Later, Reply, Then
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.broker.topics import Topic
 from spark_kafka_sink.broker.transaction_coordinator import TRANSACTIONAL_IDS_MAX
@@ -54,8 +54,8 @@ def fetch(*partitions: int, topics: int = 1, min_bytes: int = 0) -> FetchRequest
     return FetchRequest(max_wait_ms=MOST, min_bytes=min_bytes, max_bytes=MOST, topics=[topic] * topics)
 
 
-def answer_bytes(outcome: Reply | Later) -> int:
-    assert isinstance(outcome, Reply)
+def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
+    assert isinstance(outcome, ChannelResponse)
     assert outcome.frame is not None
     return sum(len(segment) for segment in outcome.frame)
 
@@ -114,7 +114,7 @@ def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) 
 
 
 def test_topics_of_one_request_share_what_is_left() -> None:
-    broker = Broker(partitions_max=5)
+    broker = Broker(max_partitions=5)
     asked = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
     results = broker.ask(CreateTopicsRequest(topics=asked), 5).topics
     too_many = error_codes.INVALID_PARTITIONS
@@ -157,7 +157,7 @@ class Compared(int):
 def test_what_a_transaction_costs_to_list_does_not_grow_with_the_filters() -> None:
     broker = Broker()
     for number in range(100):
-        broker.cluster.coordinator.init_producer(f"x{number}", 1000, None)
+        broker.cluster.coordinator.init_producer_id(f"x{number}", 1000, None)
     context = RequestContext(broker.cluster, 0, RequestHeader(ApiKey.LIST_TRANSACTIONS, 2, 0, None), 0, 0)
     request = ListTransactionsRequest(producer_id_filters=[*map(Compared, range(99, 1000))])
     answered = api_66_list_transactions.handle(context, request)
@@ -202,7 +202,7 @@ def test_two_thousand_topics_in_one_request_are_saved_once_and_hold_no_descripto
 def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broker = Broker(auto_create_topics=True, partitions_max=4)
+    broker = Broker(auto_create_topics=True, max_partitions=4)
     asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
     answered = broker.ask(MetadataRequest(topics=asked), 12)
     assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
@@ -221,8 +221,8 @@ def test_an_answer_that_is_longer_than_a_frame_ends_its_connection_and_is_logged
 ) -> None:
     monkeypatch.setattr(requests, "FRAME_BYTES_MAX", 100)
     outcome = Broker().take(MetadataRequest(topics=None), 12)
-    assert isinstance(outcome, Reply)
-    assert (outcome.frame, outcome.then) == (None, Then.CLOSE)
+    assert isinstance(outcome, ChannelResponse)
+    assert (outcome.frame, outcome.action) == (None, ChannelAction.CLOSE)
     assert re.search(r"METADATA.*answer of \d+ bytes", caplog.text)
 
 
@@ -234,9 +234,9 @@ def test_a_request_that_waits_holds_its_bytes_and_nothing_that_was_made_of_them(
     broker.cluster.add_partitions("t", 1000)
     before = made()
     outcome = broker.take(request, 12)
-    assert isinstance(outcome, Later)
+    assert isinstance(outcome, DelayedRequest)
     assert made() == before
-    assert isinstance(outcome.resume(10.0**9), Reply)
+    assert isinstance(outcome.resume(10.0**9), ChannelResponse)
 
 
 def test_partitions_that_list_offsets_repeats_are_refused() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, DisconnectedError
 from spark_kafka_sink.protocol.error_codes import KAFKA_STORAGE_ERROR, LEADER_NOT_AVAILABLE
@@ -28,7 +28,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 BY_NAME = VersionRange(3, 12)
 
-FAULTS: dict[str, Callable[[FaultFor], object]] = {
+FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "dropped before": lambda fault: fault.drop(),
     "dropped after": lambda fault: fault.drop(applied=True),
     "cut in mid-frame": lambda fault: fault.cut(),

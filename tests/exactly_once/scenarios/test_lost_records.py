@@ -48,7 +48,7 @@ def test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice
 def delete_all(broker: EmbeddedBroker) -> None:
     """As `kafka-delete-records.sh` does."""
     where = partition_of(PREFIX, PARTITIONS)
-    broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).next_offset)
+    broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).log_end_offset)
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -108,7 +108,7 @@ def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
 def keep_the_first_two(broker: EmbeddedBroker) -> None:
     """A record and its marker."""
     log = broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS))
-    log._batches, log._base_offsets, log.next_offset = log._batches[:2], log._base_offsets[:2], 2
+    log._batches, log._base_offsets, log.log_end_offset = log._batches[:2], log._base_offsets[:2], 2
 
 
 def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_new_end(

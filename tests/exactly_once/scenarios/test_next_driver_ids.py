@@ -337,7 +337,7 @@ def test_where_brokers_grant_less_than_before_the_next_id_is_asked_for_with_what
     query = Query(broker)
     query.run(0)
     use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    broker.cluster.coordinator.timeout_ms_max = 10_000
+    broker.cluster.coordinator.max_timeout_ms = 10_000
     again = query.again()
     again.run(1)
     assert seen(broker) == rows(0, 1)

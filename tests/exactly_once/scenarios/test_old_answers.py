@@ -40,7 +40,7 @@ def query(broker: object) -> Query:
 
 
 def end_of(query: Query) -> int:
-    return query.broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).next_offset
+    return query.broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).log_end_offset
 
 
 def decide_and_die(query: Query) -> None:

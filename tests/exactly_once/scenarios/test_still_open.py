@@ -19,7 +19,7 @@ Happens = Callable[[EmbeddedBroker, BatchStart], None]
 
 
 def is_aborted(broker: EmbeddedBroker, start: BatchStart) -> None:
-    broker.cluster.coordinator.abort_overdue(1e12)
+    broker.cluster.coordinator.abort_timed_out(1e12)
 
 
 def is_forgotten(broker: EmbeddedBroker, start: BatchStart) -> None:

@@ -112,9 +112,9 @@ def timed_out_before_its_commit(
         monkeypatch.undo()
         with query.broker.cluster.lock:
             now = max(each.start_ms for each in coordinator.transactions.values())
-            assert coordinator.abort_overdue(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
+            assert coordinator.abort_timed_out(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
             if all_of_it:
-                coordinator.abort_overdue(1e12)
+                coordinator.abort_timed_out(1e12)
         return whole(writing, *arguments)
 
     monkeypatch.setattr(OpenWrite, "commit", stands_still)

@@ -203,20 +203,20 @@ def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[Rec
     system.names["kafka"] = [node.host for node in nodes]
     for node in nodes:
         node.port = 9092
-        cluster.accept(node.id)
+        cluster.accept_connections(node.id)
     options: dict[str, object] = {"request_timeout_ms": 1000, "delivery_timeout_ms": 20_000, "linger_ms": 0}
     producer = simulated_producer(
         cluster, bootstrap_servers="kafka:9092", metadata_recovery_strategy=strategy, **options
     )
     outcome(producer, send(producer, b"0"))
     for node in nodes:
-        cluster.stop(node.id)
+        cluster.stop_node(node.id)
         node.host = f"elsewhere{node.id}"
 
     def come_back() -> None:
         system.names["kafka"] = [node.host for node in nodes]
         for node in nodes:
-            cluster.accept(node.id)
+            cluster.accept_connections(node.id)
 
     system.after(3000, come_back)
     future = send(producer, b"1")

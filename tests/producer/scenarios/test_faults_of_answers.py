@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_kafka_sink.broker.control import FaultFor
+from spark_kafka_sink.broker.control import FaultBuilder
 from spark_kafka_sink.errors import DeliveryTimeoutError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -60,7 +60,7 @@ def test_10_a_refusal_of_the_sequence_behind_others_keeps_the_epoch() -> None:
     producer.close()
 
 
-GARBAGE: list[tuple[str, Callable[[FaultFor], object], str]] = [
+GARBAGE: list[tuple[str, Callable[[FaultBuilder], object], str]] = [
     ("a negative length", lambda fault: fault.announce_length(-1), "-1"),
     ("a length of 2 GB", lambda fault: fault.announce_length(2**31 - 1), "2147483647"),
     ("HTTP", lambda fault: fault.garbage(), "HTTP"),
@@ -71,7 +71,7 @@ GARBAGE: list[tuple[str, Callable[[FaultFor], object], str]] = [
 
 @pytest.mark.parametrize("answer", [row[1] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
 def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
-    answer: Callable[[FaultFor], object],
+    answer: Callable[[FaultBuilder], object],
 ) -> None:
     cluster, producer = established()
     connections = len(cluster.system.connections)
@@ -83,7 +83,7 @@ def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
 
 @pytest.mark.parametrize(("answer", "words"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
 def test_25_a_broker_that_sends_garbage_only_is_a_clear_error_in_time_and_memory_stays_flat(
-    answer: Callable[[FaultFor], object], words: str
+    answer: Callable[[FaultBuilder], object], words: str
 ) -> None:
     cluster, producer = established(request_timeout_ms=1000, delivery_timeout_ms=3000)
     answer(cluster.control.when(api=ApiKey.PRODUCE, times=None))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.broker.reply import Reply
+from spark_kafka_sink.broker.outcome import ChannelResponse
 from spark_kafka_sink.errors import AuthenticationError, DeliveryTimeoutError, TransactionTimeoutError
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes as codes
@@ -57,7 +57,7 @@ class AuthenticatingCluster(SimulatedCluster):
         else:
             self.refused += 1
             answer = SaslAuthenticateResponse(error_code=codes.SASL_AUTHENTICATION_FAILED, error_message="unknown user")
-        conversation.reply(Reply(encode_response(answer, header.api_version, header.correlation_id)))
+        conversation.reply(ChannelResponse(encode_response(answer, header.api_version, header.correlation_id)))
 
 
 def simulated(

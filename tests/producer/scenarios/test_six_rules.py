@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import NodeApiVersions
@@ -343,7 +343,7 @@ def test_rule_6_after_a_lost_response_the_records_beside_it_may_be_stored(monkey
     """They are not offered to be sent again: a dead-letter topic would get none of them, and the topic each twice."""
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=False)
-    refusal = Refusal(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
+    refusal = ApiError(codes.INVALID_RECORD, "a record has no key", {1: "no key"})
     monkeypatch.setattr(cluster.log("t"), "append", Mock(side_effect=refusal))
     future = producer.send_columns("t", RecordColumns(pa.array([b"a", b"b", b"c"])), 0)
     producer.flush()

@@ -73,7 +73,7 @@ def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
     future = producer.send(ProducerRecord("t", b"v"))
     run_until(producer, lambda: sender_of(producer).metadata.connection_failure(0) is not None)
-    cluster.accept(0)
+    cluster.accept_connections(0)
     assert outcome(producer, future).offset == 0
     assert sender_of(producer).metadata.connection_failure(0) is None
 
@@ -86,8 +86,8 @@ def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_thei
     cluster.control.when("PRODUCE", times=None).never_answer()
     futures = [producer.send("t", b"%d" % number) for number in range(7)]
     run_until(producer, lambda: producer.metric("requests-in-flight") == 5)
-    cluster.cut(0)
-    cluster.refuse(0)
+    cluster.close_connections(0)
+    cluster.refuse_connections(0)
     run_until(producer, lambda: all(future.done() for future in futures))
     errors = [future.exception(0) for future in futures]
     causes = {str(error.__cause__) for error in errors if error is not None}

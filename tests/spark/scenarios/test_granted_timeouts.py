@@ -17,7 +17,7 @@ def test_where_brokers_grant_less_than_when_the_query_began_a_task_says_so_and_t
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     micro_batch(spark, 0, "a")
-    broker.cluster.coordinator.timeout_ms_max = 300_000
+    broker.cluster.coordinator.max_timeout_ms = 300_000
     with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*is not set.*now one of them grants less\. Start again"):
         micro_batch(spark, 1, "b")
     micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), 1, "b")
@@ -30,6 +30,6 @@ def test_a_task_whose_transaction_may_not_last_as_long_as_the_user_wants_names_t
     chosen = {"checkpointLocation": "/checkpoint", "kafka.transaction.timeout.ms": "900000"}
     spark = Spark(broker, monkeypatch, **chosen)
     micro_batch(spark, 0, "a")
-    broker.cluster.coordinator.timeout_ms_max = 300_000
+    broker.cluster.coordinator.max_timeout_ms = 300_000
     with pytest.raises(ExactlyOnceError, match=r"wrote nothing.*Lower kafka\.transaction\.timeout\.ms"):
         micro_batch(spark, 1, "b")

@@ -12,30 +12,30 @@ from enum import Enum
 from spark_kafka_sink.network.system import Buffer
 
 
-class Then(Enum):
+class ChannelAction(Enum):
     """What becomes of the connection after the answer."""
 
-    READ_ON = "the next request is read"
+    UNMUTE = "the next request is read"
     CLOSE = "the connection is closed"
-    SILENCE = "the connection stays, and nothing is read from it or written to it any more"
+    KEEP_MUTED = "the connection stays, and nothing is read from it or written to it any more"
 
 
 @dataclass(frozen=True, eq=False)
-class Reply:
+class ChannelResponse:
     """`frame` is written behind its length, `raw` just so; with neither of them nothing is written."""
 
     frame: Sequence[Buffer] | None = None
-    raw: bytes | None = None
-    then: Then = Then.READ_ON
+    raw_bytes: bytes | None = None
+    action: ChannelAction = ChannelAction.UNMUTE
 
 
 @dataclass(frozen=True, eq=False)
-class Later:
+class DelayedRequest:
     """Call `resume` at `until_ms`; if `progress` is given, as soon as the cluster's progress is another one, too."""
 
-    until_ms: float
-    resume: Callable[[float], Outcome]
-    progress: int | None = None
+    deadline_ms: float
+    resume: Callable[[float], RequestOutcome]
+    change_count: int | None = None
 
 
-Outcome = Reply | Later
+RequestOutcome = ChannelResponse | DelayedRequest

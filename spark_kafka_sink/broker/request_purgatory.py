@@ -14,12 +14,12 @@ from collections.abc import Callable
 Task = Callable[[], None]
 
 
-class WaitingRequests:
+class RequestPurgatory:
     """`now` and `progress` are asked for when they are needed. Any thread may call anything, one of them `get`."""
 
-    def __init__(self, *, now: Callable[[], float], progress: Callable[[], int]) -> None:
+    def __init__(self, *, now: Callable[[], float], change_count: Callable[[], int]) -> None:
         self._now = now
-        self._progress = progress
+        self._change_count = change_count
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._due: deque[Task] = deque()
@@ -29,18 +29,18 @@ class WaitingRequests:
         self._number = 0
         self._closed = False
 
-    def put(self, time_ms: float, task: Task, progress: int | None = None) -> None:
+    def put(self, time_ms: float, task: Task, change_count: int | None = None) -> None:
         """Due at `time_ms`; if `progress` is given, as soon as the cluster's progress is another one, too."""
         with self._lock:
             self._number += 1
             heapq.heappush(self._later, (time_ms, self._number, task))
-            if progress is not None:
-                self._parked[self._number] = (progress, task)
+            if change_count is not None:
+                self._parked[self._number] = (change_count, task)
                 # Something may have happened since the caller looked.
                 self._wake_parked()
             self._work.notify()
 
-    def note_progress(self) -> None:
+    def release_on_change(self) -> None:
         if self._parked:
             with self._lock:
                 self._wake_parked()
@@ -81,7 +81,7 @@ class WaitingRequests:
             self._due.append(task)
 
     def _wake_parked(self) -> None:
-        current = self._progress()
+        current = self._change_count()
         woken = {number for number, (known, _) in self._parked.items() if known != current}
         if woken:
             self._due.extend(self._parked.pop(number)[1] for number in sorted(woken))

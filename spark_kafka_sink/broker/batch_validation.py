@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 
-from spark_kafka_sink.broker.refusal import Refusal
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.errors import DecodeError, MissingDependencyError, UnsupportedFormatError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import decode_records, find_keyless_records, parse_batches
@@ -29,7 +29,7 @@ RECORD_ERRORS_MAX = 100_000
 NO_PRODUCER_ID = -1
 
 
-class RecordChecks:
+class RecordValidator:
     """Looks into the records of batches, for all partitions of a cluster. Any thread."""
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class RecordChecks:
             with self._turn:
                 without_key = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=DECODED_BYTES_MAX)
         except MissingDependencyError as error:
-            raise Refusal(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
+            raise ApiError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
-            raise Refusal(error_codes.INVALID_RECORD, str(error)) from error
+            raise ApiError(error_codes.INVALID_RECORD, str(error)) from error
         if keys_required and len(without_key):
             reason = "a compacted topic takes no record without a key"
-            raise Refusal(
+            raise ApiError(
                 error_codes.INVALID_RECORD, reason, dict.fromkeys(without_key[:RECORD_ERRORS_MAX].tolist(), reason)
             )
 
@@ -63,36 +63,36 @@ class RecordChecks:
         return (int(times[newer[0]]), int(offsets[newer[0]])) if len(newer) else None
 
 
-def check_batch(data: Buffer, *, bytes_max: int) -> tuple[BatchHeader, memoryview]:
+def validate_batch(data: Buffer, *, bytes_max: int) -> tuple[BatchHeader, memoryview]:
     """The one batch in `data`, and its header. Refusal if it is not taken; its records are not looked at."""
     batches = _structure(data)
     if len(batches) != 1:
-        raise Refusal(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
+        raise ApiError(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
     header, batch = batches[0]
     if header.size_bytes > bytes_max:
-        raise Refusal(
+        raise ApiError(
             error_codes.MESSAGE_TOO_LARGE, f"the batch has {header.size_bytes} bytes, at most {bytes_max} are taken"
         )
     _check_fields(header)
     return header, batch
 
 
-def parse_header_or_refuse(data: Buffer) -> BatchHeader:
+def parse_batch_header(data: Buffer) -> BatchHeader:
     try:
         return parse_header(data)
     except UnsupportedFormatError as error:
-        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+        raise ApiError(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     except DecodeError as error:
-        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
+        raise ApiError(error_codes.CORRUPT_MESSAGE, str(error)) from error
 
 
 def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     try:
         return parse_batches(data)
     except UnsupportedFormatError as error:
-        raise Refusal(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
+        raise ApiError(error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     except DecodeError as error:
-        raise Refusal(error_codes.CORRUPT_MESSAGE, str(error)) from error
+        raise ApiError(error_codes.CORRUPT_MESSAGE, str(error)) from error
 
 
 def _check_fields(header: BatchHeader) -> None:
@@ -111,4 +111,4 @@ def _check_fields(header: BatchHeader) -> None:
     ]
     for wrong, reason in faults:
         if wrong:
-            raise Refusal(error_codes.INVALID_RECORD, reason)
+            raise ApiError(error_codes.INVALID_RECORD, reason)

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Listening:
+class ListenerConfig:
     """`ports` are those of the nodes in turn; nodes without one get any free port."""
 
     host: str = "127.0.0.1"
@@ -40,7 +40,7 @@ class Listening:
         if faults:
             raise ConfigurationError(faults)
 
-    def name_for_clients(self) -> str:
+    def resolve_advertised_host(self) -> str:
         """What Metadata says. All interfaces together are no address that a client could connect to."""
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host

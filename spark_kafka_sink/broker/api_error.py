@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from spark_kafka_sink.protocol import error_codes
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     """The code of the answer, and words for its `error_message` and its `record_errors`."""
 
     def __init__(self, code: int, reason: str, records: Mapping[int, str] | None = None) -> None:
@@ -18,5 +18,5 @@ class Refusal(Exception):
         """By its place in the batch, what is wrong with a record; the others are not to blame (KIP-467)."""
 
 
-def storage_refusal(what: str, error: OSError) -> Refusal:
-    return Refusal(error_codes.KAFKA_STORAGE_ERROR, f"{what} could not be stored: {error.strerror or error}")
+def storage_error(what: str, error: OSError) -> ApiError:
+    return ApiError(error_codes.KAFKA_STORAGE_ERROR, f"{what} could not be stored: {error.strerror or error}")

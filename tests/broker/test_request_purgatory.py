@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.broker.waiting_requests import WaitingRequests
+from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from tests.waiting import eventually
 
 A_DAY_MS = 86_400_000.0
@@ -16,17 +16,17 @@ A_DAY_MS = 86_400_000.0
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.progress = 0
+        self.change_count = 0
 
-    def waiting(self) -> WaitingRequests:
-        return WaitingRequests(now=lambda: self.now_ms, progress=lambda: self.progress)
+    def waiting(self) -> RequestPurgatory:
+        return RequestPurgatory(now=lambda: self.now_ms, change_count=lambda: self.change_count)
 
 
 def task() -> Callable[[], None]:
     return lambda: None
 
 
-def in_wait(monkeypatch: pytest.MonkeyPatch, waiting: WaitingRequests) -> list[float | None]:
+def in_wait(monkeypatch: pytest.MonkeyPatch, waiting: RequestPurgatory) -> list[float | None]:
     """For how many seconds its thread waits, in turn."""
     seconds: list[float | None] = []
     wait = waiting._work.wait
@@ -55,14 +55,14 @@ def test_the_end_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_due_sooner_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     clock = Clock()
     waiting, sooner, got = clock.waiting(), task(), list[object]()
-    waiting.put(A_DAY_MS, sooner if by == "progress" else task(), progress=0)
+    waiting.put(A_DAY_MS, sooner if by == "progress" else task(), change_count=0)
     seconds = in_wait(monkeypatch, waiting)
     thread = threading.Thread(target=lambda: got.append(waiting.get(A_DAY_MS)), daemon=True)
     thread.start()
     assert eventually(lambda: len(seconds) == 1)
     if by == "progress":
-        clock.progress = 1
-        waiting.note_progress()
+        clock.change_count = 1
+        waiting.release_on_change()
     else:
         waiting.put(0, sooner)
     thread.join()
@@ -85,30 +85,30 @@ def test_progress_makes_due_only_what_waits_for_it_and_does_not_know_it_yet() ->
     clock = Clock()
     waiting, timed, parked = clock.waiting(), task(), task()
     waiting.put(1000, timed)
-    waiting.put(1000, parked, progress=0)
-    waiting.note_progress()
+    waiting.put(1000, parked, change_count=0)
+    waiting.release_on_change()
     assert waiting.get(0) is None
-    clock.progress = 1
-    waiting.note_progress()
+    clock.change_count = 1
+    waiting.release_on_change()
     assert [waiting.get(0), waiting.get(0), waiting.count] == [parked, None, 1]
 
 
 def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
     clock = Clock()
     waiting, parked = clock.waiting(), task()
-    clock.progress = 1
-    waiting.put(1000, parked, progress=0)
+    clock.change_count = 1
+    waiting.put(1000, parked, change_count=0)
     assert waiting.get(0) is parked
 
 
 def test_a_task_whose_time_has_come_is_done_once_also_if_there_is_progress_later() -> None:
     clock = Clock()
     waiting, parked = clock.waiting(), task()
-    waiting.put(10, parked, progress=0)
+    waiting.put(10, parked, change_count=0)
     clock.now_ms = 10
     assert waiting.get(0) is parked
-    clock.progress = 1
-    waiting.note_progress()
+    clock.change_count = 1
+    waiting.release_on_change()
     assert waiting.get(0) is None
 
 

@@ -13,15 +13,15 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 
+from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.cluster import MAX_PARTITIONS, EmbeddedCluster
-from spark_kafka_sink.broker.context import NoAnswer, NotYet, RequestContext
+from spark_kafka_sink.broker.context import DelayedResponse, NoResponse, RequestContext
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.fault_rules import AnswerFault, Effects, InjectedError
+from spark_kafka_sink.broker.fault_rules import FaultEffects, InjectedError, ResponseFault
 from spark_kafka_sink.broker.handlers import handler_module
 from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
-from spark_kafka_sink.broker.refusal import Refusal
-from spark_kafka_sink.broker.reply import Later, Outcome, Reply, Then
-from spark_kafka_sink.broker.spoken import spoken_versions
+from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
+from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
 from spark_kafka_sink.network.system import Buffer
@@ -30,7 +30,7 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.schema import Struct, field_specs
 
-CLOSE = Reply(then=Then.CLOSE)
+CLOSE = ChannelResponse(action=ChannelAction.CLOSE)
 
 MAX_ARRAY_ELEMENTS = 10 * MAX_PARTITIONS
 """At most this many elements in the arrays of one request: room to name all partitions, and what goes with each."""
@@ -41,7 +41,9 @@ _ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiK
 _log = logging.getLogger(__name__)
 
 
-def answer(cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float) -> Outcome:
+def handle_request(
+    cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float
+) -> RequestOutcome:
     cluster.tick(now)
     try:
         header, _ = decode_request_header(frame)
@@ -63,61 +65,65 @@ def _decode(frame: memoryview) -> Message:
     return decode_request(frame, MAX_ARRAY_ELEMENTS)[1]
 
 
-def _later(context: RequestContext, frame: memoryview, until_ms: float, progress: int | None = None) -> Later:
+def _later(
+    context: RequestContext, frame: memoryview, deadline_ms: float, change_count: int | None = None
+) -> DelayedRequest:
     """A request that waits is kept as it came: its objects would take ten times the memory, and thousands may wait."""
-    return Later(until_ms, lambda then: _apply(context, frame, _decode(frame), then), progress)
+    return DelayedRequest(deadline_ms, lambda then: _apply(context, frame, _decode(frame), then), change_count)
 
 
-def _apply(context: RequestContext, frame: memoryview, request: Message, now: float) -> Outcome:
+def _apply(context: RequestContext, frame: memoryview, request: Message, now: float) -> RequestOutcome:
     effects = context.effects
     if not effects.apply:
-        return CLOSE if effects.answer is AnswerFault.DROP else Reply(then=Then.SILENCE)
+        return CLOSE if effects.answer is ResponseFault.DROP else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now = now
-    progress = context.cluster.progress
+    change_count = context.cluster.change_count
     try:
         result = handler_module(request.API_KEY).handle(context, request)
-    except Refusal as refusal:
+    except ApiError as refusal:
         result = _refused(request, refusal)
-    if isinstance(result, NotYet):
-        return _later(context, frame, result.until_ms, progress)
-    if isinstance(result, NoAnswer):
-        return CLOSE if result.close else Reply()
+    if isinstance(result, DelayedResponse):
+        return _later(context, frame, result.deadline_ms, change_count)
+    if isinstance(result, NoResponse):
+        return CLOSE if result.close else ChannelResponse()
     for error in effects.errors:
         if error.after_applying:
             _blame(context, result, error)
     if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
     reply = _reply(context.header, result, effects)
-    return Later(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
+    return DelayedRequest(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
 
 
-def _refused(request: Message, refusal: Refusal) -> Message | NoAnswer:
+def _refused(request: Message, refusal: ApiError) -> Message | NoResponse:
     """The answer to a request that is refused as a whole: its error, or the end of the connection if it has none."""
     _log.warning("%s: %s", request.API_KEY.name, refusal)
     if request.API_KEY not in _ONE_ERROR:
-        return NoAnswer(close=True)
+        return NoResponse(close=True)
     answer = load_response_type(request.API_KEY)()
     answer.error_code = refusal.code  # type: ignore[attr-defined]
     return answer
 
 
-def _reply(header: RequestHeader, response: Message, effects: Effects) -> Reply:
-    wrong = effects.answer is AnswerFault.WRONG_CORRELATION_ID
+def _reply(header: RequestHeader, response: Message, effects: FaultEffects) -> ChannelResponse:
+    wrong = effects.answer is ResponseFault.WRONG_CORRELATION_ID
     correlation_id = header.correlation_id + 1 if wrong else header.correlation_id
     segments = encode_response(response, header.api_version, correlation_id)
     size = sum(len(segment) for segment in segments)
     if size > FRAME_BYTES_MAX:
         _log.error("%s: an answer of %d bytes is not sent, no client would take it", response.API_KEY.name, size)
         return CLOSE
-    if effects.answer is AnswerFault.CUT:
-        return Reply(raw=_cut(segments, effects.cut_at), then=Then.CLOSE)
-    if effects.answer is AnswerFault.RAW:
-        return Reply(raw=effects.raw, then=Then.CLOSE if effects.close_after_raw else Then.READ_ON)
-    if effects.answer is AnswerFault.DROP:
+    if effects.answer is ResponseFault.CUT:
+        return ChannelResponse(raw_bytes=_cut(segments, effects.cut_at), action=ChannelAction.CLOSE)
+    if effects.answer is ResponseFault.RAW:
+        return ChannelResponse(
+            raw_bytes=effects.raw_bytes, action=ChannelAction.CLOSE if effects.close_after_raw else ChannelAction.UNMUTE
+        )
+    if effects.answer is ResponseFault.DROP:
         return CLOSE
-    if effects.answer is AnswerFault.NEVER:
-        return Reply(then=Then.SILENCE)
-    return Reply(frame=segments)
+    if effects.answer is ResponseFault.NEVER:
+        return ChannelResponse(action=ChannelAction.KEEP_MUTED)
+    return ChannelResponse(frame=segments)
 
 
 def _cut(segments: Sequence[Buffer], at: float) -> bytes:
@@ -127,14 +133,14 @@ def _cut(segments: Sequence[Buffer], at: float) -> bytes:
 
 
 def _is_spoken(cluster: EmbeddedCluster, header: RequestHeader) -> bool:
-    spoken = spoken_versions(cluster.config.version_limits)
+    spoken = supported_versions(cluster.config.version_limits)
     return header.api_key in spoken and header.api_version in spoken[ApiKey(header.api_key)]
 
 
-def _refuse_version(cluster: EmbeddedCluster, header: RequestHeader) -> Reply:
+def _refuse_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelResponse:
     if header.api_key != ApiKey.API_VERSIONS:
         return CLOSE
-    return Reply(frame=encode_response(unsupported_version(cluster), 0, header.correlation_id))
+    return ChannelResponse(frame=encode_response(unsupported_version(cluster), 0, header.correlation_id))
 
 
 def _touched(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
@@ -156,7 +162,7 @@ def _topic_name(cluster: EmbeddedCluster, topic: object) -> str:
     if name:
         return str(name)
     topic_id = getattr(topic, "topic_id", None)
-    found = None if topic_id is None else cluster.topic_by_id(topic_id)
+    found = None if topic_id is None else cluster.find_topic_by_id(topic_id)
     return found.name if found is not None else ""
 
 

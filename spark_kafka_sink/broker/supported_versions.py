@@ -18,7 +18,7 @@ _BELOW_OUR_OWN = {
 }
 
 
-def spoken_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
+def supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
     """What is spoken, less what `limits` take away; an API whose range is empty is absent."""
     return SPOKEN if not limits else {key: each for key, each in _narrowed(limits).items() if each.min <= each.max}
 

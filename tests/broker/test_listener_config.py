@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
-from spark_kafka_sink.broker.listening import Listening
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
 from tests.broker.loopback import LoopbackClient
@@ -19,7 +19,7 @@ def test_all_interfaces_are_no_address_and_a_warning_says_who_may_write(
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "this-machine")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
-    assert Listening(host).name_for_clients() == "this-machine"
+    assert ListenerConfig(host).resolve_advertised_host() == "this-machine"
     (warning,) = caplog.messages
     assert "anyone who can reach this machine may read and write" in warning
     assert "this-machine; if that is wrong, give the advertised host" in warning
@@ -30,19 +30,19 @@ def test_a_host_name_that_does_not_resolve_is_not_advertised(monkeypatch: pytest
         raise socket.gaierror("unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert Listening("0.0.0.0").name_for_clients() == "localhost"
+    assert ListenerConfig("0.0.0.0").resolve_advertised_host() == "localhost"
 
 
 def test_the_advertised_host_is_given_and_with_users_there_is_no_warning_about_access(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": "secret"})
-    assert Listening("0.0.0.0", "broker.example", security=security).name_for_clients() == "broker.example"
+    assert ListenerConfig("0.0.0.0", "broker.example", security=security).resolve_advertised_host() == "broker.example"
     assert "read and write" not in caplog.text
 
 
 def test_one_interface_is_its_own_name_and_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert Listening("127.0.0.1").name_for_clients() == "127.0.0.1"
+    assert ListenerConfig("127.0.0.1").resolve_advertised_host() == "127.0.0.1"
     assert caplog.messages == []
 
 
