@@ -1,11 +1,12 @@
-"""Fixtures, known to every pytest that finds this package installed.
+"""Pytest fixtures for tests against an embedded broker. pytest loads them wherever this package is installed.
 
-    kafka_broker           a broker of the test's own
-    session_kafka_broker   one for the whole run
-    kafka_topic            a topic of the test's own on that one, with three partitions
-    new_kafka_topic        makes more of them: new_kafka_topic(partitions=12)
+    kafka_broker           a broker for one test
+    session_kafka_broker   a broker for the whole session
+    kafka_topic            a topic for one test on the session's broker, with three partitions
+    new_kafka_topic        a function that creates more such topics: new_kafka_topic(partitions=12)
 
-Nothing is imported until a test asks for it: pytest loads this module in all projects of the environment.
+Each fixture imports the broker when a test requests it, because pytest loads this module in every project of the
+environment.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ import pytest
 if TYPE_CHECKING:
     from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
 
-_PARTITIONS = 3
-_NAME_CHARACTERS_MAX = 200
+_DEFAULT_PARTITIONS = 3
+_MAX_NAME_CHARACTERS = 200
 
 
 class NewKafkaTopic(Protocol):
-    def __call__(self, partitions: int = _PARTITIONS, config: Mapping[str, str] | None = None) -> KafkaTopic: ...
+    """Signature of the function that `new_kafka_topic` provides."""
+
+    def __call__(
+        self, partitions: int = _DEFAULT_PARTITIONS, config: Mapping[str, str] | None = None
+    ) -> KafkaTopic: ...
 
 
 @pytest.fixture
 def kafka_broker() -> Iterator[EmbeddedBroker]:
-    """An embedded broker of this test's own. Topics are created when they are asked for, with one partition."""
+    """An embedded broker for one test. It creates missing topics with one partition when clients request them."""
     from spark_kafka_sink.testing import embedded_broker
 
     with embedded_broker(auto_create_topics=True) as broker:
@@ -39,7 +44,7 @@ def kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(scope="session")
 def session_kafka_broker() -> Iterator[EmbeddedBroker]:
-    """One embedded broker for the whole run. Topics are created when they are asked for, with one partition."""
+    """An embedded broker for the whole session. It creates missing topics like `kafka_broker`."""
     from spark_kafka_sink.testing import embedded_broker
 
     with embedded_broker(auto_create_topics=True) as broker:
@@ -48,21 +53,21 @@ def session_kafka_broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def new_kafka_topic(session_kafka_broker: EmbeddedBroker, request: pytest.FixtureRequest) -> Iterator[NewKafkaTopic]:
-    """Makes topics on the broker of the run, named after the test, that are gone when the test ends."""
+    """A function that creates topics on the session's broker. They are named after the test and deleted at its end."""
     numbers = itertools.count(1)
-    begin = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_NAME_CHARACTERS_MAX]
-    made: list[KafkaTopic] = []
+    prefix = re.sub(r"[^A-Za-z0-9._-]", "_", request.node.name)[:_MAX_NAME_CHARACTERS]
+    created: list[KafkaTopic] = []
 
-    def new(partitions: int = _PARTITIONS, config: Mapping[str, str] | None = None) -> KafkaTopic:
-        made.append(session_kafka_broker.create_topic(f"{begin}-{next(numbers)}", partitions, config))
-        return made[-1]
+    def create(partitions: int = _DEFAULT_PARTITIONS, config: Mapping[str, str] | None = None) -> KafkaTopic:
+        created.append(session_kafka_broker.create_topic(f"{prefix}-{next(numbers)}", partitions, config))
+        return created[-1]
 
-    yield new
-    for topic in made:
+    yield create
+    for topic in created:
         session_kafka_broker.control.delete_topic(topic.name)
 
 
 @pytest.fixture
 def kafka_topic(new_kafka_topic: NewKafkaTopic) -> KafkaTopic:
-    """A topic of this test's own on the broker of the run, with three partitions."""
+    """A topic for one test on the session's broker, with three partitions."""
     return new_kafka_topic()

@@ -117,7 +117,7 @@ BROKER_GUARDS = [
     Guard(
         EmbeddedCluster,
         "lock",
-        _names("topics coordinator offsets _coordinators"),
+        _names("topics coordinator offsets _moved_coordinators"),
         _names("change_count _next_timeout_ms"),
         _names("__repr__"),
     ),
@@ -131,7 +131,7 @@ BROKER_GUARDS = [
     Guard(
         RequestPurgatory,
         "_lock",
-        _names("_due _later _parked _number"),
+        _names("_due _delayed _watching _entry_number"),
         _names("_closed"),
         _names("release_on_change count"),
     ),

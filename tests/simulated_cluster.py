@@ -38,7 +38,7 @@ class SimulatedCluster:
         """`options` are those of ClusterConfig."""
         self.system = system
         self.core = EmbeddedCluster(ClusterConfig(**options), topics=topics, wall_ms=system.wall_ms)
-        self.core.ports = self
+        self.core.listeners = self
         self.control = Control(self.core, self.core.config.seed)
         self.requests: list[tuple[float, int, bytes]] = []
         """(time, node, frame) of all requests that were taken, oldest first."""
@@ -69,7 +69,7 @@ class SimulatedCluster:
         values: list[bytes | None] = self.table(topic, partition, committed=committed).column("value").to_pylist()
         return values
 
-    # --- NodePorts: what the levers of `control` do
+    # --- NodeListeners
 
     def stop_node(self, node: int) -> None:
         self.refuse_connections(node)
@@ -123,8 +123,8 @@ class SimulatedCluster:
             data = data[4 + size :]
 
     def complete(self, transaction: Transaction) -> None:
-        """Write the markers that the coordinator has left for later (`coordinator.completes_later`)."""
-        self.core.coordinator.complete(transaction)
+        """Write the markers that the coordinator has left for later (`coordinator.should_defer_completion`)."""
+        self.core.coordinator.complete_transaction(transaction)
         self.core.save_transactions()
         self._resume_parked()
 

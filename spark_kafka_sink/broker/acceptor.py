@@ -1,10 +1,10 @@
-"""Acceptor: one thread that holds the listening sockets of all nodes and hands connections to the processors.
+"""Acceptor: the thread that owns the listening sockets of all nodes and assigns accepted connections to processors.
 
-Listening and ceasing to listen are done by that thread, on request; the caller waits until it is done. So when
-`stop_node` returns, the port refuses. When the thread ends, for whatever reason, no port is listened on any more.
+Only this thread opens and closes listeners. Other threads submit a task and wait for it, so a port refuses connections
+as soon as `stop_listening` returns. When the thread ends, for whatever reason, all listeners are closed.
 
-Without descriptors a connection cannot be accepted, and its listener stays readable: to ask again at once would take
-all of a processor, so the thread pauses. Those who wait stand in the kernel's queue meanwhile.
+A connection cannot be accepted while the process has no file descriptor left, and its listener stays readable. Polling
+again at once would use up a CPU, so the acceptor pauses; clients wait in the kernel's backlog.
 """
 
 from __future__ import annotations
@@ -31,90 +31,104 @@ _log = logging.getLogger(__name__)
 BACKLOG = 128
 POLL_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
-ORDER_SECONDS_MAX = 10.0
+MAX_TASK_WAIT_SECONDS = 10.0
+"""How long other threads wait until the acceptor has executed their task."""
 
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of `accept` that persist until the process or the system has released descriptors or memory."""
 
 
 class Acceptor:
-    """`deliver` takes an accepted connection of a node; `failed` is called if the thread ends by an error."""
+    """Accepts connections of all nodes on a thread of its own."""
 
     def __init__(
         self,
         system: System,
         host: str,
-        deliver: Callable[[int, socket.socket, SocketAddress], None],
-        failed: Callable[[BaseException], None],
+        assign_connection: Callable[[int, socket.socket, SocketAddress], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
+        """`assign_connection` receives the node, the socket and the client's address of each accepted connection.
+
+        `on_failure` is called on the acceptor's thread if an error ends it.
+        """
         self._host = host
-        self._deliver = deliver
-        self._failed = failed
+        self._assign_connection = assign_connection
+        self._on_failure = on_failure
         self._listeners: dict[int, socket.socket] = {}
-        self._orders: deque[tuple[Callable[[], None], threading.Event]] = deque()
+        self._tasks: deque[tuple[Callable[[], None], threading.Event]] = deque()
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
         self._paused = False
-        self._refused_by: int | None = None  # the system's reason, until a connection is accepted again: said once
+        self._pause_errno: int | None = (
+            None  # of the last pause, until a connection is accepted; prevents repeated logs
+        )
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="embedded-broker-acceptor", daemon=True)
 
-    # --- other threads
+    # --- any thread
 
     def bind(self, node: int, port: int) -> int:
-        """Before `start`: listen on a port, 0 for any; which one it is. OSError if it is taken."""
-        sock = _listener(self._host, port)
-        self._add(node, sock)
+        """Listen on a port before `start` is called; 0 is any free port.
+
+        Returns the port. Raises OSError if it is in use.
+        """
+        sock = _create_listener(self._host, port)
+        self._add_listener(node, sock)
         return int(sock.getsockname()[1])
 
     def start(self) -> None:
         self._thread.start()
 
     def listen(self, node: int, port: int) -> None:
-        sock = _listener(self._host, port)
-        self._order(lambda: self._add(node, sock))
+        """Listen for a node on its port, unless the node has a listener already."""
+        sock = _create_listener(self._host, port)
+        self._run_on_thread(lambda: self._add_listener(node, sock))
 
-    def refuse(self, node: int) -> None:
-        self._order(lambda: self._remove(node))
+    def stop_listening(self, node: int) -> None:
+        """Close the listener of a node, so that its port refuses connections."""
+        self._run_on_thread(lambda: self._remove_listener(node))
 
     def stop(self) -> None:
-        """The thread ends soon, and the ports refuse."""
+        """Tell the thread to close all listeners and to end, without waiting for it."""
         self._stopping = True
         self._wake()
 
     def close(self) -> None:
-        """`stop`, and wait until it is done."""
+        """Stop the thread, wait until it has ended, and close the poller."""
         self.stop()
         if self._thread.ident is None:
-            self._remove_all()
+            self._remove_all_listeners()
         else:
             self._thread.join()
         self._poller.close()
         self._wake_reader.close()
         self._wake_writer.close()
 
-    def _order(self, action: Callable[[], None]) -> None:
+    def _run_on_thread(self, task: Callable[[], None]) -> None:
         done = threading.Event()
-        self._orders.append((action, done))
+        self._tasks.append((task, done))
         self._wake()
-        done.wait(ORDER_SECONDS_MAX)
+        done.wait(MAX_TASK_WAIT_SECONDS)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
 
-    # --- its own thread
+    # --- the acceptor's thread
 
     def _run(self) -> None:
         try:
             while not self._stopping:
                 self.run_once()
         except BaseException as error:
-            self._failed(error)
+            self._on_failure(error)
         finally:
-            self._remove_all()
+            self._remove_all_listeners()
 
     def run_once(self) -> None:
+        """Wait for connections or tasks, accept the connections, and execute the tasks."""
         ready = self._poller.select(PAUSE_SECONDS if self._paused else POLL_SECONDS)
         if self._paused:
             self._paused = False
@@ -126,37 +140,37 @@ class Acceptor:
                     self._wake_reader.recv(64)
             elif key.data in self._listeners and not self._paused:
                 self._accept(key.data)
-        while self._orders:
-            action, done = self._orders.popleft()
-            action()
+        while self._tasks:
+            task, done = self._tasks.popleft()
+            task()
             done.set()
 
     def _accept(self, node: int) -> None:
         try:
             sock, _ = self._listeners[node].accept()
         except OSError as error:
-            if error.errno in _OUT_OF_RESOURCES:
+            if error.errno in _RESOURCE_ERRNOS:
                 self._pause(error)
             else:
-                # The client is gone again.
-                _log.debug("a connection to node %d could not be accepted: %s", node, error)
+                # The client has closed the connection before it was accepted.
+                _log.debug("Could not accept a connection to node %d: %s", node, error)
             return
-        self._refused_by = None
+        self._pause_errno = None
         try:
             configure_socket(sock, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
-            self._deliver(node, sock, peer_address(sock))
+            self._assign_connection(node, sock, peer_address(sock))
         except OSError:
             sock.close()
 
     def _pause(self, error: OSError) -> None:
-        if self._refused_by != error.errno:
-            _log.warning("no connections are accepted until there is room: %s", error.strerror)
-        self._refused_by = error.errno
+        if self._pause_errno != error.errno:
+            _log.warning("Paused accepting connections until resources are free: %s", error.strerror)
+        self._pause_errno = error.errno
         self._paused = True
         for sock in self._listeners.values():
             self._poller.unregister(sock)
 
-    def _add(self, node: int, sock: socket.socket) -> None:
+    def _add_listener(self, node: int, sock: socket.socket) -> None:
         if node in self._listeners:
             sock.close()
             return
@@ -164,21 +178,21 @@ class Acceptor:
         if not self._paused:
             self._poller.register(sock, EVENT_READ, node)
 
-    def _remove(self, node: int) -> None:
+    def _remove_listener(self, node: int) -> None:
         sock = self._listeners.pop(node, None)
         if sock is not None:
             if not self._paused:
                 self._poller.unregister(sock)
             sock.close()
 
-    def _remove_all(self) -> None:
+    def _remove_all_listeners(self) -> None:
         for node in list(self._listeners):
-            self._remove(node)
-        for _, done in self._orders:
+            self._remove_listener(node)
+        for _, done in self._tasks:
             done.set()
 
 
-def _listener(host: str, port: int) -> socket.socket:
+def _create_listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     sock.setblocking(False)

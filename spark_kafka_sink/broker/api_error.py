@@ -1,4 +1,4 @@
-"""Refusal: why a part of a request, or all of it, is not done."""
+"""ApiError: the error code and message with which a request, or a part of it, is rejected."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from spark_kafka_sink.protocol import error_codes
 
 
 class ApiError(Exception):
-    """The code of the answer, and words for its `error_message` and its `record_errors`."""
+    """A rejected request, partition or batch. Handlers translate it into the fields of the response."""
 
-    def __init__(self, code: int, reason: str, records: Mapping[int, str] | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, code: int, message: str, record_errors: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
         self.code = code
-        self.reason = reason
-        self.records = records or {}
-        """By its place in the batch, what is wrong with a record; the others are not to blame (KIP-467)."""
+        self.message = message
+        self.record_errors = record_errors or {}
+        """Messages by index in the batch, for the records that caused the error (KIP-467)."""
 
 
-def storage_error(what: str, error: OSError) -> ApiError:
-    return ApiError(error_codes.KAFKA_STORAGE_ERROR, f"{what} could not be stored: {error.strerror or error}")
+def storage_error(subject: str, error: OSError) -> ApiError:
+    """Build the error for something that could not be written to disk."""
+    return ApiError(error_codes.KAFKA_STORAGE_ERROR, f"Could not store {subject}: {error.strerror or error}")

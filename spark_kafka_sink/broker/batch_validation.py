@@ -1,11 +1,11 @@
-"""What a batch of a client must be for a broker to take it, apart from its sequence.
+"""Validation of the batches that clients send, except for sequence numbers (Kafka's LogValidator).
 
-Structure and CRC; one batch per append; its size; header fields that fit each other; and, where that is not switched
-off, the records themselves: as many as announced, with offsets that fill the batch. A compacted topic takes no record
-without a key.
+A valid request has exactly one batch per partition, of at most `max.message.bytes`, with a correct structure and CRC
+and with consistent header fields. Unless that is disabled, the records are validated as well: their count and offsets
+must agree with the header. Records of a compacted topic are always validated, and must have keys.
 
-A few kilobytes can be hundreds of megabytes before compression. So there is a limit to what is looked into, and one
-batch of a cluster has its turn at a time.
+A few kilobytes of compressed records can decompress to hundreds of megabytes. Therefore the decompressed size is
+limited, and a cluster decompresses one batch at a time.
 """
 
 from __future__ import annotations
@@ -20,64 +20,68 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.decoder import decode_records, find_keyless_records, parse_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader, Buffer, parse_header
 
-DECODED_BYTES_MAX = 64 << 20
-"""The records of a batch are decoded into at most this much. By default a batch has a megabyte, compressed."""
+MAX_DECODED_BYTES = 64 << 20
+"""Largest size of the decoded records of a batch. By default, a batch has at most a megabyte, compressed."""
 
-RECORD_ERRORS_MAX = 100_000
-"""At most this many faulty records are named in an answer."""
+MAX_RECORD_ERRORS = 100_000
+"""Largest number of invalid records that a response lists."""
 
 NO_PRODUCER_ID = -1
 
 
 class RecordValidator:
-    """Looks into the records of batches, for all partitions of a cluster. Any thread."""
+    """Decodes the records of batches, one batch at a time. A cluster has one validator for all logs. Thread-safe."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
+        self._decode_lock = threading.Lock()
 
-    def check(self, header: BatchHeader, batch: memoryview, *, keys_required: bool = False) -> None:
-        """Refusal, if the records are not what the header says, or one lacks a key that it must have."""
+    def validate(self, header: BatchHeader, batch: memoryview, *, keys_required: bool = False) -> None:
+        """Raise ApiError unless the records agree with the header and, if required, all have keys."""
         try:
-            with self._turn:
-                without_key = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=DECODED_BYTES_MAX)
+            with self._decode_lock:
+                keyless = find_keyless_records(header, batch[HEADER_BYTES:], max_bytes=MAX_DECODED_BYTES)
         except MissingDependencyError as error:
             raise ApiError(error_codes.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from error
         except DecodeError as error:
             raise ApiError(error_codes.INVALID_RECORD, str(error)) from error
-        if keys_required and len(without_key):
-            reason = "a compacted topic takes no record without a key"
-            raise ApiError(
-                error_codes.INVALID_RECORD, reason, dict.fromkeys(without_key[:RECORD_ERRORS_MAX].tolist(), reason)
-            )
+        if keys_required and len(keyless):
+            message = "Records of a compacted topic must have a key."
+            record_errors = dict.fromkeys(keyless[:MAX_RECORD_ERRORS].tolist(), message)
+            raise ApiError(error_codes.INVALID_RECORD, message, record_errors)
 
-    def first_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
-        """Time and offset of the first record that is not older. None: all are, or they cannot be looked into."""
+    def find_record_since(self, batch: memoryview, timestamp: int) -> tuple[int, int] | None:
+        """Find the first record of a batch with this timestamp or a later one.
+
+        Returns its timestamp and offset, or None if there is no such record or the batch cannot be decoded.
+        """
         header = parse_header(batch)
         try:
-            with self._turn:
-                columns = decode_records(header, batch[HEADER_BYTES:], max_bytes=DECODED_BYTES_MAX)
+            with self._decode_lock:
+                columns = decode_records(header, batch[HEADER_BYTES:], max_bytes=MAX_DECODED_BYTES)
         except (DecodeError, MissingDependencyError):
             return None
-        times, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
-        newer = np.flatnonzero(times >= timestamp)
-        return (int(times[newer[0]]), int(offsets[newer[0]])) if len(newer) else None
+        timestamps, offsets = columns.column("timestamp").to_numpy(), columns.column("offset").to_numpy()
+        indices = np.flatnonzero(timestamps >= timestamp)
+        return (int(timestamps[indices[0]]), int(offsets[indices[0]])) if len(indices) else None
 
 
-def validate_batch(data: Buffer, *, bytes_max: int) -> tuple[BatchHeader, memoryview]:
-    """The one batch in `data`, and its header. Refusal if it is not taken; its records are not looked at."""
-    batches = _structure(data)
+def validate_batch(data: Buffer, *, max_bytes: int) -> tuple[BatchHeader, memoryview]:
+    """Return the only batch in `data` and its header. Raises ApiError if it is invalid; does not decode the records."""
+    batches = _parse_batches(data)
     if len(batches) != 1:
-        raise ApiError(error_codes.INVALID_RECORD, f"one batch per partition is taken, here are {len(batches)}")
+        raise ApiError(error_codes.INVALID_RECORD, f"A partition must have one batch per request, not {len(batches)}.")
     header, batch = batches[0]
-    if header.size_bytes > bytes_max:
+    if header.size_bytes > max_bytes:
         raise ApiError(
-            error_codes.MESSAGE_TOO_LARGE, f"the batch has {header.size_bytes} bytes, at most {bytes_max} are taken"
+            error_codes.MESSAGE_TOO_LARGE,
+            f"The batch of {header.size_bytes} bytes exceeds the limit of {max_bytes} bytes (max.message.bytes).",
         )
-    _check_fields(header)
+    _validate_header(header)
     return header, batch
 
 
 def parse_batch_header(data: Buffer) -> BatchHeader:
+    """Parse the header of the first batch in `data`. Raises ApiError if that is not possible."""
     try:
         return parse_header(data)
     except UnsupportedFormatError as error:
@@ -86,7 +90,7 @@ def parse_batch_header(data: Buffer) -> BatchHeader:
         raise ApiError(error_codes.CORRUPT_MESSAGE, str(error)) from error
 
 
-def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
+def _parse_batches(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
     try:
         return parse_batches(data)
     except UnsupportedFormatError as error:
@@ -95,20 +99,20 @@ def _structure(data: Buffer) -> list[tuple[BatchHeader, memoryview]]:
         raise ApiError(error_codes.CORRUPT_MESSAGE, str(error)) from error
 
 
-def _check_fields(header: BatchHeader) -> None:
-    faults = [
-        (header.record_count <= 0, f"a batch of {header.record_count} records"),
+def _validate_header(header: BatchHeader) -> None:
+    checks = [
+        (header.record_count <= 0, f"The batch has {header.record_count} records."),
         (
             header.last_offset_delta + 1 != header.record_count,
-            f"{header.record_count} records cannot have the last offset delta {header.last_offset_delta}",
+            f"The batch has {header.record_count} records and the last offset delta {header.last_offset_delta}.",
         ),
-        (header.is_control, "control records are the broker's to write"),
-        (header.producer_id < NO_PRODUCER_ID, f"there is no producer id {header.producer_id}"),
-        (header.producer_id >= 0 and header.base_sequence < 0, "a producer id without a sequence"),
-        (header.producer_id >= 0 and header.producer_epoch < 0, "a producer id without an epoch"),
-        (header.is_transactional and header.producer_id < 0, "a transactional batch without a producer id"),
-        (header.codec > 4, f"codec {header.codec} is not known"),
+        (header.is_control, "Only brokers can write control records."),
+        (header.producer_id < NO_PRODUCER_ID, f"Producer id {header.producer_id} is invalid."),
+        (header.producer_id >= 0 and header.base_sequence < 0, "The batch has a producer id and no sequence number."),
+        (header.producer_id >= 0 and header.producer_epoch < 0, "The batch has a producer id and no epoch."),
+        (header.is_transactional and header.producer_id < 0, "The batch is transactional and has no producer id."),
+        (header.codec > 4, f"Compression codec {header.codec} is unknown."),
     ]
-    for wrong, reason in faults:
-        if wrong:
-            raise ApiError(error_codes.INVALID_RECORD, reason)
+    for is_invalid, message in checks:
+        if is_invalid:
+            raise ApiError(error_codes.INVALID_RECORD, message)

@@ -1,11 +1,12 @@
-"""EmbeddedCluster: nodes, topics, logs and the coordinator, without sockets, threads or a clock.
+"""EmbeddedCluster: nodes, topics, logs and the transaction coordinator, without sockets, threads or timers.
 
-Requests come to it through requests.py, faults through control.py, and it knows neither. Nodes that stop or start are
-reported to the transport through `ports`. All nodes share the logs: there is no replication to wait for, a partition's
-leader is the one node that answers for it. Replicas of a partition are all nodes; those that run are in sync.
+Requests are handled by kafka_apis.py and faults are injected by control.py; the cluster depends on neither. It tells
+the transport through `listeners` when nodes stop or start. All nodes share the logs, so there is no replication: the
+leader of a partition is the only node that serves it, and the high watermark is the log end offset. Every node is a
+replica of every partition; the replicas on running nodes are in sync.
 
-Locks: `lock` guards topics, nodes, the coordinator and group offsets; each log guards itself, so appends to different
-partitions run in parallel. A handler takes `lock` first, a log's second.
+Locks: `lock` guards topics, nodes, the coordinator and group offsets. Each log has a lock of its own, so appends to
+different partitions run concurrently. A handler acquires `lock` before the lock of a log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spark_kafka_sink.broker.api_error import ApiError, storage_error
 from spark_kafka_sink.broker.batch_validation import RecordValidator
 from spark_kafka_sink.broker.log import BatchFile, PartitionLog
 from spark_kafka_sink.broker.offsets import OffsetStore
-from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, log_config
+from spark_kafka_sink.broker.topics import Partition, Topic, TopicDefinition, build_log_config
 from spark_kafka_sink.broker.transaction_coordinator import Transaction, TransactionCoordinator
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
@@ -33,16 +34,18 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 DEFAULT_MAX_MESSAGE_BYTES = 1024 * 1024 + 12
 MAX_PARTITIONS = 10_000
-"""Of all topics together, unless the configuration says otherwise: each takes some kilobytes."""
+"""Default limit of the partitions of all topics together. A partition takes some kilobytes of memory."""
 
-ABORT_AGAIN_MS = 1_000.0
-"""When the disk was full, overdue transactions are aborted after this time."""
+ABORT_RETRY_MS = 1_000.0
+"""Time until timed-out transactions are aborted again when the disk was full."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
+    """Settings of the cluster and its brokers."""
+
     nodes: int = 1
     auto_create_topics: bool = False
     default_partitions: int = 1
@@ -51,16 +54,18 @@ class ClusterConfig:
     transaction_version: int = 2
     max_transaction_timeout_ms: int = 900_000
     check_records: bool = True
-    """Look into the records of each batch; off, only its header and CRC are checked."""
+    """Decode and validate the records of each batch. If False, only header and CRC are validated."""
     discard: bool = False
-    """Acknowledge and count, keep nothing, check nothing."""
+    """Acknowledge and count records without storing or validating them."""
     version_limits: Mapping[ApiKey, VersionRange] | None = None
-    """Narrower ranges of versions than are spoken, to play an older broker; VersionRange(0, -1) takes an API away."""
+    """Version ranges of an older broker, narrower than the supported ones. VersionRange(0, -1) removes an API."""
     seed: int = 0
 
 
 @dataclass
 class BrokerNode:
+    """A broker of the cluster. The transport sets host and port."""
+
     id: int
     host: str = "localhost"
     port: int = 0
@@ -68,33 +73,35 @@ class BrokerNode:
 
 
 class NodeListeners(Protocol):
-    """What the transport does for the cluster."""
+    """The transport's operations on the listener and the connections of a node."""
 
     def stop_node(self, node: int) -> None:
-        """Cut the node's connections and refuse new ones."""
+        """Close the node's connections and refuse new ones."""
 
     def start_node(self, node: int) -> None: ...
 
     def refuse_connections(self, node: int) -> None:
-        """Refuse new connections only."""
+        """Refuse new connections and keep the open ones."""
 
     def accept_connections(self, node: int) -> None: ...
 
 
 class ClusterStore(Protocol):
-    """Where a cluster is kept besides memory (storage.py)."""
+    """Persistent storage of a cluster (storage.py)."""
 
     def load(self, cluster: EmbeddedCluster) -> None: ...
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """OSError: what was kept before is still there."""
+        """Save the cluster's state. Raises OSError; the state that was saved before is intact then."""
 
     def log_file(self, topic: str, partition: int) -> BatchFile:
-        """OSError: there cannot be one."""
+        """Return the file of a new partition. Raises OSError if it cannot be used."""
 
 
 class EmbeddedCluster:
-    ports: NodeListeners
+    """The state of a Kafka cluster, and the operations that request handlers and tests perform on it."""
+
+    listeners: NodeListeners
 
     def __init__(
         self,
@@ -104,56 +111,58 @@ class EmbeddedCluster:
         store: ClusterStore | None = None,
         wall_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
+        """Load the cluster from `store`, if there is one, and create the `topics` (partitions by name) it lacks."""
         if config.nodes < 1:
-            raise ConfigurationError("a cluster has at least one node")
+            raise ConfigurationError("A cluster must have at least one node.")
         self.config = config
         self.lock = threading.RLock()
         self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = OffsetStore()
-        self._checks = RecordValidator()
+        self._record_validator = RecordValidator()
         self.wall_ms = wall_ms
         self.change_count = 0
-        """Grows with everything that a waiting Fetch may wait for."""
+        """Number of changes so far that a delayed Fetch may wait for."""
         self.coordinator = TransactionCoordinator(
             self._write_marker,
-            self._end_offsets,
+            self._end_group_offsets,
             version=config.transaction_version,
             max_timeout_ms=config.max_transaction_timeout_ms,
         )
         self._random = Random(config.seed)
-        self.cluster_id = str(self._new_id())
-        self._coordinators: dict[str, int] = {}
+        self.cluster_id = str(self._new_uuid())
+        self._moved_coordinators: dict[str, int] = {}
         self._next_timeout_ms: float | None = None
         self._store = store
         if store is not None:
-            # Ids by the seed would be those that topics of earlier runs have, or had.
+            # A seed would repeat the topic ids of previous runs on the same directory.
             self._random = Random()
-            with self.lock:  # as for every end of a transaction
+            with self.lock:  # loading aborts transactions, which requires the lock
                 store.load(self)
         loaded = set(self.topics)
-        missing = [TopicDefinition(name, number) for name, number in (topics or {}).items() if name not in loaded]
+        missing = [TopicDefinition(name, count) for name, count in (topics or {}).items() if name not in loaded]
         if missing:
             self.create_topics(missing)
 
     def tick(self, now: float) -> None:
-        """What happens by itself as time passes: transactions are aborted that have lasted too long."""
+        """Abort the transactions that have timed out. `now` is the time in milliseconds."""
         if self._next_timeout_ms is not None and now >= self._next_timeout_ms:
             with self.lock:
                 try:
                     self.coordinator.abort_timed_out(now)
                     self.save_transactions()
-                except ApiError as refusal:
-                    _log.warning("overdue transactions are aborted later: %s", refusal)
-                    self._next_timeout_ms = now + ABORT_AGAIN_MS
+                except ApiError as error:
+                    _log.warning("Could not abort timed-out transactions; trying again later: %s", error)
+                    self._next_timeout_ms = now + ABORT_RETRY_MS
 
     # --- topics
 
     def topic(self, name: str) -> Topic:
+        """Return a topic. Raises KeyError if it does not exist."""
         with self.lock:
             if name not in self.topics:
-                raise KeyError(f"the embedded broker has no topic {name}; it has {sorted(self.topics)}")
+                raise KeyError(f"Topic {name} does not exist in the embedded broker; it has {sorted(self.topics)}.")
             return self.topics[name]
 
     def find_topic(self, name: str) -> Topic | None:
@@ -165,10 +174,14 @@ class EmbeddedCluster:
             return self._topics_by_id.get(topic_id)
 
     def partition(self, topic: str, index: int) -> Partition:
+        """Return a partition. Raises KeyError if it does not exist."""
         with self.lock:
             partitions = self.topic(topic).partitions
             if not 0 <= index < len(partitions):
-                raise KeyError(f"topic {topic} has no partition {index}; it has {len(partitions)}, numbered from 0")
+                raise KeyError(
+                    f"Partition {index} of topic {topic} does not exist; "
+                    f"the topic has {len(partitions)} partitions, numbered from 0."
+                )
             return partitions[index]
 
     def log(self, topic: str, partition: int) -> PartitionLog:
@@ -183,24 +196,28 @@ class EmbeddedCluster:
     ) -> Topic:
         return self.create_topics([TopicDefinition(name, partitions, config or {}, topic_id)])[0]
 
-    def create_topics(self, wanted: Sequence[TopicDefinition]) -> list[Topic]:
-        """All of them, or none. ConfigurationError names the first that cannot be; Refusal: the disk is full."""
+    def create_topics(self, definitions: Sequence[TopicDefinition]) -> list[Topic]:
+        """Create all of the topics or none.
+
+        Raises ConfigurationError about the first invalid definition, and ApiError if the disk is full.
+        """
         with self.lock:
-            before = dict(self.topics)
-            left = self.partitions_left()
+            previous_topics = dict(self.topics)
+            available = self.available_partitions()
             created: list[Topic] = []
             try:
-                for new in wanted:
-                    created.append(self._create(new, left))
-                    left -= new.partitions
+                for definition in definitions:
+                    created.append(self._create_topic(definition, available))
+                    available -= definition.partitions
                 self.save()
             except BaseException:
-                self.topics = before
+                self.topics = previous_topics
                 raise
             self._topics_by_id.update((topic.id, topic) for topic in created)
             return created
 
     def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Raises KeyError if the topic does not exist."""
         with self.lock:
             topic = self.topic(name)
             del self.topics[name]
@@ -215,31 +232,33 @@ class EmbeddedCluster:
         self.record_change()
 
     def add_partitions(self, name: str, total: int) -> None:
+        """Increase the number of partitions of a topic to `total`."""
         with self.lock:
             topic = self.topic(name)
-            _check_room(total - len(topic.partitions), self.partitions_left(), self.config.max_partitions)
+            _check_available(total - len(topic.partitions), self.available_partitions(), self.config.max_partitions)
             self._add_partitions(topic, total)
             self.save()
 
-    def partitions_left(self) -> int:
-        """How many more the cluster can have. The caller has the lock, and acts on the answer under it."""
+    def available_partitions(self) -> int:
+        """Return how many partitions can still be created. The caller must hold the lock until it has created them."""
         return self.config.max_partitions - sum(len(topic.partitions) for topic in self.topics.values())
 
-    def _create(self, new: TopicDefinition, partitions_left: int) -> Topic:
-        if not is_topic_name(new.name):
-            raise ConfigurationError(f"{new.name[:300]!r} is no name for a topic: it takes {TOPIC_NAME_RULE}")
-        if new.name in self.topics:
-            raise ConfigurationError(f"topic {new.name} exists already")
-        if new.partitions < 1:
-            raise ConfigurationError(f"topic {new.name} cannot have {new.partitions} partitions")
-        _check_room(new.partitions, partitions_left, self.config.max_partitions)
-        topic = Topic(new.name, new.topic_id or self._new_id(), config=dict(new.config))
-        self._add_partitions(topic, new.partitions)
-        self.topics[new.name] = topic
+    def _create_topic(self, definition: TopicDefinition, available_partitions: int) -> Topic:
+        name = definition.name
+        if not is_topic_name(name):
+            raise ConfigurationError(f"{name[:300]!r} is not a valid topic name. Use {TOPIC_NAME_RULE}.")
+        if name in self.topics:
+            raise ConfigurationError(f"Topic {name} already exists.")
+        if definition.partitions < 1:
+            raise ConfigurationError(f"Topic {name} must have at least one partition, not {definition.partitions}.")
+        _check_available(definition.partitions, available_partitions, self.config.max_partitions)
+        topic = Topic(name, definition.topic_id or self._new_uuid(), config=dict(definition.config))
+        self._add_partitions(topic, definition.partitions)
+        self.topics[name] = topic
         return topic
 
     def _add_partitions(self, topic: Topic, total: int) -> None:
-        settings = log_config(
+        log_config = build_log_config(
             topic.config,
             max_message_bytes=self.config.max_message_bytes,
             check_records=self.config.check_records,
@@ -247,10 +266,11 @@ class EmbeddedCluster:
         )
         ids = sorted(self.nodes)
         for index in range(len(topic.partitions), total):
-            file = None if settings.discard else self._log_file(topic.name, index)
+            file = None if log_config.discard else self._log_file(topic.name, index)
             replicas = tuple(ids[(index + step) % len(ids)] for step in range(len(ids)))
             leader = next((node for node in replicas if self.nodes[node].is_running), None)
-            topic.partitions.append(Partition(index, leader, replicas, PartitionLog(settings, file, self._checks)))
+            log = PartitionLog(log_config, file, self._record_validator)
+            topic.partitions.append(Partition(index, leader, replicas, log))
 
     def _log_file(self, topic: str, index: int) -> BatchFile | None:
         try:
@@ -261,105 +281,115 @@ class EmbeddedCluster:
     # --- nodes and leaders
 
     def node(self, number: int) -> BrokerNode:
+        """Return a node. Raises KeyError if it does not exist."""
         if number not in self.nodes:
-            raise KeyError(f"the embedded broker has no node {number}; it has {sorted(self.nodes)}")
+            raise KeyError(f"Node {number} does not exist in the embedded broker; it has {sorted(self.nodes)}.")
         return self.nodes[number]
+
+    def running_nodes(self) -> list[BrokerNode]:
+        return [node for node in self.nodes.values() if node.is_running]
 
     def in_sync_replicas(self, topic: Topic, partition: Partition) -> tuple[int, ...]:
         running = tuple(node for node in partition.replicas if self.nodes[node].is_running)
         return running if topic.max_in_sync_replicas is None else running[: topic.max_in_sync_replicas]
 
-    def limit_in_sync_replicas(self, name: str, at_most: int | None) -> None:
+    def limit_in_sync_replicas(self, topic: str, limit: int | None) -> None:
         with self.lock:
-            self.topic(name).max_in_sync_replicas = at_most
+            self.topic(topic).max_in_sync_replicas = limit
 
-    def move_leader(self, name: str, index: int, node: int) -> None:
+    def move_leader(self, topic: str, index: int, node: int) -> None:
         with self.lock:
-            self._lead(self.partition(name, index), self.node(node).id)
+            self._set_leader(self.partition(topic, index), self.node(node).id)
         self.record_change()
 
     def stop_node(self, node: int) -> None:
+        """Stop a node. Its partitions move to the next running replica, or have no leader if no node is running."""
         with self.lock:
             self.node(node).is_running = False
-            for partition in self._partitions():
+            for partition in self._all_partitions():
                 if partition.leader == node:
-                    self._lead(partition, next((n for n in partition.replicas if self.nodes[n].is_running), None))
-        self.ports.stop_node(node)
+                    self._set_leader(partition, next((n for n in partition.replicas if self.nodes[n].is_running), None))
+        self.listeners.stop_node(node)
         self.record_change()
 
     def start_node(self, node: int) -> None:
+        """Start a node. It becomes the leader of partitions that have none."""
         with self.lock:
             self.node(node).is_running = True
-            for partition in self._partitions():
+            for partition in self._all_partitions():
                 if partition.leader is None:
-                    self._lead(partition, node)
-        self.ports.start_node(node)
+                    self._set_leader(partition, node)
+        self.listeners.start_node(node)
 
-    def running_nodes(self) -> list[BrokerNode]:
-        return [node for node in self.nodes.values() if node.is_running]
-
-    def _partitions(self) -> Iterator[Partition]:
+    def _all_partitions(self) -> Iterator[Partition]:
         return (partition for topic in self.topics.values() for partition in topic.partitions)
 
-    def _lead(self, partition: Partition, node: int | None) -> None:
+    def _set_leader(self, partition: Partition, node: int | None) -> None:
         partition.leader = node
         partition.leader_epoch += 1
 
-    # --- coordination
+    # --- coordinators and transactions
 
     def coordinator_for(self, key: str) -> BrokerNode | None:
-        """The node that answers for a transactional id or a group: it moves on when it stops."""
+        """Return the node that coordinates a transactional id or group, or None if no node is running.
+
+        The coordinator moves to another node when its node stops.
+        """
         with self.lock:
             running = self.running_nodes()
             if not running:
                 return None
-            chosen = self.nodes.get(self._coordinators.get(key, -1))
-            return (
-                chosen if chosen is not None and chosen.is_running else running[zlib.crc32(key.encode()) % len(running)]
-            )
+            moved_to = self.nodes.get(self._moved_coordinators.get(key, -1))
+            if moved_to is not None and moved_to.is_running:
+                return moved_to
+            return running[zlib.crc32(key.encode()) % len(running)]
 
     def move_coordinator(self, key: str, node: int) -> None:
         with self.lock:
-            self._coordinators[key] = self.node(node).id
+            self._moved_coordinators[key] = self.node(node).id
 
     def save_transactions(self) -> None:
-        """The coordinator's state has changed: keep it, and know when the next one is overdue."""
+        """Save the coordinator's state after a change, and compute when the next transaction times out."""
         self._next_timeout_ms = self.coordinator.next_timeout_ms()
         self.record_change()
         self.save()
 
     def record_change(self) -> None:
-        """Under the lock: a step that another thread takes back would leave a Fetch asleep that waits for it."""
+        """Increment the change count, so that delayed requests are resumed.
+
+        The lock prevents a lost update, which would leave a Fetch waiting although its data has arrived.
+        """
         with self.lock:
             self.change_count += 1
 
     def save(self) -> None:
-        """Refusal: what was changed since the last time may be lost with this process."""
+        """Save the cluster's state. Raises ApiError if the changes since the last save may be lost with the process."""
         if self._store is not None:
             try:
                 self._store.save(self)
             except OSError as error:
                 raise storage_error("the state of the cluster", error) from error
 
-    def _write_marker(self, partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
-        topic = self.topics.get(partition[0])
-        if topic is not None and partition[1] < len(topic.partitions):
-            found = topic.partitions[partition[1]]
-            found.log.end_transaction(
-                producer_id, epoch, commit=commit, wall_ms=self.wall_ms(), leader_epoch=found.leader_epoch
+    def _write_marker(self, topic_partition: tuple[str, int], producer_id: int, epoch: int, commit: bool) -> None:
+        name, index = topic_partition
+        topic = self.topics.get(name)
+        if topic is not None and index < len(topic.partitions):
+            partition = topic.partitions[index]
+            partition.log.append_end_marker(
+                producer_id, epoch, commit=commit, wall_ms=self.wall_ms(), leader_epoch=partition.leader_epoch
             )
 
-    def _end_offsets(self, transaction: Transaction, commit: bool) -> None:
+    def _end_group_offsets(self, transaction: Transaction, commit: bool) -> None:
         for group in transaction.groups:
             self.offsets.end_transaction(transaction.producer_id, group, commit=commit)
 
-    def _new_id(self) -> UUID:
+    def _new_uuid(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
 
 
-def _check_room(partitions: int, left: int, at_most: int) -> None:
-    if partitions > left:
+def _check_available(requested: int, available: int, max_partitions: int) -> None:
+    if requested > available:
         raise ConfigurationError(
-            f"{partitions} partitions are too many: the embedded broker has at most {at_most} in all topics together, "
-            f"and {left} are left"
+            f"Cannot create {requested} partitions: the embedded broker has at most {max_partitions} in all topics "
+            f"together, and {available} can still be created."
         )

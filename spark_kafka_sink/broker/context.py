@@ -1,4 +1,4 @@
-"""RequestContext: all that a handler gets to see, and the three things that it may return."""
+"""RequestContext: the input of a handler, and the results that a handler can return."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from spark_kafka_sink.protocol.message import Message
 
 @dataclass(frozen=True)
 class NoResponse:
-    """The client does not want one (acks=0)."""
+    """Handler result for requests without a response (acks=0)."""
 
     close: bool = False
+    """Close the connection, as the only way to report an error."""
 
 
 @dataclass(frozen=True)
 class DelayedResponse:
-    """Call the handler again at that time, or when something has changed."""
+    """Handler result that delays the response: call the handler again at the deadline, or when the cluster changes."""
 
     deadline_ms: float
 
@@ -31,6 +32,8 @@ HandlerResult = Message | NoResponse | DelayedResponse
 
 @dataclass
 class RequestContext:
+    """The cluster, the receiving node, and the header, times and injected faults of one request."""
+
     cluster: EmbeddedCluster
     node: int
     header: RequestHeader
@@ -42,15 +45,15 @@ class RequestContext:
     def version(self) -> int:
         return self.header.api_version
 
-    def injected(self, topic: str | None = None, partition: int | None = None) -> int:
-        """The error that a test wants here, before anything is done."""
-        return self.effects.error(topic, partition)
+    def injected_error(self, topic: str | None = None, partition: int | None = None) -> int:
+        """Return the injected error code that replaces the execution of the request, or 0."""
+        return self.effects.find_error_code(topic, partition)
 
-    def find_partition(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
-        """The partition if this node leads it, and the error to answer with if it does not."""
+    def find_led_partition(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
+        """Return a partition that this node leads and 0, or None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        injected = self.injected(topic.name, index)
+        injected = self.injected_error(topic.name, index)
         if injected:
             return None, injected
         partition = topic.partitions[index]
@@ -59,8 +62,8 @@ class RequestContext:
         return partition, 0
 
     def coordinator_error(self, key: str) -> int:
-        """The error for a transactional id or a group that is not this node's."""
-        injected = self.injected()
+        """Return 0 if this node coordinates a transactional id or group, else the error code to respond with."""
+        injected = self.injected_error()
         if injected:
             return injected
         node = self.cluster.coordinator_for(key)

@@ -1,31 +1,32 @@
-"""Faults on demand: what a test says to make the embedded broker misbehave.
+"""Fault injection and administration of the embedded broker, for tests.
 
-Rules for requests. `when(...)` says which, the verb after it says what happens:
+`when(...)` selects requests, and a method of its result injects the fault:
 
     control.when("PRODUCE", topic="t", nth=2).fail("NOT_LEADER_OR_FOLLOWER")
-    control.when("PRODUCE", node=1).drop(applied=True)            # stored, but the answer is lost
+    control.when("PRODUCE", node=1).drop(applied=True)            # the records are stored, the response is lost
     control.when("PRODUCE", times=None, probability=0.1).delay(0, 50)
 
-Requests and errors have Kafka's names or numbers. The verbs:
+APIs and errors are given by Kafka's names or numbers. The faults:
 
-    fail(error)               answer with an error; `after_applying=True`: carried out nevertheless
-    delay(ms) delay(a, b)     answer late, by a time between a and b; `before_applying=True`: carry out late, too
-    drop()                    close the connection in place of an answer; `applied=True`: after carrying out
-    cut(at=0.5)               close it in the middle of the answer
-    garbage(data)             send these bytes in place of the answer
+    fail(error)               respond with an error; `after_applying=True`: execute the request nevertheless
+    delay(ms) delay(a, b)     delay the response, by a random time from a to b; `before_applying=True`: delay the
+                              execution
+    drop()                    close the connection instead of responding; `applied=True`: after the execution
+    cut(at=0.5)               close the connection in the middle of the response
+    garbage(data)             send these bytes instead of the response
     announce_length(n)        send a frame length of n and nothing else
-    wrong_correlation_id()    answer under another id
-    never_answer()            keep the connection open and silent; `applied=True`: after carrying out
-    throttle(ms)              answer with a throttle time
+    wrong_correlation_id()    respond with another correlation id
+    never_answer()            keep the connection open and never respond; `applied=True`: execute the request
+    throttle(ms)              respond with a throttle time
 
-`nth=2` strikes the second request that fits, `times=3` three in a row from there, `times=None` all. Each verb returns
-the rule: `rule.struck`, `rule.remove()`. `clear()` removes all rules.
+`nth=2` strikes the second request that is selected, `times=3` three requests in a row from there, `times=None` all.
+Each method returns its rule, with `rule.struck` and `rule.remove()`. `clear()` removes all rules.
 
-Levers of the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections, accept_connections,
+Changes of the cluster: move_leader, move_coordinator, stop_node, start_node, refuse_connections, accept_connections,
 shrink_in_sync, restore_in_sync, create_topic, delete_topic, add_partitions, hide_topic, show_topic, delete_records,
 forget_producers.
 
-What is left to chance comes from a Random with a seed: the same requests in the same order meet the same faults.
+Random choices use a seed: the same requests in the same order meet the same faults.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from spark_kafka_sink.broker.fault_rules import (
     FaultRule,
     InjectedError,
     RequestFilter,
-    RequestPartitions,
     ResponseFault,
+    TopicPartitions,
 )
 from spark_kafka_sink.broker.handlers import handled_api_keys
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
-HTTP_ANSWER = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+HTTP_RESPONSE = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 
 
 class Control:
-    """Thread-safe: rules under a lock of their own, levers under the cluster's."""
+    """Injects faults and changes the cluster. Thread-safe: a lock guards the rules, the cluster's lock the cluster."""
 
     def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
         self._cluster = cluster
@@ -61,9 +62,9 @@ class Control:
         self._rules: list[FaultRule] = []
         self._lock = threading.Lock()
 
-    # --- rules
+    # --- fault rules
 
-    def when(  # noqa: PLR0913 - each thing that a rule can look at, by its name
+    def when(  # noqa: PLR0913 - one keyword for each condition
         self,
         api: ApiKey | str | None = None,
         *,
@@ -76,18 +77,22 @@ class Control:
         times: int | None = 1,
         probability: float = 1.0,
     ) -> FaultBuilder:
-        """`matches` looks at a request and decides at once: other requests of the broker wait meanwhile."""
+        """Select the requests of a fault.
+
+        Conditions that are None select all requests. `matches` is called with each request that meets the other
+        conditions; it must return at once, because other requests to the broker wait for it.
+        """
         if partition is not None and topic is None:
-            raise ValueError("a rule for a partition needs its topic")
+            raise ValueError("partition requires topic")
         if node is not None:
-            self._cluster.node(node)  # a rule for a node that does not exist would never strike
+            self._cluster.node(node)  # raises for an unknown node: its rule would never strike
         if isinstance(api, str):
-            api = ApiKey(_number_of(api, "request", {key.name: key for key in handled_api_keys()}))
-        return FaultBuilder(
-            self, RequestFilter(api, node, topic, partition, client_id, matches), nth, times, probability
-        )
+            api = ApiKey(_to_number(api, "request", {key.name: key for key in handled_api_keys()}))
+        request_filter = RequestFilter(api, node, topic, partition, client_id, matches)
+        return FaultBuilder(self, request_filter, nth, times, probability)
 
     def clear(self) -> None:
+        """Remove all rules."""
         with self._lock:
             self._rules.clear()
 
@@ -100,85 +105,95 @@ class Control:
     def has_rules(self) -> bool:
         return bool(self._rules)
 
-    def effects(self, node: int, request: Message, client_id: str | None, touched: RequestPartitions) -> FaultEffects:
-        """What is to be done to a request that came in. Counts it."""
+    def collect_effects(
+        self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions
+    ) -> FaultEffects:
+        """Count a request in all rules that select it, and return the effects of those that strike it."""
         effects = FaultEffects()
         with self._lock:
             for rule in self._rules:
-                rule.consider(node, request, client_id, touched, effects, self._random)
+                rule.apply_to(node, request, client_id, topic_partitions, effects, self._random)
         return effects
 
-    # --- levers
+    # --- changes of the cluster
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
         self._cluster.move_leader(topic, partition, node)
 
     def move_coordinator(self, key: str, node: int) -> None:
-        """From now on this node answers for a transactional id or group."""
+        """Make a node the coordinator of a transactional id or group."""
         self._cluster.move_coordinator(key, node)
 
     def stop_node(self, node: int) -> None:
-        """Cut the node's connections and refuse new ones; other nodes take its partitions over."""
+        """Close the node's connections and refuse new ones. Other nodes become leaders of its partitions."""
         self._cluster.stop_node(node)
 
     def start_node(self, node: int) -> None:
-        """Start a stopped node on its old port. Partitions keep their leaders; those without one get one again."""
+        """Start a stopped node on its previous port. It becomes the leader of partitions that have none."""
         self._cluster.start_node(node)
 
     def refuse_connections(self, node: int) -> None:
-        """Refuse new connections of the node; open ones go on."""
-        self._cluster.ports.refuse_connections(self._cluster.node(node).id)
+        """Refuse new connections to a node. Open connections continue to work."""
+        self._cluster.listeners.refuse_connections(self._cluster.node(node).id)
 
     def accept_connections(self, node: int) -> None:
-        self._cluster.ports.accept_connections(self._cluster.node(node).id)
+        """Accept new connections to a node again."""
+        self._cluster.listeners.accept_connections(self._cluster.node(node).id)
 
     def shrink_in_sync(self, topic: str, to: int = 1) -> None:
-        """`to` replicas are in sync: with `min.insync.replicas` above it, acks=all fails with NOT_ENOUGH_REPLICAS."""
+        """Limit the in-sync replicas of a topic to `to`.
+
+        If `min.insync.replicas` of the topic is greater, acks=all fails with NOT_ENOUGH_REPLICAS.
+        """
         self._cluster.limit_in_sync_replicas(topic, to)
 
     def restore_in_sync(self, topic: str) -> None:
+        """Remove the limit that `shrink_in_sync` has set."""
         self._cluster.limit_in_sync_replicas(topic, None)
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         self._cluster.create_topic(topic, partitions, config)
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic. If it is created again it has another id and no records."""
+        """Delete a topic. A new topic with the same name has another id and no records."""
         self._cluster.delete_topic(topic)
 
     def add_partitions(self, topic: str, total: int) -> None:
+        """Increase the number of partitions of a topic to `total`."""
         self._cluster.add_partitions(topic, total)
 
     def hide_topic(self, topic: str) -> None:
-        """Metadata does not know it, until `show_topic`; everything else goes on."""
+        """Hide a topic from Metadata until `show_topic` is called. All other requests still find it."""
         self._cluster.topic(topic).hidden = True
 
     def show_topic(self, topic: str) -> None:
         self._cluster.topic(topic).hidden = False
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Retention: the records are gone, and what was known of producers that have no others."""
+        """Delete the records before an offset, like retention, and the state of producers without other records."""
         self._cluster.log(topic, partition).delete_records(before_offset)
 
     def forget_producers(self, topic: str, partition: int) -> None:
-        """producer.id.expiration.ms: sequences are forgotten, records stay."""
+        """Forget the sequence numbers of producers, as after producer.id.expiration.ms. Their records remain."""
         self._cluster.log(topic, partition).forget_producers()
 
 
 class FaultBuilder:
-    """The requests of a `when(...)`; the verb makes the rule. The verbs are explained above."""
+    """The requests that `Control.when` has selected. Its methods add a rule each; the module's docstring has a list."""
 
-    def __init__(self, control: Control, where: RequestFilter, nth: int, times: int | None, probability: float) -> None:
+    def __init__(
+        self, control: Control, request_filter: RequestFilter, nth: int, times: int | None, probability: float
+    ) -> None:
         self._control = control
-        self._where = where
+        self._filter = request_filter
         self._nth = nth
         self._times = times
         self._probability = probability
 
     def fail(self, error: int | str, *, after_applying: bool = False) -> FaultRule:
-        code = _number_of(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
-        injected = InjectedError(code, self._where.topic, self._where.partition, after_applying)
-        return self._rule(lambda effects, _: effects.errors.append(injected))
+        code = _to_number(error, "error", {row.name: row.code for row in ERROR_CODES.values()})
+        injected = InjectedError(code, self._filter.topic, self._filter.partition, after_applying)
+        return self._add_rule(lambda effects, _: effects.errors.append(injected))
 
     def delay(self, ms: float, at_most_ms: float | None = None, *, before_applying: bool = False) -> FaultRule:
         def effect(effects: FaultEffects, random: Random) -> None:
@@ -188,53 +203,56 @@ class FaultBuilder:
             else:
                 effects.delay_after_ms = delay_ms
 
-        return self._rule(effect)
+        return self._add_rule(effect)
 
     def drop(self, *, applied: bool = False) -> FaultRule:
-        return self._answer(ResponseFault.DROP, apply=applied)
+        return self._add_response_fault(ResponseFault.DROP, execute=applied)
 
     def cut(self, at: float = 0.5) -> FaultRule:
         def effect(effects: FaultEffects, _: Random) -> None:
-            effects.answer, effects.cut_at = ResponseFault.CUT, at
+            effects.response_fault, effects.cut_at = ResponseFault.CUT, at
 
-        return self._rule(effect)
+        return self._add_rule(effect)
 
-    def garbage(self, data: bytes = HTTP_ANSWER, *, close: bool = False) -> FaultRule:
+    def garbage(self, data: bytes = HTTP_RESPONSE, *, close: bool = False) -> FaultRule:
         def effect(effects: FaultEffects, _: Random) -> None:
-            effects.answer, effects.raw_bytes, effects.close_after_raw = ResponseFault.RAW, data, close
+            effects.response_fault = ResponseFault.RAW_BYTES
+            effects.raw_bytes, effects.close_after_raw_bytes = data, close
 
-        return self._rule(effect)
+        return self._add_rule(effect)
 
     def announce_length(self, length: int = 2**31 - 1) -> FaultRule:
         return self.garbage(struct.pack(">i", length))
 
     def wrong_correlation_id(self) -> FaultRule:
-        return self._answer(ResponseFault.WRONG_CORRELATION_ID, apply=True)
+        return self._add_response_fault(ResponseFault.WRONG_CORRELATION_ID, execute=True)
 
     def never_answer(self, *, applied: bool = False) -> FaultRule:
-        return self._answer(ResponseFault.NEVER, apply=applied)
+        return self._add_response_fault(ResponseFault.NEVER, execute=applied)
 
     def throttle(self, ms: int) -> FaultRule:
         def effect(effects: FaultEffects, _: Random) -> None:
             effects.throttle_ms = ms
 
-        return self._rule(effect)
+        return self._add_rule(effect)
 
-    def _answer(self, answer: ResponseFault, *, apply: bool) -> FaultRule:
+    def _add_response_fault(self, fault: ResponseFault, *, execute: bool) -> FaultRule:
         def effect(effects: FaultEffects, _: Random) -> None:
-            effects.answer, effects.apply = answer, apply
+            effects.response_fault, effects.execute = fault, execute
 
-        return self._rule(effect)
+        return self._add_rule(effect)
 
-    def _rule(self, effect: Callable[[FaultEffects, Random], None]) -> FaultRule:
-        return self._control.add(FaultRule(self._where, self._nth, self._times, self._probability, effect))
+    def _add_rule(self, effect: Callable[[FaultEffects, Random], None]) -> FaultRule:
+        return self._control.add(FaultRule(self._filter, self._nth, self._times, self._probability, effect))
 
 
-def _number_of(given: int | str, what: str, numbers: Mapping[str, int]) -> int:
-    """The number that Kafka's name stands for. ValueError for a name that Kafka does not have."""
-    if isinstance(given, int):
-        return given
-    if given not in numbers:
-        near = difflib.get_close_matches(given.upper(), numbers, n=1)
-        raise ValueError(f"{given!r} is not the name of a Kafka {what}" + (f": is {near[0]} meant?" if near else ""))
-    return numbers[given]
+def _to_number(name_or_number: int | str, kind: str, numbers: Mapping[str, int]) -> int:
+    """Look up the number of one of Kafka's names; numbers are returned as they are. Raises ValueError for others."""
+    if isinstance(name_or_number, int):
+        return name_or_number
+    name = name_or_number
+    if name not in numbers:
+        suggestions = difflib.get_close_matches(name.upper(), numbers, n=1)
+        suggestion = f" Did you mean {suggestions[0]}?" if suggestions else ""
+        raise ValueError(f"Kafka has no {kind} named {name!r}.{suggestion}")
+    return numbers[name]

@@ -1,7 +1,8 @@
-"""Faults by rule: which requests a rule is for, and what it does to them.
+"""Fault rules: filters that select requests, and the effects of injected faults on them.
 
-A rule counts the requests that it is for, strikes the `nth` of them and the `times - 1` after it, then rests. What all
-rules that strike one request want is gathered in its `Effects`; the core and the handlers do as they say.
+A rule counts the requests that its filter accepts. It strikes the `nth` of them and the `times - 1` that follow, then
+it is used up. The effects of all rules that strike one request are combined in its FaultEffects, which request handling
+(kafka_apis.py) and the handlers apply.
 """
 
 from __future__ import annotations
@@ -13,27 +14,32 @@ from random import Random
 
 from spark_kafka_sink.protocol.message import ApiKey, Message
 
-RequestPartitions = Collection[tuple[str, "int | None"]]
-"""Topics and partitions of a request; None as the partition stands for all of the topic."""
+TopicPartitions = Collection[tuple[str, "int | None"]]
+"""Topics and partitions in a request. A partition of None stands for all partitions of the topic."""
 
 
 class ResponseFault(Enum):
-    NONE = "answer"
-    DROP = "close the connection in place of an answer"
-    CUT = "close the connection in the middle of the answer"
-    RAW = "send other bytes in place of the answer"
-    WRONG_CORRELATION_ID = "answer under the id of another request"
-    NEVER = "keep the connection open and silent"
+    """An injected fault of the response."""
+
+    NONE = "send the response"
+    DROP = "close the connection instead of responding"
+    CUT = "close the connection in the middle of the response"
+    RAW_BYTES = "send other bytes instead of the response"
+    WRONG_CORRELATION_ID = "respond with the correlation id of another request"
+    NEVER = "keep the connection open and never respond"
 
 
 @dataclass(frozen=True)
 class InjectedError:
+    """An error code to respond with. A topic or partition of None stands for all of them."""
+
     code: int
     topic: str | None
     partition: int | None
     after_applying: bool
+    """Whether the request is executed nevertheless."""
 
-    def concerns(self, topic: str | None, partition: int | None) -> bool:
+    def applies_to(self, topic: str | None, partition: int | None) -> bool:
         return (self.topic is None or topic is None or self.topic == topic) and (
             self.partition is None or partition is None or self.partition == partition
         )
@@ -41,29 +47,35 @@ class InjectedError:
 
 @dataclass
 class FaultEffects:
-    """What is done to one request."""
+    """The combined effects of all rules that strike one request."""
 
     errors: list[InjectedError] = field(default_factory=list)
-    apply: bool = True
-    answer: ResponseFault = ResponseFault.NONE
+    execute: bool = True
+    """Whether the handler is called."""
+    response_fault: ResponseFault = ResponseFault.NONE
     raw_bytes: bytes = b""
-    close_after_raw: bool = False
+    close_after_raw_bytes: bool = False
     cut_at: float = 0.5
+    """Fraction of the response that is sent before the connection is closed."""
     delay_before_ms: float = 0.0
+    """Delay before the request is executed."""
     delay_after_ms: float = 0.0
+    """Delay between the execution and the response."""
     throttle_ms: int = 0
 
-    def error(self, topic: str | None = None, partition: int | None = None, *, after_applying: bool = False) -> int:
-        """The code to answer with for this topic and partition; 0 for none."""
+    def find_error_code(
+        self, topic: str | None = None, partition: int | None = None, *, after_applying: bool = False
+    ) -> int:
+        """Return the first injected error code that applies to the topic and partition, or 0."""
         for error in self.errors:
-            if error.after_applying == after_applying and error.concerns(topic, partition):
+            if error.after_applying == after_applying and error.applies_to(topic, partition):
                 return error.code
         return 0
 
 
 @dataclass(frozen=True)
 class RequestFilter:
-    """Which requests a rule is for. A field that is None matches everything."""
+    """Conditions on a request. A field that is None accepts every request."""
 
     api: ApiKey | None = None
     node: int | None = None
@@ -72,33 +84,40 @@ class RequestFilter:
     client_id: str | None = None
     matches: Callable[[Message], bool] | None = None
 
-    def fits(self, node: int, request: Message, client_id: str | None, touched: RequestPartitions) -> bool:
+    def accepts(self, node: int, request: Message, client_id: str | None, topic_partitions: TopicPartitions) -> bool:
         return (
             (self.api is None or self.api == request.API_KEY)
             and (self.node is None or self.node == node)
             and (self.client_id is None or self.client_id == client_id)
-            and (self.topic is None or any(self._touches(*one) for one in touched))
+            and (self.topic is None or any(self._accepts_partition(*partition) for partition in topic_partitions))
             and (self.matches is None or self.matches(request))
         )
 
-    def _touches(self, topic: str, partition: int | None) -> bool:
+    def _accepts_partition(self, topic: str, partition: int | None) -> bool:
         return topic == self.topic and (self.partition is None or partition is None or partition == self.partition)
 
 
 class FaultRule:
-    """One rule, and a handle on it: `struck` counts its strikes, `remove()` or the end of a `with` ends it."""
+    """An injected fault and the requests that it strikes. It ends with `remove()` or when its `with` block ends."""
 
     def __init__(
         self,
-        where: RequestFilter,
+        request_filter: RequestFilter,
         nth: int,
         times: int | None,
         probability: float,
         effect: Callable[[FaultEffects, Random], None],
     ) -> None:
+        """`effect` adds the fault to the effects of a request.
+
+        Each request from the `nth` on is struck with the given probability, until `times` have been struck; None means
+        no limit.
+        """
         self.struck = 0
-        self.seen = 0
-        self._where = where
+        """Number of requests that the rule has struck."""
+        self.request_count = 0
+        """Number of requests that the filter has accepted."""
+        self._filter = request_filter
         self._nth = nth
         self._times = times
         self._probability = probability
@@ -112,21 +131,23 @@ class FaultRule:
         self.remove()
 
     def remove(self) -> None:
+        """End the rule: it strikes no further request."""
         self._removed = True
 
-    def consider(
+    def apply_to(
         self,
         node: int,
         request: Message,
         client_id: str | None,
-        touched: RequestPartitions,
+        topic_partitions: TopicPartitions,
         effects: FaultEffects,
         random: Random,
     ) -> None:
-        if self._removed or not self._where.fits(node, request, client_id, touched):
+        """Count the request if the filter accepts it, and add the fault to `effects` if the rule strikes it."""
+        if self._removed or not self._filter.accepts(node, request, client_id, topic_partitions):
             return
-        self.seen += 1
-        if self.seen < self._nth or (self._times is not None and self.struck >= self._times):
+        self.request_count += 1
+        if self.request_count < self._nth or (self._times is not None and self.struck >= self._times):
             return
         if self._probability < 1.0 and random.random() >= self._probability:
             return

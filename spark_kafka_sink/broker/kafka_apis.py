@@ -1,10 +1,10 @@
-"""One request: from the frame to the handler of its API, and the answer, as the faults of `control` will have it.
+"""Request handling: decodes a frame, applies injected faults, calls the handler of the API, and encodes the response.
 
-    answer(cluster, control, node, frame, now) -> Reply | Later
+    handle_request(cluster, control, node, frame, now) -> ChannelResponse | DelayedRequest
 
-A transport (socket_server.py, or the simulated peers of the tests) brings frames and does what the outcome says.
-Bytes that are no request end the connection, as a broker ends it. A version that is not spoken does, too, except for
-ApiVersions, whose answer in version 0 says what is.
+A transport (socket_server.py, or the simulated cluster of the tests) passes frames in and executes the outcome. As in a
+real broker, a frame that cannot be decoded closes the connection. So does an unsupported version, except for
+ApiVersions: the response in version 0 lists the supported versions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spark_kafka_sink.broker.cluster import MAX_PARTITIONS, EmbeddedCluster
 from spark_kafka_sink.broker.context import DelayedResponse, NoResponse, RequestContext
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.fault_rules import FaultEffects, InjectedError, ResponseFault
-from spark_kafka_sink.broker.handlers import handler_module
-from spark_kafka_sink.broker.handlers.api_18_api_versions import unsupported_version
+from spark_kafka_sink.broker.handlers import load_handler
+from spark_kafka_sink.broker.handlers.api_18_api_versions import build_unsupported_version_response
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
 from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
@@ -30,13 +30,13 @@ from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages import load_response_type
 from spark_kafka_sink.protocol.schema import Struct, field_specs
 
-CLOSE = ChannelResponse(action=ChannelAction.CLOSE)
+CLOSE_CONNECTION = ChannelResponse(action=ChannelAction.CLOSE)
 
 MAX_ARRAY_ELEMENTS = 10 * MAX_PARTITIONS
-"""At most this many elements in the arrays of one request: room to name all partitions, and what goes with each."""
+"""Largest number of elements in the arrays of one request: enough to name all partitions, with some fields for each."""
 
-_ONE_ERROR = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
-"""APIs whose answers have one error code, in all versions."""
+_SINGLE_ERROR_CODE_APIS = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
+"""APIs whose responses have exactly one error code, in all versions."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,138 +44,152 @@ _log = logging.getLogger(__name__)
 def handle_request(
     cluster: EmbeddedCluster, control: Control, node: int, frame: memoryview, now: float
 ) -> RequestOutcome:
+    """Handle a request frame that a client sent to `node`. `now` is the time in milliseconds."""
     cluster.tick(now)
     try:
         header, _ = decode_request_header(frame)
-        if not _is_spoken(cluster, header):
-            return _refuse_version(cluster, header)
+        if not _is_version_supported(cluster, header):
+            return _reject_version(cluster, header)
         request = _decode(frame)
     except (DecodeError, UnsupportedVersionError):
-        return CLOSE
+        return CLOSE_CONNECTION
     context = RequestContext(cluster, node, header, now, now)
     if control.has_rules:
-        touched = list(_touched(cluster, request))
-        context.effects = control.effects(node, request, header.client_id, touched)
+        topic_partitions = list(_find_topic_partitions(cluster, request))
+        context.effects = control.collect_effects(node, request, header.client_id, topic_partitions)
         if context.effects.delay_before_ms:
-            return _later(context, frame, now + context.effects.delay_before_ms)
-    return _apply(context, frame, request, now)
+            return _delay(context, frame, now + context.effects.delay_before_ms)
+    return _execute(context, frame, request, now)
 
 
 def _decode(frame: memoryview) -> Message:
     return decode_request(frame, MAX_ARRAY_ELEMENTS)[1]
 
 
-def _later(
+def _delay(
     context: RequestContext, frame: memoryview, deadline_ms: float, change_count: int | None = None
 ) -> DelayedRequest:
-    """A request that waits is kept as it came: its objects would take ten times the memory, and thousands may wait."""
-    return DelayedRequest(deadline_ms, lambda then: _apply(context, frame, _decode(frame), then), change_count)
+    """Delay the execution of a request.
+
+    The delayed request keeps the frame instead of the decoded request, which would take ten times the memory: thousands
+    of requests may be delayed at once.
+    """
+    return DelayedRequest(deadline_ms, lambda now: _execute(context, frame, _decode(frame), now), change_count)
 
 
-def _apply(context: RequestContext, frame: memoryview, request: Message, now: float) -> RequestOutcome:
+def _execute(context: RequestContext, frame: memoryview, request: Message, now: float) -> RequestOutcome:
     effects = context.effects
-    if not effects.apply:
-        return CLOSE if effects.answer is ResponseFault.DROP else ChannelResponse(action=ChannelAction.KEEP_MUTED)
+    if not effects.execute:
+        is_dropped = effects.response_fault is ResponseFault.DROP
+        return CLOSE_CONNECTION if is_dropped else ChannelResponse(action=ChannelAction.KEEP_MUTED)
     context.now = now
     change_count = context.cluster.change_count
     try:
-        result = handler_module(request.API_KEY).handle(context, request)
-    except ApiError as refusal:
-        result = _refused(request, refusal)
+        result = load_handler(request.API_KEY).handle(context, request)
+    except ApiError as error:
+        result = _build_error_response(request, error)
     if isinstance(result, DelayedResponse):
-        return _later(context, frame, result.deadline_ms, change_count)
+        return _delay(context, frame, result.deadline_ms, change_count)
     if isinstance(result, NoResponse):
-        return CLOSE if result.close else ChannelResponse()
-    for error in effects.errors:
-        if error.after_applying:
-            _blame(context, result, error)
+        return CLOSE_CONNECTION if result.close else ChannelResponse()
+    for injected in effects.errors:
+        if injected.after_applying:
+            _set_error_codes(context, result, injected)
     if effects.throttle_ms and "throttle_time_ms" in field_specs(type(result)):
         result.throttle_time_ms = effects.throttle_ms
-    reply = _reply(context.header, result, effects)
-    return DelayedRequest(now + effects.delay_after_ms, lambda _: reply) if effects.delay_after_ms else reply
+    response = _to_channel_response(context.header, result, effects)
+    return DelayedRequest(now + effects.delay_after_ms, lambda _: response) if effects.delay_after_ms else response
 
 
-def _refused(request: Message, refusal: ApiError) -> Message | NoResponse:
-    """The answer to a request that is refused as a whole: its error, or the end of the connection if it has none."""
-    _log.warning("%s: %s", request.API_KEY.name, refusal)
-    if request.API_KEY not in _ONE_ERROR:
+def _build_error_response(request: Message, error: ApiError) -> Message | NoResponse:
+    """Build the response to a request that was rejected as a whole.
+
+    The connection is closed instead if responses of this API have no error code for the whole request.
+    """
+    _log.warning("Rejected a request of %s: %s", request.API_KEY.name, error)
+    if request.API_KEY not in _SINGLE_ERROR_CODE_APIS:
         return NoResponse(close=True)
-    answer = load_response_type(request.API_KEY)()
-    answer.error_code = refusal.code  # type: ignore[attr-defined]
-    return answer
+    response = load_response_type(request.API_KEY)()
+    response.error_code = error.code  # type: ignore[attr-defined]
+    return response
 
 
-def _reply(header: RequestHeader, response: Message, effects: FaultEffects) -> ChannelResponse:
-    wrong = effects.answer is ResponseFault.WRONG_CORRELATION_ID
-    correlation_id = header.correlation_id + 1 if wrong else header.correlation_id
+def _to_channel_response(header: RequestHeader, response: Message, effects: FaultEffects) -> ChannelResponse:
+    """Encode a response and apply the injected response fault."""
+    fault = effects.response_fault
+    is_id_wrong = fault is ResponseFault.WRONG_CORRELATION_ID
+    correlation_id = header.correlation_id + 1 if is_id_wrong else header.correlation_id
     segments = encode_response(response, header.api_version, correlation_id)
     size = sum(len(segment) for segment in segments)
     if size > FRAME_BYTES_MAX:
-        _log.error("%s: an answer of %d bytes is not sent, no client would take it", response.API_KEY.name, size)
-        return CLOSE
-    if effects.answer is ResponseFault.CUT:
-        return ChannelResponse(raw_bytes=_cut(segments, effects.cut_at), action=ChannelAction.CLOSE)
-    if effects.answer is ResponseFault.RAW:
-        return ChannelResponse(
-            raw_bytes=effects.raw_bytes, action=ChannelAction.CLOSE if effects.close_after_raw else ChannelAction.UNMUTE
-        )
-    if effects.answer is ResponseFault.DROP:
-        return CLOSE
-    if effects.answer is ResponseFault.NEVER:
+        _log.error("Closed a connection: the %s response of %d bytes is too long", response.API_KEY.name, size)
+        return CLOSE_CONNECTION
+    if fault is ResponseFault.CUT:
+        return ChannelResponse(raw_bytes=_truncate(segments, effects.cut_at), action=ChannelAction.CLOSE)
+    if fault is ResponseFault.RAW_BYTES:
+        action = ChannelAction.CLOSE if effects.close_after_raw_bytes else ChannelAction.UNMUTE
+        return ChannelResponse(raw_bytes=effects.raw_bytes, action=action)
+    if fault is ResponseFault.DROP:
+        return CLOSE_CONNECTION
+    if fault is ResponseFault.NEVER:
         return ChannelResponse(action=ChannelAction.KEEP_MUTED)
     return ChannelResponse(frame=segments)
 
 
-def _cut(segments: Sequence[Buffer], at: float) -> bytes:
+def _truncate(segments: Sequence[Buffer], fraction: float) -> bytes:
+    """Return the beginning of a frame with its length prefix: at least one byte, and never the whole frame."""
     frame = b"".join(segments)
-    whole = struct.pack(">i", len(frame)) + frame
-    return whole[: max(1, min(len(whole) - 1, int(len(whole) * at)))]
+    data = struct.pack(">i", len(frame)) + frame
+    return data[: max(1, min(len(data) - 1, int(len(data) * fraction)))]
 
 
-def _is_spoken(cluster: EmbeddedCluster, header: RequestHeader) -> bool:
-    spoken = supported_versions(cluster.config.version_limits)
-    return header.api_key in spoken and header.api_version in spoken[ApiKey(header.api_key)]
+def _is_version_supported(cluster: EmbeddedCluster, header: RequestHeader) -> bool:
+    versions = supported_versions(cluster.config.version_limits)
+    return header.api_key in versions and header.api_version in versions[ApiKey(header.api_key)]
 
 
-def _refuse_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelResponse:
+def _reject_version(cluster: EmbeddedCluster, header: RequestHeader) -> ChannelResponse:
     if header.api_key != ApiKey.API_VERSIONS:
-        return CLOSE
-    return ChannelResponse(frame=encode_response(unsupported_version(cluster), 0, header.correlation_id))
+        return CLOSE_CONNECTION
+    return ChannelResponse(frame=encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id))
 
 
-def _touched(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
-    """The topics and partitions that a request names, whatever its fields are called."""
-    lists = ("topic_data", "topics", "v3_and_below_topics")
-    topics: list[object] = [t for name in lists for t in getattr(request, name, None) or ()]
+# --- topics and partitions of any message, found by the names of its fields
+
+
+def _find_topic_partitions(cluster: EmbeddedCluster, request: Message) -> Iterator[tuple[str, int | None]]:
+    """Find the topics and partitions in a request of any API."""
+    array_fields = ("topic_data", "topics", "v3_and_below_topics")
+    topics: list[object] = [topic for name in array_fields for topic in getattr(request, name, None) or ()]
     for transaction in getattr(request, "transactions", ()):
         topics += transaction.topics
     for topic in topics:
-        name = _topic_name(cluster, topic)
+        name = _find_topic_name(cluster, topic)
         partitions = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
         for partition in partitions or (None,):
-            yield name, _index(partition)
+            yield name, _find_partition_index(partition)
 
 
-def _topic_name(cluster: EmbeddedCluster, topic: object) -> str:
-    """Empty for what is no topic, or one that does not exist."""
-    name = getattr(topic, "name", None) or getattr(topic, "topic", None)
+def _find_topic_name(cluster: EmbeddedCluster, struct: object) -> str:
+    """Return the topic name in a struct, or an empty string if it has none or the id of an unknown topic."""
+    name = getattr(struct, "name", None) or getattr(struct, "topic", None)
     if name:
         return str(name)
-    topic_id = getattr(topic, "topic_id", None)
-    found = None if topic_id is None else cluster.find_topic_by_id(topic_id)
-    return found.name if found is not None else ""
+    topic_id = getattr(struct, "topic_id", None)
+    topic = None if topic_id is None else cluster.find_topic_by_id(topic_id)
+    return topic.name if topic is not None else ""
 
 
-def _index(partition: object) -> int | None:
+def _find_partition_index(partition: object) -> int | None:
     if partition is None or isinstance(partition, int):
         return partition
     names = ("index", "partition", "partition_index")
     return next((getattr(partition, name) for name in names if hasattr(partition, name)), None)
 
 
-def _blame(context: RequestContext, message: Struct, error: InjectedError) -> None:
-    """Set the error codes of an answer, as far as the error concerns them and this version of the answer has them."""
-    if not error.concerns(_topic_name(context.cluster, message) or None, _index(message)):
+def _set_error_codes(context: RequestContext, message: Struct, error: InjectedError) -> None:
+    """Set the error codes of a response and its structs, where the injected error applies and the version has them."""
+    if not error.applies_to(_find_topic_name(context.cluster, message) or None, _find_partition_index(message)):
         return
     specs = field_specs(type(message))
     for field in ("error_code", "partition_error_code"):
@@ -185,4 +199,4 @@ def _blame(context: RequestContext, message: Struct, error: InjectedError) -> No
         value = getattr(message, field)
         for element in value if isinstance(value, list) else ():
             if isinstance(element, Struct):
-                _blame(context, element, error)
+                _set_error_codes(context, element, error)

@@ -1,4 +1,4 @@
-"""Listening: where and how securely an embedded broker listens, its threads, and the name that it gives to clients."""
+"""ListenerConfig: address, security and threads of the embedded broker's listeners."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ListenerConfig:
-    """`ports` are those of the nodes in turn; nodes without one get any free port."""
+    """Settings of the listeners; each node has one listener."""
 
     host: str = "127.0.0.1"
     advertised_host: str | None = None
+    """Host name that Metadata responses contain; by default `host`, or the machine's name on all interfaces."""
     ports: Sequence[int] = ()
+    """Port of each node, by node id. Nodes without a port listen on any free one."""
     security: ListenerSecurity = field(default_factory=ListenerSecurity)
     network_threads: int = 2
     """Number of threads that read requests and write responses (`num.network.threads`)."""
@@ -36,25 +38,30 @@ class ListenerConfig:
             ("num.io.threads", self.io_threads, 0),
             ("queued.max.requests", self.max_queued_requests, 1),
         )
-        faults = [f"{name} must be at least {lowest}, not {value}." for name, value, lowest in bounds if value < lowest]
-        if faults:
-            raise ConfigurationError(faults)
+        errors = [f"{name} must be at least {lowest}, not {value}." for name, value, lowest in bounds if value < lowest]
+        if errors:
+            raise ConfigurationError(errors)
 
     def resolve_advertised_host(self) -> str:
-        """What Metadata says. All interfaces together are no address that a client could connect to."""
+        """Return the host name that clients connect to.
+
+        A listener on all interfaces has no address that clients could connect to. It advertises the machine's name
+        unless `advertised_host` is set, and logs a warning, because other machines can connect.
+        """
         if self.host not in ALL_INTERFACES:
             return self.advertised_host or self.host
-        name = self.advertised_host or _name_of_this_machine()
+        name = self.advertised_host or _resolvable_hostname()
         _log.warning(
-            "the embedded broker listens on all interfaces%s. The name that clients get is %s%s",
-            "" if self.security.uses_sasl else ": anyone who can reach this machine may read and write",
+            "The embedded broker is listening on all interfaces%s. It advertises the host name %s%s",
+            "" if self.security.uses_sasl else ", and anyone who can reach this machine can read and write",
             name,
-            "" if self.advertised_host else "; if that is wrong, give the advertised host",
+            "" if self.advertised_host else "; set advertised_host if clients cannot resolve that name",
         )
         return name
 
 
-def _name_of_this_machine() -> str:
+def _resolvable_hostname() -> str:
+    """Return the machine's host name, or localhost if this machine itself cannot resolve the name."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)

@@ -1,4 +1,4 @@
-"""How clients of an embedded broker must connect: TLS, SASL, both or neither."""
+"""ListenerSecurity: TLS and SASL settings of the embedded broker's listeners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
-from spark_kafka_sink.broker.handlers.api_18_api_versions import describe, unsupported_version
+from spark_kafka_sink.broker.handlers.api_18_api_versions import (
+    build_api_versions_response,
+    build_unsupported_version_response,
+)
 from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder
@@ -27,10 +30,10 @@ from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import ScramCredential, build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
+SASL_MECHANISMS = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 SALT_BYTES = 16
 
 _log = logging.getLogger(__name__)
@@ -38,33 +41,41 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ListenerSecurity:
-    """`certificate` is a PEM file with key and chain; `client_ca` asks for certificates of clients (mTLS).
+    """Security protocol of the listeners, with the certificates and users that it requires.
 
-    OAUTHBEARER is offered only if `mechanisms` names it, for it takes unsigned tokens: every client is who it says it
-    is, whatever `users` there are.
+    OAUTHBEARER is offered only if `mechanisms` contains it, because the broker accepts unsigned tokens: a client can
+    log in under any name, whether or not it is in `users`.
     """
 
     protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     certificate: Path | None = None
+    """PEM file with the private key and the certificate chain of the listeners; required for TLS."""
     client_ca: Path | None = None
+    """PEM file with the authorities of client certificates. If set, clients must present a certificate (mTLS)."""
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Passwords by user name, for PLAIN and SCRAM."""
     mechanisms: Sequence[str] = PASSWORD_MECHANISMS
+    """SASL mechanisms that the listeners offer."""
     connections_max_reauth_ms: float = 0
+    """Longest lifetime of a login (`connections.max.reauth.ms`); 0 means that clients need not log in again."""
 
     def __post_init__(self) -> None:
-        faults = []
-        if self.protocol not in PROTOCOLS:
-            faults.append(f"the security protocol is one of {', '.join(PROTOCOLS)}, not {self.protocol}")
+        errors = []
+        if self.protocol not in SECURITY_PROTOCOLS:
+            errors.append(f"The security protocol must be one of {', '.join(SECURITY_PROTOCOLS)}, not {self.protocol}.")
         if self.uses_tls and self.certificate is None:
-            faults.append(f"{self.protocol} needs a certificate: a PEM file with the key and the chain")
-        unknown = sorted(set(self.mechanisms) - set(MECHANISMS))
-        if unknown:
-            faults.append(f"SASL mechanisms are {', '.join(MECHANISMS)}, not {', '.join(unknown)}")
+            errors.append(f"{self.protocol} requires a certificate: a PEM file with the private key and the chain.")
+        unsupported = sorted(set(self.mechanisms) - set(SASL_MECHANISMS))
+        if unsupported:
+            errors.append(
+                f"A SASL mechanism must be one of {', '.join(SASL_MECHANISMS)}, not {', '.join(unsupported)}."
+            )
         if self.uses_sasl and not self.users and set(self.mechanisms) != {OAUTHBEARER}:
-            faults.append(f"{self.protocol} needs users, or OAUTHBEARER (unsigned tokens) as its only mechanism")
-        faults += [f"user {name} has an empty password" for name, password in self.users.items() if not password]
-        if faults:
-            raise ConfigurationError(faults)
+            errors.append(f"{self.protocol} requires users, or OAUTHBEARER (unsigned tokens) as its only mechanism.")
+        errors += [f"User {name} has an empty password." for name, password in self.users.items() if not password]
+        if errors:
+            raise ConfigurationError(errors)
 
     @property
     def uses_tls(self) -> bool:
@@ -74,55 +85,61 @@ class ListenerSecurity:
     def uses_sasl(self) -> bool:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
-    def channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
+    def build_channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
+        """Return a builder of server channels with this security. Raises ConfigurationError for unreadable files.
+
+        Clients may send ApiVersions before they log in, so the builder needs the versions that `cluster` supports.
+        """
         if self.protocol == "PLAINTEXT":
             return plaintext_channels
         if self.uses_sasl and OAUTHBEARER in self.mechanisms:
-            _log.warning("OAUTHBEARER takes unsigned tokens here: this listener lets in every client, under any name")
+            _log.warning("Enabled OAUTHBEARER with unsigned tokens: every client can log in under any name")
         return server_channels(
-            ssl_context=self._ssl_context() if self.uses_tls else None,
-            mechanisms=self._conversations() if self.uses_sasl else None,
-            answer_api_versions=lambda frame: _answer_api_versions(cluster, frame),
+            ssl_context=self._build_ssl_context() if self.uses_tls else None,
+            mechanisms=self._mechanism_factories() if self.uses_sasl else None,
+            answer_api_versions=lambda frame: _respond_to_api_versions(cluster, frame),
             connections_max_reauth_ms=self.connections_max_reauth_ms,
         )
 
-    def _ssl_context(self) -> ssl.SSLContext:
+    def _build_ssl_context(self) -> ssl.SSLContext:
         assert self.certificate is not None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        _load(context.load_cert_chain, self.certificate)
+        _load_certificates(context.load_cert_chain, self.certificate)
         if self.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            _load(context.load_verify_locations, self.client_ca)
+            _load_certificates(context.load_verify_locations, self.client_ca)
         return context
 
-    def _conversations(self) -> dict[str, Callable[[], ServerMechanism]]:
-        return {name: self._conversation(name) for name in self.mechanisms}
+    def _mechanism_factories(self) -> dict[str, Callable[[], ServerMechanism]]:
+        return {name: self._mechanism_factory(name) for name in self.mechanisms}
 
-    def _conversation(self, mechanism: str) -> Callable[[], ServerMechanism]:
+    def _mechanism_factory(self, mechanism: str) -> Callable[[], ServerMechanism]:
         if mechanism == "PLAIN":
             return lambda: PlainServer(self.users)
         if mechanism == OAUTHBEARER:
             return lambda: OauthBearerServer(lambda token: validate_unsecured_token(token, now_s=time.time()))
-        credentials = {name: _credential(mechanism, password) for name, password in self.users.items()}
+        credentials = {name: _derive_credential(mechanism, password) for name, password in self.users.items()}
         return lambda: ScramServer(mechanism, credentials.get)
 
 
-def _load(load: Callable[[Path], None], path: Path) -> None:
+def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
+    """Load a PEM file with a method of an SSLContext. Raises ConfigurationError if it is unreadable or invalid."""
     try:
-        read_named_file(path)  # OpenSSL would read a device for ever
+        read_named_file(path)  # rejects devices, which OpenSSL would read for ever
         load(path)
-    except OSError as error:  # ssl.SSLError is one, with OpenSSL's word for what is in the file
+    except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the file's error
         reason = getattr(error, "reason", None) or error.strerror
-        raise ConfigurationError(f"the certificates of the listener: {path} cannot be read: {reason}") from error
+        raise ConfigurationError(f"The listener's certificate file {path} cannot be read: {reason}") from error
 
 
-def _credential(mechanism: str, password: str) -> ScramCredential:
+def _derive_credential(mechanism: str, password: str) -> ScramCredential:
     return build_scram_credential(mechanism, password, salt=os.urandom(SALT_BYTES))
 
 
-def _answer_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
+def _respond_to_api_versions(cluster: EmbeddedCluster, frame: memoryview) -> Sequence[Buffer]:
+    """Encode the response to an ApiVersions request that a client sent before it logged in."""
     header, _ = decode_request_header(frame)
     if header.api_version in supported_versions(cluster.config.version_limits)[ApiKey.API_VERSIONS]:
-        return encode_response(describe(cluster), header.api_version, header.correlation_id)
-    return encode_response(unsupported_version(cluster), 0, header.correlation_id)
+        return encode_response(build_api_versions_response(cluster), header.api_version, header.correlation_id)
+    return encode_response(build_unsupported_version_response(cluster), 0, header.correlation_id)

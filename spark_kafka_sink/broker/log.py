@@ -1,14 +1,14 @@
-"""PartitionLog: one append-only log, batches kept as the bytes that came.
+"""PartitionLog: the append-only log of a partition (Kafka's UnifiedLog). Batches are kept as the bytes received.
 
-    log_start_offset       last_stable_offset        next_offset
+    log_start_offset       last_stable_offset        log_end_offset
           v                       v                       v
     ------[ b ][ b ][ b ][ marker ][ b of an open txn ][ b ]
 
-Offsets are given here, duplicates recognised, sequences checked (producer_state.py) and transactions followed: the
-last stable offset is where the earliest open one begins, and nothing from there on is shown to read_committed readers.
-A batch is checked (batch_checks.py) before anything is changed.
+The log validates batches (batch_validation.py), checks their sequence numbers and recognizes duplicates
+(producer_state.py), assigns offsets and tracks transactions. The last stable offset is the first offset of the earliest
+open transaction; read_committed consumers receive nothing from there on. A rejected batch changes nothing.
 
-With `discard` nothing is kept and nothing but the header is looked at: offsets advance, records and bytes are counted.
+With `discard` the log stores nothing and parses headers only: it advances offsets and counts records and bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MARKER_KEY = struct.Struct(">hh")
 
 @dataclass(frozen=True)
 class LogConfig:
-    """The settings of a topic that a log obeys."""
+    """Settings of a topic that its logs implement."""
 
     max_message_bytes: int = 1024 * 1024 + 12
     log_append_time: bool = False
@@ -54,6 +54,8 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class LogBatch:
+    """A stored batch and the fields of its header that lookups need."""
+
     base_offset: int
     last_offset: int
     max_timestamp: int
@@ -66,6 +68,8 @@ class LogBatch:
 
 @dataclass(frozen=True)
 class AppendResult:
+    """The offset and append time of a batch: of the stored original, if the batch is a duplicate."""
+
     base_offset: int
     log_append_time: int = -1
     duplicate: bool = False
@@ -73,6 +77,8 @@ class AppendResult:
 
 @dataclass(frozen=True)
 class AbortedRange:
+    """The offsets of an aborted transaction, from its first batch to its marker."""
+
     producer_id: int
     first_offset: int
     last_offset: int
@@ -80,16 +86,18 @@ class AbortedRange:
 
 @dataclass(frozen=True)
 class LogReadResult:
+    """Consecutive batches, and the aborted transactions that overlap them."""
+
     batches: Sequence[memoryview]
     size_bytes: int
     aborted: Sequence[AbortedRange]
 
 
 class BatchFile(Protocol):
-    """Where a log is kept besides memory (storage.py)."""
+    """The file that stores the batches of a log (storage.py)."""
 
     def append(self, data: Buffer) -> None:
-        """OSError: nothing of it is kept."""
+        """Append a batch. Raises OSError if nothing of it is stored."""
 
     def delete(self) -> None: ...
 
@@ -97,9 +105,11 @@ class BatchFile(Protocol):
 class PartitionLog:
     """Thread-safe: every method that reads or changes the log takes `_lock`."""
 
-    def __init__(self, config: LogConfig, file: BatchFile | None = None, checks: RecordValidator | None = None) -> None:
+    def __init__(
+        self, config: LogConfig, file: BatchFile | None = None, record_validator: RecordValidator | None = None
+    ) -> None:
         self.config = config
-        self._checks = checks or RecordValidator()
+        self._record_validator = record_validator or RecordValidator()
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.records_appended = 0
@@ -113,35 +123,41 @@ class PartitionLog:
         self._aborted: list[AbortedRange] = []
         self._deleted = False
 
-    # --- appending
+    # --- writes
 
     def append(
         self, data: Buffer, *, wall_ms: int, leader_epoch: int = 0, requires_sequence_zero: bool = False
     ) -> AppendResult:
-        """Append what a producer sent for this partition. Refusal if it is not taken."""
+        """Append the batch of a producer. Raises ApiError if it is rejected.
+
+        `requires_sequence_zero`: an unknown producer must begin with sequence number 0.
+        """
         if self.config.discard:
-            return self._count(parse_batch_header(data))
-        header, received = validate_batch(data, bytes_max=self.config.max_message_bytes)
+            return self._count_discarded(parse_batch_header(data))
+        header, received = validate_batch(data, max_bytes=self.config.max_message_bytes)
         if self.config.check_records or self.config.compacted:
-            self._checks.check(header, received, keys_required=self.config.compacted)
-        # In memory of its own: a view would keep all of the request that it came with.
+            self._record_validator.validate(header, received, keys_required=self.config.compacted)
+        # A copy, because a view would keep the memory of the whole request.
         batch = memoryview(bytearray(received))
         with self._lock:
             if self._deleted:
-                raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted a moment ago")
-            duplicate = self._check_producer(header, requires_sequence_zero)
+                raise ApiError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "The topic was deleted.")
+            duplicate = self._validate_producer(header, requires_sequence_zero)
             if duplicate is not None:
                 return duplicate
             append_time = wall_ms if self.config.log_append_time else None
             base_offset = self._store(header, batch, leader_epoch, append_time)
             return AppendResult(base_offset, -1 if append_time is None else append_time)
 
-    def end_transaction(
+    def append_end_marker(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
     ) -> int:
-        """Write the control record that commits or aborts what this producer wrote; its offset. Refusal: the disk."""
+        """Append the control record that commits or aborts a producer's transaction.
+
+        Returns the offset of the marker. Raises ApiError if it cannot be stored.
+        """
         if self.config.discard:
-            return self.log_end_offset  # nothing was kept that it could end
+            return self.log_end_offset  # no batch was stored, so there is no transaction to end
         record = _MARKER_RECORD.pack(32, 0, 0, 0, 8, 0, 1 if commit else 0, 12, 0, 0, 0)
         header = encode_header(
             [record],
@@ -158,24 +174,26 @@ class PartitionLog:
             return self._store(parse_header(batch), batch, leader_epoch, None)
 
     def recover(self, batches: Iterable[memoryview]) -> None:
-        """Take up batches that were stored before: in order, with their offsets."""
+        """Load batches that were stored before, in order and with their offsets."""
         with self._lock:
             for batch in batches:
                 header = parse_header(batch)
                 self.log_end_offset = header.base_offset
-                self._keep(header, batch)
+                self._add_batch(header, batch)
 
-    def _check_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
+    def _validate_producer(self, header: BatchHeader, requires_sequence_zero: bool) -> AppendResult | None:
+        """Return the result of the original append if the batch is a duplicate. Raises ApiError if it is rejected."""
         if header.producer_id < 0:
             return None
-        state = self._producers.get(header.producer_id) or ProducerStateEntry()
-        duplicate = state.duplicate_of(header)
+        producer = self._producers.get(header.producer_id) or ProducerStateEntry()
+        duplicate = producer.find_duplicate_batch(header)
         if duplicate is not None:
             return AppendResult(duplicate.base_offset, duplicate.append_time, duplicate=True)
-        state.check(header, requires_sequence_zero=requires_sequence_zero)
+        producer.validate(header, requires_sequence_zero=requires_sequence_zero)
         return None
 
     def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time: int | None) -> int:
+        """Assign an offset to a batch, write it to the file and add it to the log. Returns the offset."""
         base_offset = self.log_end_offset
         patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time)
         if self._file is not None:
@@ -183,10 +201,10 @@ class PartitionLog:
                 self._file.append(batch)
             except OSError as error:
                 raise storage_error("the batch", error) from error
-        self._keep(parse_header(batch), batch)
+        self._add_batch(parse_header(batch), batch)
         return base_offset
 
-    def _keep(self, header: BatchHeader, batch: memoryview) -> None:
+    def _add_batch(self, header: BatchHeader, batch: memoryview) -> None:
         base_offset = self.log_end_offset
         self._base_offsets.append(base_offset)
         self._batches.append(LogBatch(base_offset, header.last_offset, header.max_timestamp, batch))
@@ -194,21 +212,22 @@ class PartitionLog:
         self.batches_appended += 1
         self.bytes_appended += batch.nbytes
         if header.is_control:
-            self._end(header, batch)
+            self._complete_transaction(header, batch)
             return
         self.records_appended += header.record_count
         if header.producer_id >= 0:
             append_time = header.max_timestamp if header.has_log_append_time else -1
-            self._producers.setdefault(header.producer_id, ProducerStateEntry()).note(header, base_offset, append_time)
+            producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
+            producer.add_batch(header, base_offset, append_time)
 
-    def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        state = self._producers.setdefault(header.producer_id, ProducerStateEntry())
-        start, state.transaction_start = state.transaction_start, None
-        state.begin_epoch(header.producer_epoch)
-        if start is not None and not _commits(batch):
-            self._aborted.append(AbortedRange(header.producer_id, start, header.base_offset))
+    def _complete_transaction(self, header: BatchHeader, marker: memoryview) -> None:
+        producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
+        first_offset, producer.transaction_first_offset = producer.transaction_first_offset, None
+        producer.update_epoch(header.producer_epoch)
+        if first_offset is not None and not _is_commit_marker(marker):
+            self._aborted.append(AbortedRange(header.producer_id, first_offset, header.base_offset))
 
-    def _count(self, header: BatchHeader) -> AppendResult:
+    def _count_discarded(self, header: BatchHeader) -> AppendResult:
         with self._lock:
             base_offset = self.log_end_offset
             self.log_end_offset += header.last_offset_delta + 1
@@ -218,7 +237,7 @@ class PartitionLog:
             self.batches_appended += 1
         return AppendResult(base_offset)
 
-    # --- reading
+    # --- reads
 
     @property
     def last_stable_offset(self) -> int:
@@ -226,84 +245,109 @@ class PartitionLog:
             return self._last_stable_offset()
 
     def _last_stable_offset(self) -> int:
-        open_ones = [p.transaction_start for p in self._producers.values() if p.transaction_start is not None]
-        return min(open_ones, default=self.log_end_offset)
+        first_offsets = [
+            producer.transaction_first_offset
+            for producer in self._producers.values()
+            if producer.transaction_first_offset is not None
+        ]
+        return min(first_offsets, default=self.log_end_offset)
 
-    def read(self, offset: int, bytes_max: int, *, committed: bool = False, at_least_one: bool = True) -> LogReadResult:
-        """Whole batches from the one that holds `offset` on. The caller has checked that the offset is in the log."""
+    def read(
+        self, offset: int, max_bytes: int, *, committed: bool = False, min_one_batch: bool = True
+    ) -> LogReadResult:
+        """Read whole batches, beginning with the one that contains `offset`, which must be within the log.
+
+        `committed`: stop at the last stable offset and list the aborted transactions. `min_one_batch`: return the first
+        batch even if it is larger than `max_bytes`.
+        """
         with self._lock:
-            end = self._last_stable_offset() if committed else self.log_end_offset
-            index = max(0, bisect_right(self._base_offsets, offset) - 1)
-            found: list[memoryview] = []
-            size, last = 0, offset
-            for place in range(index, len(self._batches)):
-                stored = self._batches[place]
-                if stored.base_offset >= end:
+            end_offset = self._last_stable_offset() if committed else self.log_end_offset
+            first_index = max(0, bisect_right(self._base_offsets, offset) - 1)
+            batches: list[memoryview] = []
+            size_bytes, last_offset = 0, offset
+            for index in range(first_index, len(self._batches)):
+                batch = self._batches[index]
+                if batch.base_offset >= end_offset:
                     break
-                if stored.last_offset < offset:
+                if batch.last_offset < offset:
                     continue
-                if size + stored.size_bytes > bytes_max and (found or not at_least_one):
+                if size_bytes + batch.size_bytes > max_bytes and (batches or not min_one_batch):
                     break
-                found.append(stored.data)
-                size += stored.size_bytes
-                last = stored.last_offset
-            aborted = [a for a in self._aborted if a.first_offset <= last and a.last_offset >= offset]
-            return LogReadResult(found, size, aborted if committed else ())
+                batches.append(batch.data)
+                size_bytes += batch.size_bytes
+                last_offset = batch.last_offset
+            aborted = [a for a in self._aborted if a.first_offset <= last_offset and a.last_offset >= offset]
+            return LogReadResult(batches, size_bytes, aborted if committed else ())
 
     def find_offset_by_timestamp(self, timestamp: int) -> tuple[int, int]:
-        """The first batch with a record that is not older: (its timestamp, its offset), or (-1, -1)."""
+        """Find the first record with this timestamp or a later one.
+
+        Returns its timestamp and offset, or (-1, -1) if there is no such record.
+        """
         with self._lock:
-            for stored in self._batches:
-                if stored.max_timestamp >= timestamp:
-                    return self._first_record_since(stored, timestamp)
+            for batch in self._batches:
+                if batch.max_timestamp >= timestamp:
+                    return self._find_in_batch(batch, timestamp)
             return -1, -1
 
-    def max_timestamp(self) -> tuple[int, int]:
+    def find_max_timestamp(self) -> tuple[int, int]:
+        """Return the timestamp and offset of the first record with the largest timestamp, or (-1, -1) if none."""
         with self._lock:
-            newest = max(self._batches, key=lambda stored: stored.max_timestamp, default=None)
-            return (-1, -1) if newest is None else self._first_record_since(newest, newest.max_timestamp)
+            latest = max(self._batches, key=lambda batch: batch.max_timestamp, default=None)
+            return (-1, -1) if latest is None else self._find_in_batch(latest, latest.max_timestamp)
 
-    def _first_record_since(self, stored: LogBatch, timestamp: int) -> tuple[int, int]:
-        found = self._checks.first_record_since(stored.data, timestamp)
-        return (stored.max_timestamp, stored.base_offset) if found is None else found
+    def _find_in_batch(self, batch: LogBatch, timestamp: int) -> tuple[int, int]:
+        """Return timestamp and offset of the first record since `timestamp`; of the batch if it cannot be decoded."""
+        record = self._record_validator.find_record_since(batch.data, timestamp)
+        return (batch.max_timestamp, batch.base_offset) if record is None else record
 
-    # --- what retention and admins do
+    # --- retention and administration
 
     def delete_records(self, before_offset: int) -> None:
-        """Records below this offset are gone, and producers of which no record is left are forgotten."""
+        """Delete the records before an offset, and the state of producers without other records or a transaction."""
         with self._lock:
             self.log_start_offset = max(self.log_start_offset, min(before_offset, self.log_end_offset))
-            kept = [b for b in self._batches if b.last_offset >= self.log_start_offset]
-            self._batches, self._base_offsets = kept, [b.base_offset for b in kept]
+            remaining = [batch for batch in self._batches if batch.last_offset >= self.log_start_offset]
+            self._batches, self._base_offsets = remaining, [batch.base_offset for batch in remaining]
             self._aborted = [a for a in self._aborted if a.last_offset >= self.log_start_offset]
-            alive = {parse_header(b.data).producer_id for b in kept}
+            active_ids = {parse_header(batch.data).producer_id for batch in remaining}
             self._producers = {
-                p: s for p, s in self._producers.items() if p in alive or s.transaction_start is not None
+                producer_id: producer
+                for producer_id, producer in self._producers.items()
+                if producer_id in active_ids or producer.transaction_first_offset is not None
             }
 
     def forget_producers(self) -> None:
         """Forget the producers without an open transaction, like brokers after producer.id.expiration.ms."""
         with self._lock:
-            self._producers = {p: s for p, s in self._producers.items() if s.transaction_start is not None}
+            self._producers = {
+                producer_id: producer
+                for producer_id, producer in self._producers.items()
+                if producer.transaction_first_offset is not None
+            }
 
-    def open_transactions(self) -> list[int]:
-        """The producer id of each open transaction."""
+    def open_transaction_producer_ids(self) -> list[int]:
         with self._lock:
-            return [p for p, s in self._producers.items() if s.transaction_start is not None]
+            return [
+                producer_id
+                for producer_id, producer in self._producers.items()
+                if producer.transaction_first_offset is not None
+            ]
 
     def producer_epoch(self, producer_id: int) -> int:
+        """Return the latest epoch of a producer, or NO_EPOCH if it is unknown."""
         with self._lock:
-            state = self._producers.get(producer_id)
-            return NO_EPOCH if state is None else state.epoch
+            producer = self._producers.get(producer_id)
+            return NO_EPOCH if producer is None else producer.epoch
 
     def delete(self) -> None:
-        """Nothing is appended any more: it would leave a file behind that belongs to no topic."""
+        """Delete the file and reject further appends, which would create a file that belongs to no topic."""
         with self._lock:
             self._deleted = True
             if self._file is not None:
                 self._file.delete()
 
 
-def _commits(batch: memoryview) -> bool:
-    _, kind = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
-    return bool(kind == 1)
+def _is_commit_marker(batch: memoryview) -> bool:
+    _, marker_type = _MARKER_KEY.unpack_from(batch, HEADER_BYTES + 5)
+    return bool(marker_type == 1)

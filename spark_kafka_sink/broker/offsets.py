@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups: those that hold, and those that wait for the end of a transaction."""
+"""OffsetStore: committed offsets of consumer groups, and offsets that are pending until a transaction ends."""
 
 from __future__ import annotations
 
@@ -9,62 +9,71 @@ from spark_kafka_sink.protocol import error_codes
 
 TopicPartition = tuple[str, int]
 
-METADATA_CHARACTERS_MAX = 4096
-"""Brokers' own default of offset.metadata.max.bytes."""
+MAX_METADATA_CHARACTERS = 4096
+"""Kafka's default of offset.metadata.max.bytes."""
 
-OFFSETS_MAX = 100_000
-"""At most this many offsets are kept, of all groups together."""
+MAX_OFFSETS = 100_000
+"""Largest number of stored offsets, of all groups together."""
 
 
 @dataclass(frozen=True)
 class CommittedOffset:
+    """An offset with the leader epoch and the metadata that the group committed with it."""
+
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
 
 
 class OffsetStore:
-    """Guarded by the cluster's lock. Groups have no members here: a client assigns itself what it asks for."""
+    """Offsets by group and topic-partition. Guarded by the cluster's lock.
+
+    Groups have no members, because the embedded broker assigns no partitions: clients assign partitions themselves.
+    """
 
     def __init__(self) -> None:
         self.committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[tuple[int, str], dict[TopicPartition, CommittedOffset]] = {}
-        self._held = 0
+        """Offsets of open transactions, by producer id and group."""
+        self._offset_count = 0
 
-    def fault(self, group: str, partition: TopicPartition, metadata: str | None) -> int:
-        """The error for an offset that cannot be committed, 0 for one that can be."""
-        if len(metadata or "") > METADATA_CHARACTERS_MAX:
+    def find_commit_error(self, group: str, topic_partition: TopicPartition, metadata: str | None) -> int:
+        """Return the error code for an offset that cannot be committed, or 0."""
+        if len(metadata or "") > MAX_METADATA_CHARACTERS:
             return error_codes.OFFSET_METADATA_TOO_LARGE
-        if partition in self.committed.get(group, {}):
+        if topic_partition in self.committed.get(group, {}):
             return 0
-        return error_codes.POLICY_VIOLATION if self._held >= OFFSETS_MAX else 0
+        return error_codes.POLICY_VIOLATION if self._offset_count >= MAX_OFFSETS else 0
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        self._take(self.committed.setdefault(group, {}), offsets)
+        self._update(self.committed.setdefault(group, {}), offsets)
 
     def commit_in_transaction(
         self, producer_id: int, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        self._take(self._pending.setdefault((producer_id, group), {}), offsets)
+        """Store offsets that are committed when the producer's transaction commits."""
+        self._update(self._pending.setdefault((producer_id, group), {}), offsets)
 
     def end_transaction(self, producer_id: int, group: str, *, commit: bool) -> None:
+        """Commit or discard the pending offsets of a transaction."""
         pending = self._pending.pop((producer_id, group), {})
-        self._held -= len(pending)
+        self._offset_count -= len(pending)
         if commit:
             self.commit(group, pending)
 
-    def _take(
-        self, known: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]
+    def _update(
+        self, stored: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        before = len(known)
-        known.update(offsets)
-        self._held += len(known) - before
+        count_before = len(stored)
+        stored.update(offsets)
+        self._offset_count += len(stored) - count_before
 
-    def get(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
-        return self.committed.get(group, {}).get(partition)
+    def get(self, group: str, topic_partition: TopicPartition) -> CommittedOffset | None:
+        return self.committed.get(group, {}).get(topic_partition)
 
-    def all_of(self, group: str) -> list[TopicPartition]:
+    def list_partitions(self, group: str) -> list[TopicPartition]:
         return sorted(self.committed.get(group, {}))
 
-    def is_pending(self, group: str, partition: TopicPartition) -> bool:
-        return any(name == group and partition in offsets for (_, name), offsets in self._pending.items())
+    def has_pending(self, group: str, topic_partition: TopicPartition) -> bool:
+        """Return whether an open transaction contains an offset of the group for the partition."""
+        return any(name == group and topic_partition in offsets for (_, name), offsets in self._pending.items())

@@ -1,6 +1,7 @@
-"""What the transport is to do with a request: answer now, or ask again later.
+"""Outcomes of a request: a response that the transport sends now, or a delayed request that it resumes later.
 
-The transport is the socket server, or the simulated peers of the tests. While a request waits, its channel is muted.
+The transport is the socket server, or the simulated cluster of the tests. A channel is muted from the time its request
+was read until the response has been sent.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from spark_kafka_sink.network.system import Buffer
 
 
 class ChannelAction(Enum):
-    """What becomes of the connection after the answer."""
+    """The state of the channel after the response."""
 
-    UNMUTE = "the next request is read"
-    CLOSE = "the connection is closed"
-    KEEP_MUTED = "the connection stays, and nothing is read from it or written to it any more"
+    UNMUTE = "read the next request"
+    CLOSE = "close the connection"
+    KEEP_MUTED = "keep the connection open, and neither read from it nor write to it any more"
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelResponse:
-    """`frame` is written behind its length, `raw` just so; with neither of them nothing is written."""
+    """The bytes to write to the channel of a request, and the action that follows.
+
+    A `frame` is preceded by its length on the wire; `raw_bytes` are written as they are. Nothing is written if both are
+    None.
+    """
 
     frame: Sequence[Buffer] | None = None
     raw_bytes: bytes | None = None
@@ -31,11 +36,14 @@ class ChannelResponse:
 
 @dataclass(frozen=True, eq=False)
 class DelayedRequest:
-    """Call `resume` at `until_ms`; if `progress` is given, as soon as the cluster's progress is another one, too."""
+    """A request to resume at `deadline_ms`, or earlier if the cluster changes."""
 
     deadline_ms: float
     resume: Callable[[float], RequestOutcome]
+    """Continues the request; takes the current time in milliseconds."""
     change_count: int | None = None
+    """The cluster's `change_count` when the request was delayed. The request is due as soon as the cluster has another
+    count. None: the request waits for its deadline only."""
 
 
 RequestOutcome = ChannelResponse | DelayedRequest

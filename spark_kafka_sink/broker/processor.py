@@ -1,12 +1,12 @@
-"""Processor: one thread with a Selector of its own, for its share of the connections.
+"""Processor: a network thread that reads requests from its share of the connections and writes the responses.
 
-A request is taken off its channel and the channel muted; it is unmuted when the answer has been written. So of one
-connection there is never more than one request under way, and a producer's requests are applied in the order in which
-they were sent, although some wait and the handlers run side by side.
+Each processor has a Selector of its own. It mutes a channel when it has read a request from it, and unmutes the channel
+when the response has been written. So each connection has at most one request in progress, and a producer's requests
+are applied in the order in which they were sent, although some of them are delayed and handlers run concurrently.
 
-What clients can do to it has limits: how much memory the frames of all its connections take, and how long a frame or a
-login may last. A reply that cannot be given ends its own connection. If the thread ends by an error all the same,
-`failed` is called, for its connections would never be answered.
+The memory for the frames of all connections, and the time for a frame and for a login, are limited. A response that
+cannot be sent closes its own connection only. If an error ends the thread all the same, `on_failure` is called, because
+the clients of its connections would wait for ever.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ _log = logging.getLogger(__name__)
 
 POLL_MS = 10_000.0
 DEADLINES = Deadlines(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
-MEMORY_BYTES_MAX = FRAME_BYTES_MAX + 28 * 1024 * 1024
-"""The frames of one processor take at most this much memory: room for the longest frame and others beside it."""
+MAX_FRAME_MEMORY_BYTES = FRAME_BYTES_MAX + 28 * 1024 * 1024
+"""Memory for the frames of one processor: enough for the longest frame and some shorter ones beside it."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedRequest:
+    """A request frame, with the processor that read it and the node to which the client sent it."""
+
     processor: Processor
     node: int
     receive: NetworkReceive
@@ -47,11 +49,7 @@ class ReceivedRequest:
 
 
 class Processor:
-    """`accept`, `respond`, `cut` and `stop` are for any thread; everything else is its own thread's.
-
-    `handle` is called with each request; `respond` must be called for the request later, by any thread. `handle` may
-    block, which stops the processor from reading.
-    """
+    """Any thread may call the methods up to `join`; the others belong to the processor's thread."""
 
     def __init__(
         self,
@@ -59,134 +57,139 @@ class Processor:
         system: System,
         channels: ChannelBuilder,
         handle: Callable[[ReceivedRequest], object],
-        failed: Callable[[BaseException], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
-        memory: FrameMemory[KafkaChannel] = FrameMemory(MEMORY_BYTES_MAX)
+        """`handle` is called with each request on the processor's thread. While it blocks, the processor reads nothing.
+
+        `send_response` must be called once for each request, by any thread.
+        """
+        memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
         self._selector = Selector(system, channels=channels, deadlines=DEADLINES, memory=memory)
         self._handle = handle
-        self._failed = failed
-        self._nodes: dict[str, int] = {}
-        self._accepted: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
-        self._replies: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
-        self._cuts: deque[tuple[int, threading.Event]] = deque()
+        self._on_failure = on_failure
+        self._nodes: dict[str, int] = {}  # node of each registered channel, by channel id
+        self._new_connections: deque[tuple[str, int, ByteSocket, SocketAddress]] = deque()
+        self._responses: deque[tuple[ReceivedRequest, ChannelResponse]] = deque()
+        self._nodes_to_close: deque[tuple[int, threading.Event]] = deque()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"embedded-broker-processor-{number}", daemon=True)
 
-    # --- other threads
+    # --- any thread
 
     def start(self) -> None:
         self._thread.start()
 
     @property
-    def connections(self) -> int:
-        return len(self._nodes) + len(self._accepted)
+    def connection_count(self) -> int:
+        return len(self._nodes) + len(self._new_connections)
 
     def accept(self, channel_id: str, node: int, sock: ByteSocket, address: SocketAddress) -> None:
-        self._accepted.append((channel_id, node, sock, address))
+        self._new_connections.append((channel_id, node, sock, address))
         self._selector.wakeup()
 
-    def respond(self, request: ReceivedRequest, reply: ChannelResponse) -> None:
-        self._replies.append((request, reply))
+    def send_response(self, request: ReceivedRequest, response: ChannelResponse) -> None:
+        self._responses.append((request, response))
         self._selector.wakeup()
 
-    def cut(self, node: int) -> threading.Event:
-        """Close all connections of a node; the event is set when that is done."""
+    def close_connections(self, node: int) -> threading.Event:
+        """Request that all connections of a node are closed. Returns an event that is set when they are."""
         done = threading.Event()
-        self._cuts.append((node, done))
+        self._nodes_to_close.append((node, done))
         self._selector.wakeup()
         return done
 
     def stop(self) -> None:
+        """Tell the thread to end, without waiting for it."""
         self._stopping = True
         self._selector.wakeup()
 
     def join(self) -> None:
-        """After `stop`, and when no more connections are delivered."""
+        """Wait until the thread has ended. To be called after `stop`, once nothing calls `accept` any more."""
         self._thread.join()
-        for _, _, sock, _ in self._accepted:
+        for _, _, sock, _ in self._new_connections:
             sock.close()
 
-    # --- its own thread
+    # --- the processor's thread
 
     def _run(self) -> None:
         try:
             while not self._stopping:
                 self.run_once()
-            self._send_last_replies()
+            self._flush_responses()
         except BaseException as error:
-            self._failed(error)
+            self._on_failure(error)
         finally:
             self._selector.close()
-            for _, done in self._cuts:
+            for _, done in self._nodes_to_close:
                 done.set()
 
     def run_once(self) -> None:
-        self._register_accepted()
-        self._cut_nodes()
-        self._send_replies()
+        self._configure_new_connections()
+        self._close_node_connections()
+        self._process_new_responses()
         self._selector.poll(POLL_MS)
-        self._finish_sends()
-        self._take_requests()
-        self._forget_disconnected()
+        self._process_completed_sends()
+        self._process_completed_receives()
+        self._process_disconnected()
 
-    def _send_last_replies(self) -> None:
-        """Write what the sockets take at once: clients that do not read must not delay the end."""
-        self._send_replies()
+    def _flush_responses(self) -> None:
+        """Write what the sockets accept at once: clients that do not read must not delay the shutdown."""
+        self._process_new_responses()
         self._selector.poll(0)
 
-    def _register_accepted(self) -> None:
-        while self._accepted:
-            channel_id, node, sock, address = self._accepted.popleft()
-            # A client that is gone again already; the selector has closed the socket.
+    def _configure_new_connections(self) -> None:
+        while self._new_connections:
+            channel_id, node, sock, address = self._new_connections.popleft()
+            # The client may have disconnected already; the selector closes the socket then.
             with contextlib.suppress(OSError, KafkaSinkError):
                 self._selector.register(channel_id, sock, address)
                 self._nodes[channel_id] = node
 
-    def _cut_nodes(self) -> None:
-        while self._cuts:
-            node, done = self._cuts.popleft()
+    def _close_node_connections(self) -> None:
+        while self._nodes_to_close:
+            node, done = self._nodes_to_close.popleft()
             for channel_id in [name for name, owner in self._nodes.items() if owner == node]:
                 self._close(channel_id)
             done.set()
 
-    def _send_replies(self) -> None:
-        while self._replies:
-            request, reply = self._replies.popleft()
+    def _process_new_responses(self) -> None:
+        while self._responses:
+            request, response = self._responses.popleft()
             channel_id = request.receive.channel_id
             self._selector.give_back(request.receive.reserved)
             if self._selector.channel(channel_id) is None:
                 continue
             try:
-                self._send(channel_id, reply)
+                self._process_response(channel_id, response)
             except Exception:
-                _log.exception("the embedded broker could not send an answer")
+                _log.exception("Could not send a response")
                 self._close(channel_id)
 
-    def _send(self, channel_id: str, reply: ChannelResponse) -> None:
-        if reply.frame is not None:
-            self._selector.send(NetworkSend(channel_id, reply.frame))
+    def _process_response(self, channel_id: str, response: ChannelResponse) -> None:
+        if response.frame is not None:
+            self._selector.send(NetworkSend(channel_id, response.frame))
             return
-        if reply.raw_bytes is not None:
-            self._write_raw(channel_id, reply.raw_bytes)
-        if reply.action is ChannelAction.CLOSE:
+        if response.raw_bytes is not None:
+            self._write_raw_bytes(channel_id, response.raw_bytes)
+        if response.action is ChannelAction.CLOSE:
             self._close(channel_id)
-        elif reply.action is ChannelAction.UNMUTE:
+        elif response.action is ChannelAction.UNMUTE:
             self._unmute(channel_id)
 
-    def _write_raw(self, channel_id: str, raw_bytes: bytes) -> None:
-        """Bytes that are no frame: one attempt, which is all that a fault needs."""
+    def _write_raw_bytes(self, channel_id: str, raw_bytes: bytes) -> None:
+        """Write bytes that are not a frame. One attempt is enough for an injected fault."""
         channel = self._selector.channel(channel_id)
         if channel is not None:
             with contextlib.suppress(OSError, KafkaSinkError):
                 channel.transport.write([memoryview(raw_bytes)])
                 channel.transport.flush()
 
-    def _take_requests(self) -> None:
+    def _process_completed_receives(self) -> None:
         for receive in self._selector.completed_receives:
             self._mute(receive.channel_id)
             self._handle(ReceivedRequest(self, self._nodes[receive.channel_id], receive))
 
-    def _finish_sends(self) -> None:
+    def _process_completed_sends(self) -> None:
         for send in self._selector.completed_sends:
             self._unmute(send.channel_id)
 
@@ -197,9 +200,9 @@ class Processor:
         if self._selector.channel(channel_id) is not None:
             self._selector.unmute(channel_id)
 
-    def _forget_disconnected(self) -> None:
+    def _process_disconnected(self) -> None:
         for channel_id, state in self._selector.disconnected.items():
-            _log.debug("connection %s ended: %s", channel_id, state.error or state.kind.value)
+            _log.debug("Connection %s was closed: %s", channel_id, state.error or state.kind.value)
             self._nodes.pop(channel_id, None)
 
     def _close(self, channel_id: str) -> None:

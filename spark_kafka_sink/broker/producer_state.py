@@ -1,16 +1,17 @@
-"""What a partition remembers of each producer, and which batch it takes next.
+"""ProducerStateEntry: a partition's state of one producer, which decides whether the next batch is accepted.
 
-A broker that keeps this promise lets a producer send again whatever it is not sure of:
+A producer may send a batch again whenever it does not know the result, because the broker decides by this table:
 
-    a batch of the last five, again     the offset that it got the first time, nothing is appended
-    the next sequence                   appended
-    any other sequence                  OUT_OF_ORDER_SEQUENCE_NUMBER
-    an epoch below the last one         INVALID_PRODUCER_EPOCH
-    an epoch above it                   must begin at sequence 0
-    a producer that is not known        any sequence is taken: its state may have gone with old records.
-                                        Within transactions of version 2 it must be 0, for there the epoch is always new
+    one of the last five batches again    respond with the offset of the original, append nothing
+    the next sequence number              append
+    any other sequence number             OUT_OF_ORDER_SEQUENCE_NUMBER
+    an epoch before the current one       INVALID_PRODUCER_EPOCH
+    a later epoch                         append if the sequence number is 0
+    an unknown producer                   append with any sequence number: the producer's state may have expired with
+                                          its records. In transactions of version 2 the sequence number must be 0,
+                                          because each transaction has a new epoch
 
-Sequences count records and wrap, see records/sequences.py.
+Sequence numbers count records and wrap around (records/sequences.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.header import BatchHeader
 
-BATCHES_REMEMBERED = 5
+MAX_RETAINED_BATCHES = 5
 NO_EPOCH = -1
 
 
 @dataclass(frozen=True)
 class BatchMetadata:
+    """Sequence numbers and offset of an appended batch, to recognize duplicates."""
+
     first_sequence: int
     last_sequence: int
     base_offset: int
@@ -37,58 +40,65 @@ class BatchMetadata:
 
 @dataclass
 class ProducerStateEntry:
-    """One producer in one partition. Guarded by the lock of the partition's log."""
+    """The epoch, last batches and open transaction of a producer. Guarded by the lock of the partition's log."""
 
     epoch: int = NO_EPOCH
-    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
-    transaction_start: int | None = None
-    """The first offset of the open transaction."""
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=MAX_RETAINED_BATCHES))
+    transaction_first_offset: int | None = None
+    """First offset of the open transaction."""
 
-    def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
+    def find_duplicate_batch(self, header: BatchHeader) -> BatchMetadata | None:
+        """Return the retained batch with the same epoch and sequence numbers, if there is one."""
         if header.producer_epoch != self.epoch:
             return None
-        wanted = header.base_sequence, last_sequence(header)
-        return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == wanted), None)
+        sequence_range = header.base_sequence, last_sequence(header)
+        return next((b for b in self.batches if (b.first_sequence, b.last_sequence) == sequence_range), None)
 
-    def check(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
-        """Refusal, if the batch may not be appended now. `begins_at_zero`: even if the producer is not known."""
+    def validate(self, header: BatchHeader, *, requires_sequence_zero: bool = False) -> None:
+        """Raise ApiError unless a batch that is not a duplicate may be appended next.
+
+        `requires_sequence_zero`: an unknown producer must begin with sequence number 0.
+        """
         if header.producer_epoch < self.epoch:
             raise ApiError(
                 error_codes.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {self.epoch}, the batch has {header.producer_epoch}",
+                f"Epoch {header.producer_epoch} of producer {header.producer_id} is older than the current epoch "
+                f"{self.epoch}.",
             )
         expected = self._expected_sequence(header.producer_epoch, requires_sequence_zero)
         if expected is not None and header.base_sequence != expected:
             raise ApiError(
                 error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id}: sequence {expected} comes next, the batch has {header.base_sequence}",
+                f"Sequence number {header.base_sequence} of producer {header.producer_id} is out of order; "
+                f"expected {expected}.",
             )
-        if self.transaction_start is not None and not header.is_transactional:
+        if self.transaction_first_offset is not None and not header.is_transactional:
             raise ApiError(
                 error_codes.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction, the batch is not part of it",
+                f"Producer {header.producer_id} has an open transaction, and the batch is not transactional.",
             )
 
-    def note(self, header: BatchHeader, base_offset: int, append_time: int = -1) -> None:
-        """The batch was appended."""
-        self.begin_epoch(header.producer_epoch)
+    def add_batch(self, header: BatchHeader, base_offset: int, append_time: int = -1) -> None:
+        """Record an appended batch."""
+        self.update_epoch(header.producer_epoch)
         first, last = header.base_sequence, last_sequence(header)
         self.batches.append(BatchMetadata(first, last, base_offset, append_time))
-        if header.is_transactional and self.transaction_start is None:
-            self.transaction_start = base_offset
+        if header.is_transactional and self.transaction_first_offset is None:
+            self.transaction_first_offset = base_offset
 
-    def begin_epoch(self, epoch: int) -> None:
+    def update_epoch(self, epoch: int) -> None:
+        """Set the epoch. A new epoch begins without batches."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
 
     def _expected_sequence(self, epoch: int, requires_sequence_zero: bool) -> int | None:
-        """None: any."""
+        """Return the expected sequence number, or None if any is accepted."""
         if self.epoch == NO_EPOCH:
             return 0 if requires_sequence_zero else None
         if epoch != self.epoch:
             return 0
-        # After a transaction's end with no batch of this epoch, the next one is the first.
+        # The epoch has no batches if a transaction marker has just begun it.
         return sequences.increment(self.batches[-1].last_sequence, 1) if self.batches else 0
 
 

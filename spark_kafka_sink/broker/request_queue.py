@@ -1,4 +1,4 @@
-"""RequestQueue: requests that processors have read and no handler thread has taken yet (Kafka's RequestChannel)."""
+"""RequestQueue: requests that processors have read and no handler has taken yet (as in Kafka's RequestChannel)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RequestT = TypeVar("RequestT")
 
 
 class RequestQueue(Generic[RequestT]):
-    """A bounded queue in order of arrival. Any thread may call anything."""
+    """A bounded first-in, first-out queue. Thread-safe."""
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests

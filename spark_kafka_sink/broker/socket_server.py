@@ -1,16 +1,17 @@
-"""SocketServer: the cluster on real sockets, with the threads of Kafka's broker.
+"""SocketServer: serves an embedded cluster on real sockets, with the threads of Kafka's broker.
 
-    acceptor --> processors --- requests ---> bounded queue ---> handler threads --- requests that must wait ---+
-                     ^                                               |                                          v
-                     +-------------------- replies ------------------+------------------ one thread that resumes them
+    acceptor --> processors --- requests ---> bounded queue ---> handler threads --- delayed requests ---> purgatory
+                     ^                                               |                                        |
+                     +------------------- responses -----------------+-------------- purgatory thread <-------+
 
-Threads: one acceptor; `num.network.threads` processors with a Selector each; `num.io.threads` handlers; and one for
-what waits. A processor that finds the queue full reads nothing more until a handler takes a request, so clients wait.
-With `num.io.threads` 0 each processor handles the requests of its own connections, without a queue: Python runs one
-thread at a time, and handing over a request costs CPU (docs/decisions/0014-broker-threads.md).
+There is one acceptor thread; `num.network.threads` processors with a Selector each; `num.io.threads` handler threads;
+and one thread that resumes delayed requests. A processor that finds the queue full stops reading until a handler takes
+a request, so clients wait. With `num.io.threads` 0 each processor handles the requests of its own connections, without
+a queue: Python runs one thread at a time, and passing a request to another thread costs CPU time
+(docs/decisions/0014-broker-threads.md).
 
-`close` lets the handlers finish the requests in the queue, then ends all threads and closes every socket. If one of
-the threads fails, which none should, all of them end: what is half dead would leave clients waiting.
+`close` lets the handlers finish the requests in the queue, then ends all threads and closes every socket. If one of the
+threads fails, which should not happen, all of them end: a server that runs in part would leave clients waiting.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import socket
 import threading
 from itertools import count
 
-from spark_kafka_sink.broker.acceptor import ORDER_SECONDS_MAX, Acceptor
+from spark_kafka_sink.broker.acceptor import MAX_TASK_WAIT_SECONDS, Acceptor
 from spark_kafka_sink.broker.cluster import EmbeddedCluster
 from spark_kafka_sink.broker.control import Control
-from spark_kafka_sink.broker.kafka_apis import handle_request
+from spark_kafka_sink.broker.kafka_apis import CLOSE_CONNECTION, handle_request
 from spark_kafka_sink.broker.listener_config import ListenerConfig
-from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
+from spark_kafka_sink.broker.outcome import ChannelResponse, DelayedRequest, RequestOutcome
 from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
 from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from spark_kafka_sink.broker.request_queue import RequestQueue
@@ -33,45 +34,49 @@ from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 
 _log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 1_000
-WAITING_MAX = 2 * CONNECTIONS_MAX
-"""Requests that wait for something to change, those of clients that have gone included; more are answered at once."""
+MAX_CONNECTIONS = 1_000
+MAX_WATCHING_REQUESTS = 2 * MAX_CONNECTIONS
+"""Largest number of delayed requests when another one begins to wait for a change; beyond it, that one is resumed at
+once. The number includes requests of clients that have disconnected."""
 
-IDLE_MS = 250.0
-"""Without requests, the server looks for overdue transactions at this interval."""
+TRANSACTION_CHECK_INTERVAL_MS = 250.0
+"""Longest time between two checks for transactions that have timed out, when no requests arrive."""
 
 
 class SocketServer:
-    """Owns its threads and sockets; implements NodePorts."""
+    """The listeners, threads and connections of an embedded cluster. Implements NodeListeners."""
 
-    def __init__(self, cluster: EmbeddedCluster, control: Control, listening: ListenerConfig) -> None:
+    def __init__(self, cluster: EmbeddedCluster, control: Control, config: ListenerConfig) -> None:
+        """Listen on the ports of all nodes. Raises OSError if a port is in use. `start_threads` must be called next."""
         self.cluster = cluster
         self.failure: BaseException | None = None
         """The exception that ended one of the threads."""
         self._control = control
-        channels, name = listening.security.channels(cluster), listening.resolve_advertised_host()
+        channels, advertised_host = config.security.build_channels(cluster), config.resolve_advertised_host()
         self._system = OperatingSystem()
-        self._waiting = RequestPurgatory(now=self._system.now, change_count=lambda: cluster.change_count)
-        self._resumer = threading.Thread(target=self._resume_requests, name="embedded-broker-waiting", daemon=True)
-        self._requests: RequestQueue[ReceivedRequest] = RequestQueue(listening.max_queued_requests)
+        self._purgatory = RequestPurgatory(now=self._system.now, change_count=lambda: cluster.change_count)
+        self._purgatory_thread = threading.Thread(
+            target=self._resume_delayed_requests, name="embedded-broker-purgatory", daemon=True
+        )
+        self._requests: RequestQueue[ReceivedRequest] = RequestQueue(config.max_queued_requests)
         self._handlers = [
-            threading.Thread(target=self._handle_requests, name=f"embedded-broker-handler-{number}", daemon=True)
-            for number in range(listening.io_threads)
+            threading.Thread(target=self._handle_queued_requests, name=f"embedded-broker-handler-{number}", daemon=True)
+            for number in range(config.io_threads)
         ]
-        self._connections = count()
-        self._acceptor = Acceptor(self._system, listening.host, self._deliver, self._fail)
+        self._connection_numbers = count()
+        self._acceptor = Acceptor(self._system, config.host, self._assign_connection, self._fail)
         self._processors: list[Processor] = []
         try:
             for node in cluster.nodes.values():
-                wanted = listening.ports[node.id] if node.id < len(listening.ports) else 0
-                node.host, node.port = name, self._acceptor.bind(node.id, wanted)
+                port = config.ports[node.id] if node.id < len(config.ports) else 0
+                node.host, node.port = advertised_host, self._acceptor.bind(node.id, port)
         except BaseException:
             self._acceptor.close()
             raise
         handle = self._requests.put if self._handlers else self._handle
-        for number in range(listening.network_threads):
+        for number in range(config.network_threads):
             self._processors.append(Processor(number, self._system, channels, handle, self._fail))
-        cluster.ports = self
+        cluster.listeners = self
 
     @property
     def bootstrap_servers(self) -> str:
@@ -83,62 +88,63 @@ class SocketServer:
             processor.start()
         for handler in self._handlers:
             handler.start()
-        self._resumer.start()
+        self._purgatory_thread.start()
 
     def close(self) -> None:
+        """Finish the queued requests, end all threads and close all sockets."""
         self._acceptor.stop()
         self._requests.close()
         for handler in self._handlers:
             handler.join()
-        self._stop()
+        self._stop_threads()
         self._acceptor.close()
-        self._resumer.join()
+        self._purgatory_thread.join()
         for processor in self._processors:
             processor.join()
 
-    def _stop(self) -> None:
-        """All threads end soon: no port is listened on, and connections end."""
+    def _stop_threads(self) -> None:
+        """Tell all threads to end, without waiting for them."""
         self._requests.close()
-        self._waiting.close()
+        self._purgatory.close()
         self._acceptor.stop()
         for processor in self._processors:
             processor.stop()
 
     def _fail(self, error: BaseException) -> None:
-        """The thread that calls this has failed."""
+        """Record the error that ended the current thread, and stop the other threads."""
         if self.failure is None:
             self.failure = error
-            _log.critical("the embedded broker has failed, and ends", exc_info=error)
-            self._stop()
+            _log.critical("The embedded broker failed and is shutting down", exc_info=error)
+            self._stop_threads()
 
-    # --- NodePorts
+    # --- NodeListeners
 
     def stop_node(self, node: int) -> None:
-        self._acceptor.refuse(node)
-        for done in [processor.cut(node) for processor in self._processors]:
-            done.wait(ORDER_SECONDS_MAX)
+        self._acceptor.stop_listening(node)
+        for done in [processor.close_connections(node) for processor in self._processors]:
+            done.wait(MAX_TASK_WAIT_SECONDS)
 
     def start_node(self, node: int) -> None:
         self.accept_connections(node)
 
     def refuse_connections(self, node: int) -> None:
-        self._acceptor.refuse(node)
+        self._acceptor.stop_listening(node)
 
     def accept_connections(self, node: int) -> None:
         self._acceptor.listen(node, self.cluster.nodes[node].port)
 
-    # --- a connection, a request
+    # --- connections and requests
 
-    def _deliver(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
-        if sum(processor.connections for processor in self._processors) >= CONNECTIONS_MAX:
-            _log.warning("%s is turned away: there are %d connections already", address, CONNECTIONS_MAX)
+    def _assign_connection(self, node: int, sock: socket.socket, address: SocketAddress) -> None:
+        if sum(processor.connection_count for processor in self._processors) >= MAX_CONNECTIONS:
+            _log.warning("Rejected a connection from %s: the limit is %d connections", address, MAX_CONNECTIONS)
             sock.close()
             return
-        number = next(self._connections)
+        number = next(self._connection_numbers)
         processor = self._processors[number % len(self._processors)]
         processor.accept(f"{node}-{number}", node, sock, address)
 
-    def _handle_requests(self) -> None:
+    def _handle_queued_requests(self) -> None:
         try:
             while (request := self._requests.take()) is not None:
                 self._handle(request)
@@ -146,45 +152,48 @@ class SocketServer:
             self._fail(error)
 
     def _handle(self, request: ReceivedRequest) -> None:
-        """On a handler thread, or without any, on the thread of the request's processor."""
+        """Handle a request, on a handler thread, or on the thread of its processor if there are no handlers."""
         try:
             outcome = handle_request(self.cluster, self._control, request.node, request.frame, self._system.now())
         except Exception:
-            outcome = self._failed()
-        self._follow(request, outcome)
-        self._waiting.release_on_change()
+            outcome = self._close_after_error()
+        self._process_outcome(request, outcome)
+        self._purgatory.release_on_change()
 
-    def _resume_requests(self) -> None:
+    def _resume_delayed_requests(self) -> None:
         try:
-            while not self._waiting.closed:
-                task = self._waiting.get(IDLE_MS)
+            while not self._purgatory.is_closed:
+                task = self._purgatory.get(TRANSACTION_CHECK_INTERVAL_MS)
                 if task is not None:
                     task()
                 self.cluster.tick(self._system.now())
-                self._waiting.release_on_change()
+                self._purgatory.release_on_change()
         except BaseException as error:
             self._fail(error)
 
-    def _follow(self, request: ReceivedRequest, outcome: RequestOutcome) -> None:
+    def _process_outcome(self, request: ReceivedRequest, outcome: RequestOutcome) -> None:
         if isinstance(outcome, ChannelResponse):
-            request.processor.respond(request, outcome)
+            request.processor.send_response(request, outcome)
             return
-        later = outcome
-        if later.change_count is not None and self._waiting.count >= WAITING_MAX:
-            self._resume(request, later, later.deadline_ms)
+        delayed = outcome
+        if delayed.change_count is not None and self._purgatory.count >= MAX_WATCHING_REQUESTS:
+            # At its deadline a handler responds with what there is.
+            self._resume(request, delayed, delayed.deadline_ms)
         else:
-            self._waiting.put(
-                later.deadline_ms, lambda: self._resume(request, later, self._system.now()), later.change_count
+            self._purgatory.put(
+                delayed.deadline_ms,
+                lambda: self._resume(request, delayed, self._system.now()),
+                delayed.change_count,
             )
 
-    def _resume(self, request: ReceivedRequest, later: DelayedRequest, now: float) -> None:
+    def _resume(self, request: ReceivedRequest, delayed: DelayedRequest, now: float) -> None:
         try:
-            outcome = later.resume(now)
+            outcome = delayed.resume(now)
         except Exception:
-            outcome = self._failed()
-        self._follow(request, outcome)
+            outcome = self._close_after_error()
+        self._process_outcome(request, outcome)
 
-    def _failed(self) -> ChannelResponse:
-        """A fault of ours ends the connection it came by, and nothing else."""
-        _log.exception("the embedded broker could not handle a request")
-        return ChannelResponse(action=ChannelAction.CLOSE)
+    def _close_after_error(self) -> ChannelResponse:
+        """Log the current exception. An error of the broker closes only the connection of the request."""
+        _log.exception("Could not handle a request")
+        return CLOSE_CONNECTION

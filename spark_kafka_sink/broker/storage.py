@@ -1,13 +1,15 @@
-"""What an embedded broker keeps in a directory, so that it finds it again when it is started anew.
+"""Persistent storage of an embedded cluster in a directory.
 
-    DIR/cluster.json          topics, ids and settings; transactional ids; committed offsets
+    DIR/cluster.json          topics with their ids and settings; transactional ids; committed offsets
     DIR/in-use                locked while a broker uses the directory
-    DIR/t-0.log               the batches of partition 0 of topic t, one after the other, as they are on the wire
+    DIR/t-0.log               the batches of partition 0 of topic t, one after the other, in their wire format
 
-A batch that was cut off by a crash is cut away. Transactions that were open are aborted, and their producers fenced:
-one that has outlived the broker would else commit what it writes from now on, without what it wrote before.
-Files are not synced to disk: this is no place for data that must survive the machine. A log is opened for each append,
-so that thousands of partitions hold no descriptors.
+When a broker starts, it truncates a log that ends with an incomplete batch of a crash. It aborts open transactions and
+fences their producers: a producer that has outlived the broker would otherwise commit its next records without those
+that it wrote before the restart.
+
+Files are not synced to disk, so data may be lost when the machine fails. A log file is opened for each append, so that
+thousands of partitions need no file descriptors.
 """
 
 from __future__ import annotations
@@ -37,24 +39,27 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """ConfigurationError if another broker uses the directory. A process that ends by whatever gives it back."""
+    """Reserve the directory for this broker. The lock is released when the process ends, for whatever reason.
+
+    Raises ConfigurationError if another broker uses the directory.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "in-use").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"{directory} is used by another broker, and two would write over each other's records. Stop that one, "
-                "or name another directory."
+                f"{directory} is in use by another broker, and two brokers would overwrite each other's records. "
+                "Stop that broker, or use another directory."
             ) from None
         try:
             yield
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child may have it open, too
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked child may still have the file open
 
 
 class ClusterFiles:
-    """The cluster's lock guards it."""
+    """The files of a cluster; implements ClusterStore. Guarded by the cluster's lock."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,14 +67,14 @@ class ClusterFiles:
         directory.mkdir(parents=True, exist_ok=True)
 
     def log_file(self, topic: str, partition: int) -> LogFile:
-        """OSError, if records of another topic of that name are there."""
+        """Return the log file of a new partition. Raises OSError if a file has records of a deleted or lost topic."""
         path = self._directory / f"{topic}-{partition}.log"
         if not self._loading and path.exists() and path.stat().st_size:
-            raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that cluster.json does not know")
+            raise FileExistsError(errno.EEXIST, f"{path} has records of a topic that is not in cluster.json")
         return LogFile(path)
 
     def save(self, cluster: EmbeddedCluster) -> None:
-        """OSError leaves the file as it was."""
+        """Replace cluster.json. Raises OSError, after which the file is unchanged."""
         if self._loading:
             return
         state = {
@@ -78,7 +83,7 @@ class ClusterFiles:
                 for t in cluster.topics.values()
             ],
             "next_producer_id": cluster.coordinator.next_producer_id,
-            "transactional_ids": [_transaction_state(t) for t in cluster.coordinator.transactions.values()],
+            "transactional_ids": [_transaction_to_json(t) for t in cluster.coordinator.transactions.values()],
             "offsets": [
                 [group, topic, partition, committed.offset, committed.leader_epoch, committed.metadata]
                 for group, offsets in cluster.offsets.committed.items()
@@ -86,11 +91,15 @@ class ClusterFiles:
             ],
         }
         path = self._directory / "cluster.json"
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps(state, indent=1))
-        new.replace(path)
+        new_path = path.with_suffix(".new")
+        new_path.write_text(json.dumps(state, indent=1))
+        new_path.replace(path)
 
     def load(self, cluster: EmbeddedCluster) -> None:
+        """Load topics, logs, transactions and offsets into a new cluster, and abort the open transactions.
+
+        Raises ConfigurationError if cluster.json was not written by a broker.
+        """
         path = self._directory / "cluster.json"
         if not path.exists():
             return
@@ -100,81 +109,84 @@ class ClusterFiles:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            raise ConfigurationError(f"{path} is not what a broker wrote there: {type(error).__name__}") from error
+            raise ConfigurationError(f"{path} was not written by an embedded broker: {type(error).__name__}") from error
         finally:
             self._loading = False
 
     def _load(self, cluster: EmbeddedCluster, state: Any) -> None:
         coordinator = cluster.coordinator
         coordinator.next_producer_id = state["next_producer_id"]
-        for each in state["transactional_ids"]:
-            coordinator.transactions[each["id"]] = _transaction(each)
+        for transaction_state in state["transactional_ids"]:
+            coordinator.transactions[transaction_state["id"]] = _transaction_from_json(transaction_state)
         for group, topic, partition, offset, epoch, metadata in state["offsets"]:
             cluster.offsets.commit(group, {(topic, partition): CommittedOffset(offset, epoch, metadata)})
-        by_producer = {each.producer_id: each for each in coordinator.transactions.values()}
-        for each in state["topics"]:
-            created = cluster.create_topic(each["name"], each["partitions"], each["config"], UUID(each["id"]))
-            for found in created.partitions:
-                found.log.recover(read_batches(self._directory / f"{created.name}-{found.index}.log"))
-                for producer_id in found.log.open_transactions():
-                    by_producer[producer_id].partitions.add((created.name, found.index))
+        transactions_by_producer = {t.producer_id: t for t in coordinator.transactions.values()}
+        for topic_state in state["topics"]:
+            created = cluster.create_topic(
+                topic_state["name"], topic_state["partitions"], topic_state["config"], UUID(topic_state["id"])
+            )
+            for created_partition in created.partitions:
+                index, log = created_partition.index, created_partition.log
+                log.recover(read_batches(self._directory / f"{created.name}-{index}.log"))
+                for producer_id in log.open_transaction_producer_ids():
+                    transactions_by_producer[producer_id].partitions.add((created.name, index))
         coordinator.abort_timed_out(math.inf)
 
 
 class LogFile:
     """The batches of one partition. Guarded by the lock of its log.
 
-    An append that fails in the middle is cut off again, or batches behind it, which were acknowledged, would be lost:
-    reading ends where something is no batch. Where even that fails, the next append begins with it.
+    An append that fails in the middle is truncated. Otherwise the acknowledged batches after it would be lost, because
+    reading ends at the first incomplete batch. If truncating fails as well, the next append truncates first.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._end: int | None = None
-        """The end of the last whole batch, after an append has failed. None: the file ends there."""
+        self._valid_end: int | None = None
+        """End of the last complete batch, after a failed append. None: the whole file is valid."""
 
     def append(self, data: Buffer) -> None:
-        """OSError: nothing of `data` is in the file."""
+        """Append a batch. Raises OSError if nothing of it is stored."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if self._end is not None:
-                os.ftruncate(handle, self._end)
-            self._end = os.lseek(handle, 0, os.SEEK_END)
+            if self._valid_end is not None:
+                os.ftruncate(handle, self._valid_end)
+            self._valid_end = os.lseek(handle, 0, os.SEEK_END)
             view = memoryview(data)
             try:
                 while view:
                     view = view[os.write(handle, view) :]
             except OSError:
-                os.ftruncate(handle, self._end)
+                os.ftruncate(handle, self._valid_end)
                 raise
         finally:
             os.close(handle)
-        self._end = None
+        self._valid_end = None
 
     def delete(self) -> None:
         self._path.unlink(missing_ok=True)
 
 
 def read_batches(path: Path) -> Iterator[memoryview]:
-    """All whole batches of a log; what follows them is cut off the file."""
+    """Read the batches of a log file, and truncate what follows the last complete one."""
     if not path.exists():
         return
     data = memoryview(bytearray(path.read_bytes()))
-    at = 0
-    while len(data) - at >= HEADER_BYTES:
+    position = 0
+    while len(data) - position >= HEADER_BYTES:
         try:
-            size = parse_header(data[at:]).size_bytes
-            parse_batches(data[at : at + size])
+            size = parse_header(data[position:]).size_bytes
+            parse_batches(data[position : position + size])
         except DecodeError:
             break
-        yield data[at : at + size]
-        at += size
-    if at < len(data):
-        _log.warning("%s: its last %d bytes are no whole batch and are cut off", path, len(data) - at)
-        os.truncate(path, at)
+        yield data[position : position + size]
+        position += size
+    if position < len(data):
+        _log.warning("Truncated %s: its last %d bytes were not a complete batch", path, len(data) - position)
+        os.truncate(path, position)
 
 
-def _transaction_state(transaction: Transaction) -> dict[str, Any]:
+def _transaction_to_json(transaction: Transaction) -> dict[str, Any]:
     return {
         "id": transaction.transactional_id,
         "producer_id": transaction.producer_id,
@@ -186,7 +198,7 @@ def _transaction_state(transaction: Transaction) -> dict[str, Any]:
     }
 
 
-def _transaction(state: dict[str, Any]) -> Transaction:
+def _transaction_from_json(state: dict[str, Any]) -> Transaction:
     return Transaction(
         state["id"],
         state["producer_id"],

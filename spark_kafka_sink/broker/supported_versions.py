@@ -1,4 +1,4 @@
-"""Which APIs and versions the embedded broker speaks."""
+"""APIs and versions that the embedded broker supports."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages import load_request_type
 from spark_kafka_sink.protocol.schema import VersionRange
 
-# Two-phase commit (InitProducerId v6) is in no released broker; topic ids in OffsetCommit and OffsetFetch (v10) are
-# for groups of the newer kind, which are not served here.
-_BELOW_OUR_OWN = {
+_MAX_SUPPORTED_VERSIONS = {
     ApiKey.INIT_PRODUCER_ID: 5,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
 }
+"""Latest supported versions of APIs that have a later one in the protocol package.
+
+No released broker supports two-phase commit (InitProducerId v6). Topic ids in OffsetCommit and OffsetFetch (v10) are
+for groups of the new consumer protocol, which the embedded broker does not implement.
+"""
 
 
 def supported_versions(limits: Mapping[ApiKey, VersionRange] | None) -> Mapping[int, VersionRange]:
-    """What is spoken, less what `limits` take away; an API whose range is empty is absent."""
-    return SPOKEN if not limits else {key: each for key, each in _narrowed(limits).items() if each.min <= each.max}
+    """Return the supported versions by API key, restricted to `limits`. APIs without any version are omitted."""
+    if not limits:
+        return SUPPORTED_VERSIONS
+    return {key: versions for key, versions in _restrict(limits).items() if versions.min <= versions.max}
 
 
-def _narrowed(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
-    narrowed = dict(SPOKEN)
+def _restrict(limits: Mapping[ApiKey, VersionRange]) -> dict[int, VersionRange]:
+    restricted = dict(SUPPORTED_VERSIONS)
     for key, limit in limits.items():
-        ours = SPOKEN[key]
-        narrowed[key] = VersionRange(max(ours.min, limit.min), min(ours.max, limit.max))
-    return narrowed
+        supported = SUPPORTED_VERSIONS[key]
+        restricted[key] = VersionRange(max(supported.min, limit.min), min(supported.max, limit.max))
+    return restricted
 
 
-SPOKEN: Mapping[int, VersionRange] = {
-    key: VersionRange(ours.min, min(ours.max, _BELOW_OUR_OWN.get(key, ours.max)))
-    for key, ours in ((key, load_request_type(key).VERSIONS) for key in handled_api_keys())
+SUPPORTED_VERSIONS: Mapping[int, VersionRange] = {
+    key: VersionRange(versions.min, min(versions.max, _MAX_SUPPORTED_VERSIONS.get(key, versions.max)))
+    for key, versions in ((key, load_request_type(key).VERSIONS) for key in handled_api_keys())
 }

@@ -1,4 +1,4 @@
-"""Topics and partitions as a cluster knows them: ids, settings, leaders, replicas in sync."""
+"""Topics and partitions of a cluster, and the settings that a topic can have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.errors import ConfigurationError
 
 
 class SettingType(IntEnum):
-    """The type of a setting, by its number in DescribeConfigs."""
+    """Types of settings, with their numbers in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -26,11 +26,11 @@ class SettingType(IntEnum):
 
 @dataclass(frozen=True)
 class TopicSetting:
-    """Type and bounds of a topic setting, as Kafka's LogConfig has them."""
+    """Type and valid values of a topic setting, as in Kafka's LogConfig."""
 
     type: SettingType
-    lowest: int | None = None
-    allowed: tuple[str, ...] = ()
+    min_value: int | None = None
+    allowed_values: tuple[str, ...] = ()
     has_effect: bool = False
     """Whether the embedded broker acts on the setting, or only stores and describes it."""
 
@@ -39,27 +39,30 @@ class TopicSetting:
             return value.strip().lower() in ("true", "false")
         if self.type in (SettingType.STRING, SettingType.LIST):
             values = value.split(",") if self.type is SettingType.LIST else [value]
-            return not self.allowed or all(each.strip() in self.allowed for each in values)
+            return not self.allowed_values or all(item.strip() in self.allowed_values for item in values)
         try:
-            number = float(value) if self.type is SettingType.DOUBLE else _parse_integer(value, _BITS[self.type])
+            number = (
+                float(value) if self.type is SettingType.DOUBLE else _parse_integer(value, _INTEGER_BITS[self.type])
+            )
         except ValueError:
             return False
-        return isfinite(number) and (self.lowest is None or number >= self.lowest)
+        return isfinite(number) and (self.min_value is None or number >= self.min_value)
 
     def __str__(self) -> str:
-        lowest = "" if self.lowest is None else f" of at least {self.lowest}"
-        return f"one of {', '.join(self.allowed)}" if self.allowed else f"{self.type.name}{lowest}"
+        if self.allowed_values:
+            return f"one of {', '.join(self.allowed_values)}"
+        return self.type.name if self.min_value is None else f"{self.type.name} of at least {self.min_value}"
 
 
-_BITS = {SettingType.INT: 32, SettingType.LONG: 64}
+_INTEGER_BITS = {SettingType.INT: 32, SettingType.LONG: 64}
 _BOOLEAN, _STRING, _INT, _LONG, _DOUBLE, _LIST = SettingType
 _COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TOPIC_SETTINGS = {
-    "cleanup.policy": TopicSetting(_LIST, allowed=("compact", "delete"), has_effect=True),
+    "cleanup.policy": TopicSetting(_LIST, allowed_values=("compact", "delete"), has_effect=True),
     "compression.gzip.level": TopicSetting(_INT, -1),
     "compression.lz4.level": TopicSetting(_INT, 1),
-    "compression.type": TopicSetting(_STRING, allowed=_COMPRESSION_TYPES),
+    "compression.type": TopicSetting(_STRING, allowed_values=_COMPRESSION_TYPES),
     "compression.zstd.level": TopicSetting(_INT, -131_072),
     "delete.retention.ms": TopicSetting(_LONG, 0),
     "file.delete.delay.ms": TopicSetting(_LONG, 0),
@@ -74,7 +77,7 @@ TOPIC_SETTINGS = {
     "max.message.bytes": TopicSetting(_INT, 0, has_effect=True),
     "message.timestamp.after.max.ms": TopicSetting(_LONG, 0),
     "message.timestamp.before.max.ms": TopicSetting(_LONG, 0),
-    "message.timestamp.type": TopicSetting(_STRING, allowed=("CreateTime", "LogAppendTime"), has_effect=True),
+    "message.timestamp.type": TopicSetting(_STRING, allowed_values=("CreateTime", "LogAppendTime"), has_effect=True),
     "min.cleanable.dirty.ratio": TopicSetting(_DOUBLE, 0),
     "min.compaction.lag.ms": TopicSetting(_LONG, 0),
     "min.insync.replicas": TopicSetting(_INT, 1, has_effect=True),
@@ -90,11 +93,11 @@ TOPIC_SETTINGS = {
     "segment.ms": TopicSetting(_LONG, 1),
     "unclean.leader.election.enable": TopicSetting(_BOOLEAN),
 }
-"""Every topic setting that Kafka 4.3 knows."""
+"""All topic settings of Kafka 4.3."""
 
 
 def _parse_integer(value: str, bits: int) -> int:
-    """Return the number, or raise ValueError if it is none of that many bits."""
+    """Parse a signed integer. Raises ValueError if it is not one, or needs more bits."""
     if not _INTEGER_PATTERN.fullmatch(value) or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
         raise ValueError(value)
     return int(value)
@@ -105,7 +108,7 @@ _INTEGER_PATTERN = re.compile(r"[-+]?[0-9]{1,19}")
 
 @dataclass(frozen=True)
 class TopicDefinition:
-    """A topic to be created. Without an id it gets one."""
+    """A topic to create. If it has no id, the cluster generates one."""
 
     name: str
     partitions: int = 1
@@ -115,10 +118,11 @@ class TopicDefinition:
 
 @dataclass
 class Partition:
-    """Guarded by the cluster's lock; the log guards itself."""
+    """A partition with its leader, replicas and log. Guarded by the cluster's lock; the log has a lock of its own."""
 
     index: int
     leader: int | None
+    """Node id of the leader; None if no replica is running."""
     replicas: tuple[int, ...]
     log: PartitionLog
     leader_epoch: int = 0
@@ -126,28 +130,37 @@ class Partition:
 
 @dataclass
 class Topic:
+    """A topic with its partitions and the settings it was created with. Guarded by the cluster's lock."""
+
     name: str
     id: UUID
     partitions: list[Partition] = field(default_factory=list)
     config: Mapping[str, str] = field(default_factory=dict)
     hidden: bool = False
+    """Whether Metadata omits the topic, as an injected fault."""
     max_in_sync_replicas: int | None = None
+    """Largest number of in-sync replicas, as an injected fault."""
 
     @property
     def min_in_sync_replicas(self) -> int:
         return int(self.config.get("min.insync.replicas", "1"))
 
 
-def log_config(settings: Mapping[str, str], *, max_message_bytes: int, check_records: bool, discard: bool) -> LogConfig:
-    """ConfigurationError names every setting that is wrong."""
-    faults = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
-    faults += [
+def build_log_config(
+    settings: Mapping[str, str], *, max_message_bytes: int, check_records: bool, discard: bool
+) -> LogConfig:
+    """Convert the settings of a topic into the configuration of its logs.
+
+    Raises ConfigurationError about all settings that are unknown or invalid.
+    """
+    errors = [f"Topic setting {name} is unknown." for name in settings if name not in TOPIC_SETTINGS]
+    errors += [
         f"Topic setting {name} must be {TOPIC_SETTINGS[name]}, not {value}."
         for name, value in settings.items()
         if name in TOPIC_SETTINGS and not TOPIC_SETTINGS[name].is_valid(value)
     ]
-    if faults:
-        raise ConfigurationError(faults)
+    if errors:
+        raise ConfigurationError(errors)
     return LogConfig(
         max_message_bytes=int(settings.get("max.message.bytes", max_message_bytes)),
         log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",

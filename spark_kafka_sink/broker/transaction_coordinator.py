@@ -1,18 +1,18 @@
-"""The transaction coordinator: who may write under a transactional id, and how each transaction ends.
+"""TransactionCoordinator: assigns producer ids, fences producers, and commits or aborts their transactions.
 
     EMPTY --partitions added--> ONGOING --EndTxn--> PREPARE_* --markers--> COMPLETE_* --partitions added--> ONGOING ...
                                    |
-                                   +-- InitProducerId by another, or the timeout: aborted under an epoch of no client
+                                   +-- InitProducerId of another producer, or timeout: aborted with a new epoch
 
-The markers are written before EndTxn is answered, so the two PREPARE states pass unseen. With `completes_later` it is
-`complete` that writes them, as a real coordinator does it after its answer; until then a request for more under the
-id is answered CONCURRENT_TRANSACTIONS.
+The markers are written before EndTxn is answered, so no client sees a PREPARE state. If `should_defer_completion`
+returns true for a transaction, `complete_transaction` writes its markers after the response, as in a real coordinator.
+Until then, requests with the transactional id fail with CONCURRENT_TRANSACTIONS.
 
-Version 1: the epoch changes with InitProducerId only. Version 2 (KIP-890): every end bumps it, the answer of EndTxn
-carries the new one, and a batch for a partition adds that partition. Which version applies is said by each request: it
-is version 2 from EndTxn v5 and Produce v12 on, if the cluster has it.
+In transaction version 1 only InitProducerId changes the epoch. In version 2 (KIP-890) each EndTxn increments it and
+returns the new epoch, and a batch adds its partition to the transaction. The version of the request decides: version 2
+begins with EndTxn v5 and Produce v12, if the cluster has it.
 
-Errors are codes, 0 for none. The cluster's lock guards everything here.
+Methods return error codes, 0 for success. The cluster's lock guards everything here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from enum import Enum
 from spark_kafka_sink.protocol import error_codes
 
 MAX_EPOCH = 32767
-NO_PRODUCER = -1
-TRANSACTIONAL_IDS_MAX = 10_000
-"""Brokers forget one that is not used for a week; here they stay."""
+NO_PRODUCER_ID = -1
+MAX_TRANSACTIONAL_IDS = 10_000
+"""A limit because transactional ids never expire here. Kafka's brokers expire them after a week without use."""
 
 TopicPartition = tuple[str, int]
 WriteMarker = Callable[[TopicPartition, int, int, bool], None]
-"""(partition, producer id, epoch, commit)"""
+"""Function that takes a topic-partition, producer id, epoch and whether to commit, and writes a marker."""
 
 
 class TransactionState(Enum):
+    """States of a transaction, with their names in Kafka's protocol."""
+
     EMPTY = "Empty"
     ONGOING = "Ongoing"
     PREPARE_COMMIT = "PrepareCommit"
@@ -44,16 +46,21 @@ class TransactionState(Enum):
 
 @dataclass
 class Transaction:
+    """A transactional id with its producer identity and its latest transaction (Kafka's TransactionMetadata)."""
+
     transactional_id: str
     producer_id: int
     epoch: int = -1
     last_epoch: int = -1
-    previous_producer_id: int = NO_PRODUCER
+    """Epoch before the current one, if a client that repeats a request may still use it; else -1."""
+    previous_producer_id: int = NO_PRODUCER_ID
+    """Producer id whose epochs were exhausted before the current one was assigned."""
     timeout_ms: int = 60_000
     state: TransactionState = TransactionState.EMPTY
     version: int = 1
-    ends_as: tuple[int, int] = (NO_PRODUCER, -1)
-    """The producer id and epoch of the markers that are not written yet."""
+    """Transaction version, as in `transaction.version`."""
+    marker_identity: tuple[int, int] = (NO_PRODUCER_ID, -1)
+    """Producer id and epoch for the markers that end the transaction."""
     partitions: set[TopicPartition] = field(default_factory=set)
     groups: set[str] = field(default_factory=set)
     start_ms: float = -1.0
@@ -61,12 +68,14 @@ class Transaction:
 
     @property
     def deadline_ms(self) -> float:
-        """One number for what waits for that time and what looks whether it has come: computed in two ways, the two
-        differ in the last bit."""
+        """Time at which the transaction times out.
+
+        Timers and checks both use this value: a sum with another order of operands may differ in the last bit.
+        """
         return self.start_ms + self.timeout_ms
 
     @property
-    def exhausted(self) -> bool:
+    def is_epoch_exhausted(self) -> bool:
         return self.epoch >= MAX_EPOCH - 1
 
     @property
@@ -76,12 +85,16 @@ class Transaction:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    producer_id: int = NO_PRODUCER
+    """A producer id and epoch; or, as the result of a request, the error code for having none."""
+
+    producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
     error: int = 0
 
 
 class TransactionCoordinator:
+    """The coordinator of all transactional ids of the cluster, on whichever node clients reach it."""
+
     def __init__(
         self,
         write_marker: WriteMarker,
@@ -91,12 +104,13 @@ class TransactionCoordinator:
         max_timeout_ms: int = 900_000,
         first_producer_id: int = 0,
     ) -> None:
+        """`end_offsets` is called with each ending transaction and whether it commits, to end its group offsets."""
         self.version = version
         self.max_timeout_ms = max_timeout_ms
         self.transactions: dict[str, Transaction] = {}
         self.next_producer_id = first_producer_id
         self.should_defer_completion: Callable[[Transaction], bool] = lambda transaction: False
-        """Are the markers of this transaction left to a call of `complete`?"""
+        """Returns whether `complete_transaction` will write the markers of an ending transaction later."""
         self._write_marker = write_marker
         self._end_offsets = end_offsets
 
@@ -109,7 +123,10 @@ class TransactionCoordinator:
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """`expected`: the identity that the producer believes to have (KIP-360)."""
+        """Assign a producer id and epoch. A new epoch fences other producers with the transactional id.
+
+        `expected`: the current identity of a producer that requests its next epoch (KIP-360).
+        """
         if transactional_id is None:
             return ProducerIdentity(self.new_producer_id(), 0)
         if not transactional_id:
@@ -118,16 +135,16 @@ class TransactionCoordinator:
             return ProducerIdentity(error=error_codes.INVALID_TRANSACTION_TIMEOUT)
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
-            if len(self.transactions) >= TRANSACTIONAL_IDS_MAX:
+            if len(self.transactions) >= MAX_TRANSACTIONAL_IDS:
                 return ProducerIdentity(error=error_codes.POLICY_VIOLATION)
             transaction = Transaction(transactional_id, self.new_producer_id())
             self.transactions[transactional_id] = transaction
-        if expected is not None and not _may_continue(transaction, expected):
+        if expected is not None and not _is_expected_identity_valid(transaction, expected):
             return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
         if transaction.is_ending:
             return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         if transaction.state is TransactionState.ONGOING:
-            # No client gets the epoch under which it is aborted; the client comes again and is given the next one.
+            # The abort uses an epoch that no client receives. The client retries, and receives the next one.
             self._fence_and_abort(transaction)
             return ProducerIdentity(error=error_codes.CONCURRENT_TRANSACTIONS)
         return self._next_identity(transaction, timeout_ms, expected)
@@ -135,7 +152,7 @@ class TransactionCoordinator:
     def _next_identity(
         self, transaction: Transaction, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        if transaction.exhausted and (expected is None or expected.epoch == transaction.epoch):
+        if transaction.is_epoch_exhausted and (expected is None or expected.epoch == transaction.epoch):
             transaction.previous_producer_id = transaction.producer_id
             transaction.last_epoch = transaction.epoch if expected is not None else -1
             transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
@@ -144,13 +161,13 @@ class TransactionCoordinator:
             transaction.epoch += 1
         elif expected.epoch != transaction.last_epoch:
             return ProducerIdentity(error=error_codes.PRODUCER_FENCED)
-        # else: the answer to a request that was carried out has been lost, and this is its repetition
+        # else: the client repeats a request because the response was lost, and receives the current epoch again
         transaction.timeout_ms = timeout_ms
         transaction.state = TransactionState.EMPTY
         transaction.start_ms, transaction.start_wall_ms = -1.0, -1
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
-    # --- what belongs to a transaction
+    # --- additions to a transaction
 
     def add_partitions(
         self,
@@ -162,7 +179,8 @@ class TransactionCoordinator:
         *,
         version: int = 1,
     ) -> int:
-        transaction, error = self._begun(transactional_id, identity, now, wall_ms, version)
+        """Add partitions to the transaction, which begins with the first addition. Returns an error code."""
+        transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
         transaction.partitions.update(partitions)
@@ -171,83 +189,91 @@ class TransactionCoordinator:
     def add_group(
         self, transactional_id: str, identity: ProducerIdentity, group: str, now: float, wall_ms: int, version: int = 1
     ) -> int:
-        transaction, error = self._begun(transactional_id, identity, now, wall_ms, version)
+        """Add the offsets of a consumer group to the transaction. Returns an error code."""
+        transaction, error = self._ensure_ongoing(transactional_id, identity, now, wall_ms, version)
         if transaction is None:
             return error
         transaction.groups.add(group)
         return 0
 
-    def _begun(
+    def _ensure_ongoing(
         self, transactional_id: str, identity: ProducerIdentity, now: float, wall_ms: int, version: int
     ) -> tuple[Transaction | None, int]:
-        """The transaction, begun if it was not yet; or why nothing can be added to it."""
-        transaction, error = self._find(transactional_id, identity)
+        """Begin the transaction if necessary. Returns it and 0, or None and the error code of a rejected addition."""
+        transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return None, error
         if transaction.is_ending:
             return None, error_codes.CONCURRENT_TRANSACTIONS
-        self._begin(transaction, now, wall_ms, version)
+        self._mark_ongoing(transaction, now, wall_ms, version)
         return transaction, 0
 
     def verify_partition(self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition) -> int:
-        """May this batch be appended, in transactions of version 1?"""
-        transaction, error = self._find(transactional_id, identity)
+        """Return 0 if a transaction of version 1 contains the partition of a batch, else the error code."""
+        transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return error
         return 0 if partition in transaction.partitions else error_codes.TRANSACTION_ABORTABLE
 
     def verify_group(self, transactional_id: str, identity: ProducerIdentity, group: str) -> int:
-        transaction, error = self._find(transactional_id, identity)
+        """Return 0 if the transaction contains the group, else the error code."""
+        transaction, error = self._find_transaction(transactional_id, identity)
         if transaction is None:
             return error
         return 0 if group in transaction.groups else error_codes.INVALID_TXN_STATE
 
-    def _begin(self, transaction: Transaction, now: float, wall_ms: int, version: int) -> None:
+    def _mark_ongoing(self, transaction: Transaction, now: float, wall_ms: int, version: int) -> None:
         if transaction.state is not TransactionState.ONGOING:
             transaction.state = TransactionState.ONGOING
             transaction.start_ms, transaction.start_wall_ms = now, wall_ms
         transaction.version = version
 
-    # --- the end
+    # --- ends of transactions
 
-    def end(self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int) -> ProducerIdentity:
-        """The identity to go on with (version 2 changes it), or an error."""
+    def end_transaction(
+        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, version: int
+    ) -> ProducerIdentity:
+        """Commit or abort the transaction. Returns the producer's next identity (new in version 2) or an error."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return ProducerIdentity(error=error_codes.INVALID_PRODUCER_ID_MAPPING)
-        error = _end_error(transaction, identity, commit=commit, version=version)
-        if error is not None:
-            if error:
-                return ProducerIdentity(error=error)
+        result = _check_end(transaction, identity, commit=commit, version=version)
+        if result is not None:
+            if result:
+                return ProducerIdentity(error=result)
             return ProducerIdentity(transaction.producer_id, transaction.epoch)
-        self._finish(transaction, commit=commit, version=version)
+        self._end(transaction, commit=commit, version=version)
         return ProducerIdentity(transaction.producer_id, transaction.epoch)
 
     def abort_timed_out(self, now: float) -> list[str]:
-        """Abort what has lasted too long, under an epoch that fences its producer. Refusal if the disk is full."""
-        overdue = [
+        """Abort the transactions that have timed out, and fence their producers.
+
+        Returns their transactional ids. Raises ApiError if the disk is full.
+        """
+        timed_out = [
             t for t in self.transactions.values() if t.state is TransactionState.ONGOING and now >= t.deadline_ms
         ]
-        for transaction in overdue:
+        for transaction in timed_out:
             self._fence_and_abort(transaction)
-        return [t.transactional_id for t in overdue]
+        return [t.transactional_id for t in timed_out]
 
     def next_timeout_ms(self) -> float | None:
-        ends = [t.deadline_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
-        return min(ends, default=None)
+        """Return the earliest time at which an open transaction times out."""
+        deadlines = [t.deadline_ms for t in self.transactions.values() if t.state is TransactionState.ONGOING]
+        return min(deadlines, default=None)
 
     def _fence_and_abort(self, transaction: Transaction) -> None:
-        """Bump the epoch, once in both versions (Kafka 4.0.0: twice in version 2).
+        """Increment the epoch and abort. Both versions increment it once (Kafka 4.0.0 did so twice in version 2).
 
-        In version 2 the epoch before counts as the last one, as after a client's own end. So a producer that is fenced
-        here and asks for its next epoch is given the one that has fenced it.
+        In version 2 the previous epoch is kept as the last one, as after an EndTxn of the client. So a producer that is
+        fenced here and requests its next epoch receives the epoch that has fenced it.
         """
         epoch = transaction.epoch
         self._write_end(transaction, min(epoch + 1, MAX_EPOCH), commit=False)
         transaction.last_epoch = epoch if self.version >= 2 else -1
         transaction.version = self.version
 
-    def _finish(self, transaction: Transaction, *, commit: bool, version: int) -> None:
+    def _end(self, transaction: Transaction, *, commit: bool, version: int) -> None:
         epoch = transaction.epoch
         self._write_end(transaction, epoch + 1 if version >= 2 else epoch, commit=commit)
         transaction.version = version
@@ -258,28 +284,32 @@ class TransactionCoordinator:
             transaction.producer_id, transaction.epoch = self.new_producer_id(), 0
 
     def _write_end(self, transaction: Transaction, epoch: int, *, commit: bool) -> None:
-        """A Refusal of the disk leaves the transaction as it was; its end can be written again."""
-        transaction.ends_as = transaction.producer_id, epoch
+        """Write the markers now, or prepare a deferred completion.
+
+        Raises ApiError if the disk is full. The transaction is unchanged then, so that its end can be repeated.
+        """
+        transaction.marker_identity = transaction.producer_id, epoch
         if self.should_defer_completion(transaction):
             transaction.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         else:
             self._write_markers(transaction, commit=commit)
         transaction.epoch = epoch
 
-    def complete(self, transaction: Transaction) -> None:
-        """Write the markers of a transaction whose end was answered."""
+    def complete_transaction(self, transaction: Transaction) -> None:
+        """Write the markers of a transaction whose completion was deferred."""
         if transaction.is_ending:
             self._write_markers(transaction, commit=transaction.state is TransactionState.PREPARE_COMMIT)
 
     def _write_markers(self, transaction: Transaction, *, commit: bool) -> None:
         for partition in sorted(transaction.partitions):
-            self._write_marker(partition, *transaction.ends_as, commit)
+            self._write_marker(partition, *transaction.marker_identity, commit)
         self._end_offsets(transaction, commit)
         transaction.partitions.clear()
         transaction.groups.clear()
         transaction.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
 
-    def _find(self, transactional_id: str, identity: ProducerIdentity) -> tuple[Transaction | None, int]:
+    def _find_transaction(self, transactional_id: str, identity: ProducerIdentity) -> tuple[Transaction | None, int]:
+        """Return the transaction of a producer and 0, or None and the error code if the identity is not current."""
         if not transactional_id:
             return None, error_codes.INVALID_REQUEST
         transaction = self.transactions.get(transactional_id)
@@ -290,7 +320,7 @@ class TransactionCoordinator:
         return transaction, 0
 
 
-def _may_continue(transaction: Transaction, expected: ProducerIdentity) -> bool:
+def _is_expected_identity_valid(transaction: Transaction, expected: ProducerIdentity) -> bool:
     return (
         transaction.epoch == -1
         or expected.producer_id == transaction.producer_id
@@ -298,29 +328,31 @@ def _may_continue(transaction: Transaction, expected: ProducerIdentity) -> bool:
     )
 
 
-def _end_error(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
-    """None: end it now. 0: it has ended so already, and this is a repetition."""
+def _check_end(transaction: Transaction, identity: ProducerIdentity, *, commit: bool, version: int) -> int | None:
+    """Return None if the transaction must be ended now, 0 if it has ended this way already, else an error code."""
     state = transaction.state
-    ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-    bumped = transaction.version >= 2 and ended
-    rotated = (
-        bumped
+    has_ended = transaction.is_ending or state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+    has_new_epoch = transaction.version >= 2 and has_ended
+    has_new_producer_id = (
+        has_new_epoch
         and transaction.epoch == 0
         and (identity.producer_id, identity.epoch) == (transaction.previous_producer_id, MAX_EPOCH - 1)
     )
-    if transaction.producer_id != identity.producer_id and not rotated:
+    if transaction.producer_id != identity.producer_id and not has_new_producer_id:
         return error_codes.INVALID_PRODUCER_ID_MAPPING
-    # In version 2 the epoch of an ended transaction has moved on: only the one before it can be a repetition.
-    repeated = rotated or (ended and identity.epoch == (transaction.epoch - 1 if bumped else transaction.epoch))
-    if identity.epoch != transaction.epoch and not repeated:
+    # In version 2 an ended transaction has a new epoch, so a repeated request has the previous one.
+    is_repeated = has_new_producer_id or (
+        has_ended and identity.epoch == (transaction.epoch - 1 if has_new_epoch else transaction.epoch)
+    )
+    if identity.epoch != transaction.epoch and not is_repeated:
         return error_codes.PRODUCER_FENCED
     if state is TransactionState.ONGOING:
         return None
     if transaction.is_ending:
-        same = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
-        return error_codes.CONCURRENT_TRANSACTIONS if same else error_codes.INVALID_TXN_STATE
-    if repeated:
-        same = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
-        return 0 if same else error_codes.INVALID_TXN_STATE
-    # Nothing was begun. A producer of version 2 cannot know that: what it wrote may have been refused.
+        is_same_end = state is (TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
+        return error_codes.CONCURRENT_TRANSACTIONS if is_same_end else error_codes.INVALID_TXN_STATE
+    if is_repeated:
+        is_same_end = state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
+        return 0 if is_same_end else error_codes.INVALID_TXN_STATE
+    # No transaction has begun. A producer of version 2 cannot know that, because its batches may have been rejected.
     return None if version >= 2 and not commit else error_codes.INVALID_TXN_STATE

@@ -1,16 +1,16 @@
-"""For tests of your own jobs: a broker in the test's process, topics as tables, faults by name, DataFrames compared.
+"""Tools for testing your own jobs: an embedded broker, topics as tables, faults by name, DataFrame comparisons.
 
     with embedded_broker({"orders": 3}) as broker:
         job(broker.bootstrap_servers)
         assert broker.topic("orders").read().num_rows == 2
 
-The broker speaks the real protocol on a port of 127.0.0.1 and keeps its records in memory; everything is gone when the
-`with` ends. `broker.faults` and `broker.control` make it misbehave.
+The broker runs in the test's process. It implements Kafka's protocol on a port of 127.0.0.1 and keeps its records in
+memory until the `with` block ends. `broker.faults` and `broker.control` inject faults.
 
-With pytest installed there are fixtures, too: `kafka_broker` (a broker for one test), `session_kafka_broker` (one for
-the whole run), `kafka_topic` and `new_kafka_topic` (topics of a test's own on that one).
+The package is a pytest plugin with these fixtures: `kafka_broker` (a broker for one test), `session_kafka_broker` (a
+broker for the whole session), `kafka_topic` and `new_kafka_topic` (topics for one test on the session's broker).
 
-Only `assert_topic_equals`, `topic_frame` and the helpers of streams need Spark.
+Only `assert_topic_equals`, `topic_frame` and the functions for streams require Spark.
 """
 
 from __future__ import annotations

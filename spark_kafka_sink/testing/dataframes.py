@@ -1,4 +1,4 @@
-"""A topic compared with a DataFrame."""
+"""Comparison of topics with DataFrames."""
 
 from __future__ import annotations
 
@@ -17,91 +17,93 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-_UNREAD = "_pykafka_unread"
+_CORRUPT_RECORD_COLUMN = "_pykafka_unread"
 
 
 def topic_frame(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
-    """The topic as a DataFrame, in the columns of Spark's own Kafka source."""
+    """Return the records of a topic as a DataFrame with the columns of Spark's Kafka source."""
     return spark.createDataFrame(topic.read())
 
 
 def assert_topic_equals(expected: DataFrame, topic: KafkaTopic, *, in_order: bool = False) -> None:
-    """The topic has exactly the rows of `expected`, no more and no fewer; chispa shows the rows that differ.
+    """Assert that a topic has exactly the rows of `expected`. Otherwise chispa shows the rows that differ.
 
-    Compared are the columns that `expected` has, in its types: a `value` that is a string with the bytes as text, one
-    that is a struct with the bytes as JSON, headers that are a map with the headers as a map, a timestamp of type
-    bigint with milliseconds. With `in_order` rows are compared in the order of partition and offset.
+    Only the columns of `expected` are compared. Its column types define how the topic's columns are converted: a string
+    column compares bytes as text, a struct column as JSON, a map column compares headers as a map, and a bigint column
+    the timestamp in milliseconds. With `in_order`, rows are compared in the order of partition and offset.
 
-    JSON must have the fields of the struct and no others; a field that is null and one that is left out are the same.
+    JSON must have the fields of the struct and no others; a null field equals a missing one.
     """
     try:
         from chispa import DataFramesNotEqualError, assert_df_equality
     except ImportError as error:
         raise MissingDependencyError(
-            'assert_topic_equals needs chispa: pip install "spark-kafka-sink[testing]"'
+            'assert_topic_equals requires chispa: pip install "spark-kafka-sink[testing]"'
         ) from error
     from pyspark.sql import functions
 
     unknown = [name for name in expected.columns if name not in COLUMNS]
     if unknown or not expected.columns:
-        raise ValueError(
-            f"a topic has no column {', '.join(unknown) or 'to compare'}: select from {', '.join(COLUMNS)}"
-        )
+        reason = f"has unknown columns: {', '.join(unknown)}" if unknown else "has no columns"
+        raise ValueError(f"The expected DataFrame {reason}. Select columns from {', '.join(COLUMNS)}.")
     records = topic.read()
     for field in expected.schema.fields:
         if _is_json(field):
-            _check_fields(records, field, topic.name)
+            _check_json_fields(records, field, topic.name)
     stored = expected.sparkSession.createDataFrame(records)
     if in_order:
         stored = stored.orderBy("partition", "offset")
     fields = expected.schema.fields
-    unread = {f"{field.name} that is no such JSON": _unread(field) for field in fields if _is_json(field)}
+    invalid_json = {f"{field.name}, invalid JSON": _invalid_json(field) for field in fields if _is_json(field)}
     try:
         assert_df_equality(
             stored.select(
-                *(_comparable(_stored_as(field), field).alias(field.name) for field in fields),
-                *(column.alias(name) for name, column in unread.items()),
+                *(_to_comparable(_convert_column(field), field).alias(field.name) for field in fields),
+                *(column.alias(name) for name, column in invalid_json.items()),
             ),
             expected.select(
-                *(_comparable(functions.col(field.name), field).alias(field.name) for field in fields),
-                *(functions.lit(None).cast("string").alias(name) for name in unread),
+                *(_to_comparable(functions.col(field.name), field).alias(field.name) for field in fields),
+                *(functions.lit(None).cast("string").alias(name) for name in invalid_json),
             ),
             ignore_row_order=not in_order,
             ignore_nullable=True,
             ignore_metadata=True,
         )
     except DataFramesNotEqualError as error:
-        raise DataFramesNotEqualError(f"df1: what {topic.name} has; df2: what was expected\n{error}") from None
+        raise DataFramesNotEqualError(f"df1: records of topic {topic.name}; df2: expected rows\n{error}") from None
 
 
-def _check_fields(records: pa.Table, field: StructField, topic: str) -> None:
-    """DataFramesNotEqualError if JSON in the topic has fields that the expected type has not. Spark drops them."""
+def _check_json_fields(records: pa.Table, field: StructField, topic: str) -> None:
+    """Raise DataFramesNotEqualError if a JSON value has fields that the expected type lacks, which Spark would drop."""
     from chispa import DataFramesNotEqualError
 
-    for number, stored in enumerate(records.column(field.name).to_pylist()):
-        with contextlib.suppress(ValueError):  # what is no JSON is Spark's to find
-            more = next(_other_fields(json.loads(stored or "null"), field.dataType, field.name), None)
-            if more is not None:
-                where = f"partition {records['partition'][number]}, offset {records['offset'][number]}"
-                raise DataFramesNotEqualError(f"{topic} has a field that was not expected: {more}, in {where}")
+    for row_index, value in enumerate(records.column(field.name).to_pylist()):
+        with contextlib.suppress(ValueError):  # the comparison in Spark reports invalid JSON
+            unexpected = next(_find_unexpected_fields(json.loads(value or "null"), field.dataType, field.name), None)
+            if unexpected is not None:
+                partition, offset = records["partition"][row_index], records["offset"][row_index]
+                raise DataFramesNotEqualError(
+                    f"{topic} has the unexpected field {unexpected} in partition {partition}, offset {offset}"
+                )
 
 
-def _other_fields(value: Any, kind: DataType, where: str) -> Iterator[str]:
+def _find_unexpected_fields(value: Any, data_type: DataType, path: str) -> Iterator[str]:
+    """Yield the paths of JSON fields that the type lacks. Fields that are null count as missing."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if isinstance(kind, StructType) and isinstance(value, dict):
-        known = {field.name: field.dataType for field in kind.fields}
-        for name, part in value.items():
-            if name in known:
-                yield from _other_fields(part, known[name], f"{where}.{name}")
-            elif part is not None:
-                yield f"{where}.{name}"
-    elif isinstance(kind, ArrayType) and isinstance(value, list):
-        for part in value:
-            yield from _other_fields(part, kind.elementType, where)
-    elif isinstance(kind, MapType) and isinstance(value, dict):
-        for part in value.values():
-            yield from _other_fields(part, kind.valueType, where)
+    if isinstance(data_type, StructType) and isinstance(value, dict):
+        field_types = {field.name: field.dataType for field in data_type.fields}
+        for name, field_value in value.items():
+            if name in field_types:
+                yield from _find_unexpected_fields(field_value, field_types[name], f"{path}.{name}")
+            elif field_value is not None:
+                yield f"{path}.{name}"
+    elif isinstance(data_type, ArrayType) and isinstance(value, list):
+        for element in value:
+            yield from _find_unexpected_fields(element, data_type.elementType, path)
+    elif isinstance(data_type, MapType) and isinstance(value, dict):
+        for map_value in value.values():
+            yield from _find_unexpected_fields(map_value, data_type.valueType, path)
 
 
 def _is_json(field: StructField) -> bool:
@@ -110,50 +112,61 @@ def _is_json(field: StructField) -> bool:
     return field.name in ("key", "value") and isinstance(field.dataType, ArrayType | MapType | StructType)
 
 
-def _read_json(field: StructField) -> Column:
-    """With one more field of a struct: what Spark could not read. The other fields are null then."""
+def _parse_json(field: StructField) -> Column:
+    """Parse the topic's column as the expected type.
+
+    A struct gets another field with the text that Spark could not parse; its other fields are null then.
+    """
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructType
 
-    wanted = field.dataType
-    if isinstance(wanted, StructType):
-        wanted = StructType([*wanted.fields]).add(_UNREAD, StringType())
+    data_type = field.dataType
+    if isinstance(data_type, StructType):
+        data_type = StructType([*data_type.fields]).add(_CORRUPT_RECORD_COLUMN, StringType())
     return functions.from_json(
-        functions.col(field.name).cast("string"), cast(Any, wanted), {"columnNameOfCorruptRecord": _UNREAD}
+        functions.col(field.name).cast("string"),
+        cast(Any, data_type),
+        {"columnNameOfCorruptRecord": _CORRUPT_RECORD_COLUMN},
     )
 
 
-def _unread(field: StructField) -> Column:
-    """What is no JSON of the expected type; null where all could be read."""
+def _invalid_json(field: StructField) -> Column:
+    """Return the text that is not JSON of the expected type, or null for values that could be parsed."""
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
 
-    read = _read_json(field)
-    unread = functions.when(read.isNull(), functions.col(field.name).cast("string"))
-    return functions.coalesce(read[_UNREAD], unread) if isinstance(field.dataType, StructType) else unread
+    parsed = _parse_json(field)
+    invalid = functions.when(parsed.isNull(), functions.col(field.name).cast("string"))
+    if isinstance(field.dataType, StructType):
+        return functions.coalesce(parsed[_CORRUPT_RECORD_COLUMN], invalid)
+    return invalid
 
 
-def _stored_as(field: StructField) -> Column:
-    """The topic's column in the type that is expected."""
+def _convert_column(field: StructField) -> Column:
+    """Convert the topic's column to the expected type."""
     from pyspark.sql import functions
     from pyspark.sql.types import LongType, MapType, StructType
 
-    column, wanted = functions.col(field.name), field.dataType
+    column, data_type = functions.col(field.name), field.dataType
     if _is_json(field):
-        read = _read_json(field)
-        return read.dropFields(_UNREAD) if isinstance(wanted, StructType) else read
+        parsed = _parse_json(field)
+        return parsed.dropFields(_CORRUPT_RECORD_COLUMN) if isinstance(data_type, StructType) else parsed
     if field.name == "headers":
-        if not isinstance(wanted, MapType):
+        if not isinstance(data_type, MapType):
             return column
-        kind = wanted.valueType
-        return functions.transform_values(functions.map_from_entries(column), lambda _, value: value.cast(kind))
-    if field.name == "timestamp" and isinstance(wanted, LongType):
+        value_type = data_type.valueType
+        return functions.transform_values(functions.map_from_entries(column), lambda _, value: value.cast(value_type))
+    if field.name == "timestamp" and isinstance(data_type, LongType):
         return functions.unix_millis(column.cast("timestamp"))
-    return column.cast(wanted)
+    return column.cast(data_type)
 
 
-def _comparable(column: Column, field: StructField) -> Column:
-    """Headers that are null are no headers; and a map has no order, so it is compared by its sorted entries."""
+def _to_comparable(column: Column, field: StructField) -> Column:
+    """Convert a column so that chispa can compare it.
+
+    Maps become their sorted entries, because they have no order. Empty headers become null, because a record without
+    headers has either.
+    """
     from pyspark.sql import functions
     from pyspark.sql.types import MapType
 

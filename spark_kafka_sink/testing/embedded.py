@@ -1,4 +1,4 @@
-"""EmbeddedBroker: a cluster, its sockets and its files, started and stopped as one."""
+"""EmbeddedBroker: a cluster with its sockets and files, started and stopped together."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.broker.socket_server import SocketServer
 from spark_kafka_sink.broker.storage import ClusterFiles, lock_directory
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError, IllegalStateError
 from spark_kafka_sink.network.system import MAX_PORT
 from spark_kafka_sink.testing.faults import Faults
-from spark_kafka_sink.testing.security_setup import MUTUAL, SCRAM, secured
-from spark_kafka_sink.testing.topic import KafkaTopic, spark_options
+from spark_kafka_sink.testing.security_setup import MUTUAL, SCRAM, set_up_security
+from spark_kafka_sink.testing.topic import KafkaTopic, to_spark_options
 
 
 class EmbeddedBroker:
-    """Listens from its construction on. `close` it, or use it in a `with`."""
+    """A running broker, or a cluster of several nodes. Use it in a `with` block, or call `close`."""
 
     def __init__(
         self,
         config: ClusterConfig,
-        listening: ListenerConfig,
+        listener_config: ListenerConfig,
         *,
         topics: Mapping[str, int] | None = None,
         data: Path | None = None,
         client_options: Mapping[str, object] | None = None,
     ) -> None:
-        """`client_options`: what a client needs besides the address, to be let in."""
-        with contextlib.ExitStack() as held:
-            self.cluster = _cluster(config, topics, data, held)
+        """`client_options`: the security options that clients need in addition to the bootstrap servers."""
+        with contextlib.ExitStack() as resources:
+            self.cluster = _create_cluster(config, topics, data, resources)
             self.control = Control(self.cluster, config.seed)
-            """Faults on demand, request by request, and the levers of the cluster."""
+            """Injects faults of any kind and changes the cluster."""
             self.faults = Faults(self.control)
-            """The faults that tests of jobs ask for most, by their names."""
+            """Injects common faults by name."""
             self._client_options = client_options or {}
-            self._server = SocketServer(self.cluster, self.control, listening)
+            self._server = SocketServer(self.cluster, self.control, listener_config)
             self._server.start_threads()
-            self._held = held.pop_all()
+            self._resources = resources.pop_all()
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.bootstrap_servers} {len(self.cluster.topics)} topics>"
@@ -54,17 +55,17 @@ class EmbeddedBroker:
 
     @property
     def client_options(self) -> dict[str, object]:
-        """For `KafkaProducer(...)`: the address, and the certificates and login that `tls` and `users` ask for."""
+        """Options for `KafkaProducer(...)`: the bootstrap servers, and certificates and login for `tls` and `users`."""
         return {"bootstrap.servers": self.bootstrap_servers, **self._client_options}
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """For `df.write.format("pykafka").options(...)`: the client's options with `kafka.` before their names."""
-        return spark_options(self.client_options)
+        """Options for `df.write.format("pykafka").options(...)`: the client options with the prefix `kafka.`."""
+        return to_spark_options(self.client_options)
 
     @property
     def failure(self) -> BaseException | None:
-        """What the broker has ended by, if it has; its connections are closed and its ports refuse."""
+        """The error that ended the broker, if any. Its connections are closed then and its ports refuse connections."""
         return self._server.failure
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> KafkaTopic:
@@ -72,7 +73,7 @@ class EmbeddedBroker:
         return self.topic(topic)
 
     def topic(self, name: str) -> KafkaTopic:
-        """The topic to write to, to read and to compare; it need not exist yet."""
+        """Return a handle for writing, reading and comparing a topic, which need not exist yet."""
         return KafkaTopic(name, self.client_options)
 
     def __enter__(self) -> EmbeddedBroker:
@@ -82,16 +83,16 @@ class EmbeddedBroker:
         self.close()
 
     def close(self) -> None:
-        """End all threads and close all sockets. IllegalStateError, if the broker had failed before."""
-        with self._held:
+        """End all threads and close all sockets. Raises IllegalStateError if the broker has failed before."""
+        with self._resources:
             self._server.close()
         if self.failure is not None:
             raise IllegalStateError(
-                f"the embedded broker failed: {type(self.failure).__name__}: {self.failure}"
+                f"The embedded broker failed: {type(self.failure).__name__}: {self.failure}"
             ) from self.failure
 
 
-def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its name
+def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     topics: Mapping[str, int] | None = None,
     *,
     nodes: int = 1,
@@ -114,28 +115,33 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
     queued_max_requests: int = 500,
     seed: int = 0,
 ) -> EmbeddedBroker:
-    """A running broker, or a cluster of several nodes, to be used in a `with`.
+    """Start a broker, or a cluster of several nodes, for use in a `with` block.
 
-    topics               number of partitions by name
-    auto_create_topics   a topic that a client asks for is made, with `default_partitions`
-    transaction_version  2, or 1 as brokers before Kafka 4 have it
-    discard              acknowledge and count, and keep nothing: for measuring
-    check_records        look into the records of each batch, as brokers do; off, at its header and CRC only
-    tls                  True: with certificates made on the spot; "mutual": clients show one, too. Needs trustme
-    users                passwords by name: clients log in; `client_options` are those of the first user
-    mechanism            how they log in: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-    security             certificates and mechanisms of your own (ListenerSecurity), in place of the three above
-    data                 a directory in which topics outlive the broker
-    host                 where to listen; 0.0.0.0 is all interfaces, and `advertised_host` then a name of this machine
-    port                 of the first node, the others follow; 0 for any free ones
-    num_network_threads  threads that read requests and write responses, as Kafka's num.network.threads
-    num_io_threads       threads that handle requests, as num.io.threads; 0: the network threads handle them
-    queued_max_requests  requests that may wait for an I/O thread, as queued.max.requests
-    seed                 of everything in `control` that is left to chance
+    topics               number of partitions by topic name
+    nodes                number of nodes; each one listens on a port of its own
+    auto_create_topics   create missing topics when clients request them, with `default_partitions` partitions
+    message_bytes_max    largest size of a batch in bytes, like Kafka's message.max.bytes
+    transaction_version  2, or 1 as in brokers before Kafka 4
+    discard              acknowledge and count records without storing them, to measure clients
+    check_records        validate the records of each batch, as Kafka does; if False, only its header and CRC
+    tls                  True: encrypt with generated certificates; "mutual": clients present a certificate as well.
+                         Requires trustme
+    users                passwords by name; clients must log in. `client_options` contain the login of the first user
+    mechanism            SASL mechanism of `client_options`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+    security             your own certificates and mechanisms (ListenerSecurity), instead of tls and users
+    data                 directory in which topics are stored, so that they survive the broker
+    host                 address to listen on. For 0.0.0.0, all interfaces, set `advertised_host` to a name of this
+                         machine that clients can resolve
+    port                 port of the first node; the other nodes use the ports after it. 0: any free ports
+    num_network_threads  threads that read requests and write responses, like Kafka's num.network.threads
+    num_io_threads       threads that handle requests, like num.io.threads; 0: the network threads handle them
+    queued_max_requests  requests that may wait for an I/O thread, like queued.max.requests
+    seed                 seed of the random choices in `control`
     """
     _check_security(tls=tls, users=users, security=security)
-    if not 0 <= port <= MAX_PORT - max(nodes - 1, 0):
-        raise ConfigurationError(f"{nodes} nodes from port {port} on: ports are numbers up to {MAX_PORT}, or 0 for any")
+    max_port = MAX_PORT - max(nodes - 1, 0)
+    if not 0 <= port <= max_port:
+        raise ConfigurationError(f"port must be from 0 to {max_port} for {format_count(nodes, 'node')}, not {port}.")
     config = ClusterConfig(
         nodes=nodes,
         auto_create_topics=auto_create_topics,
@@ -147,36 +153,37 @@ def embedded_broker(  # noqa: PLR0913 - the settings of a broker, each by its na
         seed=seed,
     )
     ports = [port + number for number in range(nodes)] if port else []
-    with secured(tls=tls, users=users or {}, mechanism=mechanism, names=[host, advertised_host or host]) as made:
-        listening = ListenerConfig(
+    host_names = [host, advertised_host or host]
+    with set_up_security(tls=tls, users=users or {}, mechanism=mechanism, host_names=host_names) as setup:
+        listener_config = ListenerConfig(
             host,
             advertised_host,
             ports=ports,
-            security=security or made.listener,
+            security=security or setup.listener,
             network_threads=num_network_threads,
             io_threads=num_io_threads,
             max_queued_requests=queued_max_requests,
         )
-        return EmbeddedBroker(config, listening, topics=topics, data=data, client_options=made.client_options)
+        return EmbeddedBroker(config, listener_config, topics=topics, data=data, client_options=setup.client_options)
 
 
 def _check_security(
     *, tls: bool | Literal["mutual"], users: Mapping[str, str] | None, security: ListenerSecurity | None
 ) -> None:
     if tls not in (False, True, MUTUAL):
-        raise ConfigurationError(f"tls is True, False or {MUTUAL!r}, not {tls!r}")
+        raise ConfigurationError(f"tls must be True, False or {MUTUAL!r}, not {tls!r}.")
     if security is not None and (tls or users):
-        raise ConfigurationError("security says all of TLS and SASL: leave out tls and users, or security")
+        raise ConfigurationError("security replaces tls and users. Set either security, or tls and users.")
 
 
-def _cluster(
-    config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None, held: contextlib.ExitStack
+def _create_cluster(
+    config: ClusterConfig, topics: Mapping[str, int] | None, data: Path | None, resources: contextlib.ExitStack
 ) -> EmbeddedCluster:
-    """`held`: what is to be given back when the broker is closed."""
+    """Create the cluster. `resources` receives the lock of the directory, to be released when the broker is closed."""
     try:
         if data is None:
             return EmbeddedCluster(config, topics=topics)
-        held.enter_context(lock_directory(data))
+        resources.enter_context(lock_directory(data))
         return EmbeddedCluster(config, topics=topics, store=ClusterFiles(data))
     except (OSError, ApiError) as error:
         raise ConfigurationError(f"{data} cannot be used as the broker's directory: {error}") from error

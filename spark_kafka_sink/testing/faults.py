@@ -1,12 +1,13 @@
-"""Faults by name: what a test of a job says to see what the job does then.
+"""Common faults by name, for tests of jobs.
 
     broker.faults.produce_fails_once("NOT_LEADER_OR_FOLLOWER")
     broker.faults.on(topic="orders", partition=0).produce_fails("NOT_ENOUGH_REPLICAS", times=3)
     with broker.faults.slow(50, 200):
         ...
 
-Each call makes a rule, and returns it: `rule.struck` says how often it has struck, `rule.remove()` or the end of a
-`with` ends it. `times=None` is each time, until then. Faults of a kind that is not here: `help(broker.control)`.
+Each method adds a rule and returns it: `rule.struck` is the number of requests it has struck, and `rule.remove()` or
+the end of a `with` block ends it. With `times=None` a rule strikes every request until then. For other kinds of faults
+see `help(broker.control)`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PRODUCE = "PRODUCE"
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults strike requests to write, of all topics and nodes, if `on` does not say otherwise."""
+    """Faults that strike produce requests to all topics and nodes, unless `on` selects other requests."""
 
     _control: Control
     _request: str | None = _PRODUCE
@@ -39,44 +40,44 @@ class Faults:
         node: int | None = None,
         nth: int = 1,
     ) -> Faults:
-        """Where the fault strikes: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
+        """Select the requests that the fault strikes: `broker.faults.on(topic="orders", nth=2).loses_answers()`.
 
-        request    by Kafka's name (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all requests
-        partition  of the topic, which must be named, too
-        nth        begins with the nth request that fits
+        request    Kafka's name of the API (PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN, ...), or None for all
+        partition  a partition of `topic`, which is required then
+        nth        number of the first selected request that the fault strikes
         """
         return replace(self, _request=request, _topic=topic, _partition=partition, _node=node, _nth=nth)
 
     def produce_fails_once(self, error: str) -> FaultRule:
-        """The broker answers one write with this error, by Kafka's name, and stores nothing."""
+        """Respond to one produce request with an error, given by Kafka's name, and store nothing."""
         return self.produce_fails(error)
 
     def produce_fails(self, error: str, *, times: int | None = 1, stored: bool = False) -> FaultRule:
-        """The broker answers writes with this error; with `stored` the records are in the topic all the same."""
+        """Respond to produce requests with an error. With `stored` the records are stored nevertheless."""
         return self._when(times).fail(error, after_applying=stored)
 
     def slow(self, ms: float, at_most_ms: float | None = None) -> FaultRule:
-        """Each answer comes this much later, or by a time between the two."""
+        """Delay each response by `ms`, or by a random time from `ms` to `at_most_ms`."""
         return self._when(None).delay(ms, at_most_ms)
 
     def throttles(self, ms: int) -> FaultRule:
-        """Each answer asks the client to wait this long, as a quota does."""
+        """Set a throttle time in each response, like a quota."""
         return self._when(None).throttle(ms)
 
     def drops_connections(self, times: int | None = 1) -> FaultRule:
-        """The connection is closed, and nothing was done."""
+        """Close the connection without executing the request."""
         return self._when(times).drop()
 
     def loses_answers(self, times: int | None = 1) -> FaultRule:
-        """The request is carried out, and the connection closed in place of an answer."""
+        """Execute the request and close the connection instead of responding."""
         return self._when(times).drop(applied=True)
 
     def never_answers(self, times: int | None = 1) -> FaultRule:
-        """The connection stays open, and silent."""
+        """Keep the connection open, and neither execute the request nor respond."""
         return self._when(times).never_answer()
 
     def garbles_answers(self, times: int | None = 1) -> FaultRule:
-        """Something comes that is not Kafka's protocol, as from a proxy that speaks HTTP."""
+        """Send bytes that are not Kafka's protocol, like a proxy that speaks HTTP."""
         return self._when(times).garbage()
 
     def clear(self) -> None:

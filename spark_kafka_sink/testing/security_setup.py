@@ -1,4 +1,4 @@
-"""TLS and SASL for an embedded broker: certificates made on the spot, users, and the options of clients that fit."""
+"""TLS and SASL for an embedded broker: generated certificates, users, and the options with which clients connect."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 
 MUTUAL = "mutual"
 SCRAM = "SCRAM-SHA-512"
-_PROTOCOLS = {
+_SECURITY_PROTOCOLS = {
     (False, False): "PLAINTEXT",
     (True, False): "SSL",
     (False, True): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
+"""Security protocols by (TLS, SASL)."""
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -28,62 +29,70 @@ _LOGIN_MODULES = {
 
 
 @dataclass(frozen=True)
-class Secured:
+class SecuritySetup:
+    """The security of a listener and the matching options of its clients."""
+
     listener: ListenerSecurity
     client_options: Mapping[str, object] = field(repr=False)
 
 
 @contextmanager
-def secured(
-    *, tls: bool | Literal["mutual"], users: Mapping[str, str], mechanism: str, names: Iterable[str]
-) -> Iterator[Secured]:
-    """The listener's files are there until the `with` ends: long enough for the listener to be made.
+def set_up_security(
+    *, tls: bool | Literal["mutual"], users: Mapping[str, str], mechanism: str, host_names: Iterable[str]
+) -> Iterator[SecuritySetup]:
+    """Generate the certificates and options for a listener and its clients.
 
-    `names` are those by which clients connect, besides localhost. Clients get certificates as text, not as files: so
-    the options serve Spark's workers, too.
+    The listener must be created within the `with` block, because its certificate files are deleted at the end. Its
+    certificate is valid for localhost and `host_names`. Client options contain certificates as text instead of files,
+    so that they work on Spark's executors, too. They log in as the first of the `users` (passwords by name).
     """
     if mechanism not in PASSWORD_MECHANISMS:
-        raise ConfigurationError(f"mechanism is {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}")
+        raise ConfigurationError(f"mechanism must be one of {', '.join(PASSWORD_MECHANISMS)}, not {mechanism}.")
     options: dict[str, object] = {}
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as directory:
         certificate = client_ca = None
         if tls:
-            certificate, client_ca = _write_certificates(Path(folder), names, options, mutual=tls == MUTUAL)
+            certificate, client_ca = _write_certificates(Path(directory), host_names, options, mutual=tls == MUTUAL)
         if users:
             name, password = next(iter(users.items()))
-            options |= {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas(mechanism, name, password)}
-        protocol = _PROTOCOLS[bool(tls), bool(users)]
+            options |= {"sasl.mechanism": mechanism, "sasl.jaas.config": build_jaas_config(mechanism, name, password)}
+        protocol = _SECURITY_PROTOCOLS[bool(tls), bool(users)]
         if protocol != "PLAINTEXT":
             options["security.protocol"] = protocol
-        yield Secured(ListenerSecurity(protocol, certificate, client_ca, users), options)
+        yield SecuritySetup(ListenerSecurity(protocol, certificate, client_ca, users), options)
 
 
-def jaas(mechanism: str, name: str, password: str) -> str:
-    """The option sasl.jaas.config for a user."""
-    return f"{_LOGIN_MODULES[mechanism]} required username={_quoted(name)} password={_quoted(password)};"
+def build_jaas_config(mechanism: str, name: str, password: str) -> str:
+    """Build the value of sasl.jaas.config with which a user logs in."""
+    return f"{_LOGIN_MODULES[mechanism]} required username={_quote(name)} password={_quote(password)};"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _write_certificates(
-    folder: Path, names: Iterable[str], options: dict[str, object], *, mutual: bool
+    directory: Path, host_names: Iterable[str], options: dict[str, object], *, mutual: bool
 ) -> tuple[Path, Path | None]:
-    """The listener's certificate and the authority of its clients, as files; what clients need goes into `options`."""
+    """Write the listener's certificate and, for mutual TLS, the authority of its clients; add the clients' `options`.
+
+    Returns the paths of the two PEM files.
+    """
     try:
         import trustme
     except ImportError as error:
-        raise MissingDependencyError('TLS needs trustme: pip install "spark-kafka-sink[testing]"') from error
+        raise MissingDependencyError('TLS requires trustme: pip install "spark-kafka-sink[testing]"') from error
     authority = trustme.CA()
-    certificate, client_ca = folder / "listener.pem", folder / "authority.pem"
-    issued = authority.issue_cert(*dict.fromkeys(("localhost", "127.0.0.1", *names)))
-    issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    certificate, client_ca = directory / "listener.pem", directory / "authority.pem"
+    listener_certificate = authority.issue_cert(*dict.fromkeys(("localhost", "127.0.0.1", *host_names)))
+    listener_certificate.private_key_and_cert_chain_pem.write_to_path(str(certificate))
     options["ssl.truststore.certificates"] = authority.cert_pem.bytes().decode()
     if not mutual:
         return certificate, None
     authority.cert_pem.write_to_path(str(client_ca))
-    client = authority.issue_cert("client.embedded", common_name="client")
-    options["ssl.keystore.key"] = client.private_key_pem.bytes().decode()
-    options["ssl.keystore.certificate.chain"] = "".join(pem.bytes().decode() for pem in client.cert_chain_pems)
+    client_certificate = authority.issue_cert("client.embedded", common_name="client")
+    options["ssl.keystore.key"] = client_certificate.private_key_pem.bytes().decode()
+    options["ssl.keystore.certificate.chain"] = "".join(
+        pem.bytes().decode() for pem in client_certificate.cert_chain_pems
+    )
     return certificate, client_ca

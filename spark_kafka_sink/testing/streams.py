@@ -1,4 +1,4 @@
-"""Streams in tests: a query that runs until its input is used up, without a sleep."""
+"""Streaming queries in tests, without sleeps: each function waits until a query has written all available input."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 
 
 def run_stream(writer: DataStreamWriter, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StreamingQuery:
-    """Start the query, and return it when it has written all input that was there.
+    """Start a streaming query, and return it once it has written all input that was available at the start.
 
-    The writer's trigger is `availableNow`, whatever it was. A writer without a `checkpointLocation` gets one that is
-    gone afterwards. Raises what the query fails with; TimeoutError when it takes too long.
+    The trigger of the writer is replaced by `availableNow`. A writer without a `checkpointLocation` uses a temporary
+    directory. Raises the exception of a failed query, or TimeoutError if the query takes too long.
     """
-    with _checkpoint_for_those_without():
+    with _default_checkpoint_location():
         query = writer.trigger(availableNow=True).start()
         if not query.awaitTermination(timeout_seconds):  # type: ignore[arg-type]
             query.stop()
-            raise TimeoutError(_late(query, timeout_seconds))
+            raise TimeoutError(_describe_timeout(query, timeout_seconds))
     return query
 
 
 def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-    """Let a query that runs write all input that is there, then stop it. For jobs that start their query themselves.
+    """Wait until a running query has written all available input, then stop it. For jobs that start queries themselves.
 
-    Raises what the query fails with; TimeoutError when it takes too long.
+    Raises the exception of a failed query, or TimeoutError if the query takes too long.
     """
     failures: list[BaseException] = []
 
@@ -49,30 +49,30 @@ def drain(query: StreamingQuery, *, timeout_seconds: float = TIMEOUT_SECONDS) ->
     thread = threading.Thread(target=process, name="drain", daemon=True)
     thread.start()
     thread.join(timeout_seconds)
-    late = thread.is_alive()
+    has_timed_out = thread.is_alive()
     query.stop()
-    if late:
-        raise TimeoutError(_late(query, timeout_seconds))
+    if has_timed_out:
+        raise TimeoutError(_describe_timeout(query, timeout_seconds))
     if failures:
         raise failures[0]
 
 
 def stream_of(frames: Sequence[DataFrame], folder: Path | str) -> DataFrame:
-    """A streaming DataFrame whose micro-batches are these DataFrames, in this order. They are kept in `folder`."""
+    """Return a streaming DataFrame that reads one of `frames` per micro-batch, in order. `folder` stores their rows."""
     if not frames:
-        raise ValueError("a stream is made of one DataFrame at least: they say which columns it has")
+        raise ValueError("stream_of requires at least one DataFrame, which defines the columns.")
     for number, frame in enumerate(frames):
         batch = Path(folder) / f"{number:06}"
         frame.coalesce(1).write.parquet(str(batch))
-        for file in batch.glob("part-*"):  # Spark takes files by their age, and these may be of one moment
+        for file in batch.glob("part-*"):  # Spark reads files in order of their age, which may be equal
             os.utime(file, (number + 1, number + 1))
     reader = frames[0].sparkSession.readStream.schema(frames[0].schema).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(Path(folder) / "*"))
 
 
 @contextmanager
-def _checkpoint_for_those_without() -> Iterator[None]:
-    """Spark takes the session's setting for writers that name no location."""
+def _default_checkpoint_location() -> Iterator[None]:
+    """Set a temporary checkpoint location in the session, unless it has one. A writer's own location overrides it."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -87,7 +87,7 @@ def _checkpoint_for_those_without() -> Iterator[None]:
             session.conf.unset(_CHECKPOINT)
 
 
-def _late(query: StreamingQuery, timeout_seconds: float) -> str:
+def _describe_timeout(query: StreamingQuery, timeout_seconds: float) -> str:
     progress = query.lastProgress
-    done = "no micro-batch is done" if progress is None else f"the last micro-batch done is {progress['batchId']}"
-    return f"the query has not used up its input within {timeout_seconds:g} s: {done}"
+    completed = "none" if progress is None else str(progress["batchId"])
+    return f"The query did not write all input within {timeout_seconds:g} s. Last completed micro-batch: {completed}."

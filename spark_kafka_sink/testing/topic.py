@@ -1,4 +1,4 @@
-"""A topic, by its name and the options of a client that may read it."""
+"""KafkaTopic: a topic in a test, with the client options for writing and reading it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spark_kafka_sink.reader.reader import MAX_READ_BYTES, READ_COMMITTED, read_
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """A topic of an embedded broker, or of any Kafka: `KafkaTopic("orders", {"bootstrap.servers": "host:9092"})`."""
+    """A topic of an embedded broker, or of any cluster: `KafkaTopic("orders", {"bootstrap.servers": "host:9092"})`."""
 
     name: str
     client_options: Mapping[str, object] = field(repr=False)
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """For `df.write.format("pykafka").options(...)`: the topic, the address and what security asks for."""
-        return {**spark_options(self.client_options), "topic": self.name}
+        """Options for `df.write.format("pykafka").options(...)`: the topic, the bootstrap servers and security."""
+        return {**to_spark_options(self.client_options), "topic": self.name}
 
     def read(self, *, isolation: str = READ_COMMITTED, max_bytes: int = MAX_READ_BYTES) -> pa.Table:
-        """All rows of the topic, in the columns that `read_topic` gives."""
+        """Read all records of the topic, like `read_topic`."""
         return read_topic_table(
             str(self.client_options["bootstrap.servers"]),
             self.name,
@@ -33,8 +33,8 @@ class KafkaTopic:
         )
 
 
-def spark_options(client_options: Mapping[str, object]) -> dict[str, str]:
-    """The client's options as Spark has them: with `kafka.` before their names."""
+def to_spark_options(client_options: Mapping[str, object]) -> dict[str, str]:
+    """Add Spark's prefix `kafka.` to the names of client options."""
     return {f"kafka.{name}": str(value) for name, value in client_options.items()}
 
 
@@ -46,10 +46,10 @@ def read_topic(
     options: Mapping[str, object] | None = None,
     max_bytes: int = MAX_READ_BYTES,
 ) -> pa.Table:
-    """All that stands in a topic now, in the columns of Spark's Kafka source.
+    """Read all records that a topic has now, in the columns of Spark's Kafka source.
 
-    key, value, topic, partition, offset, timestamp, timestampType, headers. `isolation` is read_committed or
-    read_uncommitted; `options` are client options, such as those of security, by their names. A topic whose rows take
-    more than `max_bytes` in memory is a DataError.
+    The columns are key, value, topic, partition, offset, timestamp, timestampType and headers. `isolation` is
+    read_committed or read_uncommitted; `options` are client options, such as those for security. Raises DataError if
+    the records take more than `max_bytes` in memory.
     """
     return read_topic_table(bootstrap, topic, isolation=isolation, options=options, max_bytes=max_bytes)

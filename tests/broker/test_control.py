@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_kafka_sink.broker.control import HTTP_ANSWER, Control
+from spark_kafka_sink.broker.control import HTTP_RESPONSE, Control
 from spark_kafka_sink.broker.kafka_apis import handle_request
 from spark_kafka_sink.broker.outcome import ChannelResponse
 from spark_kafka_sink.errors import DecodeError
@@ -135,7 +135,7 @@ def test_a_length_that_no_frame_has_is_refused_by_the_client(
 def test_garbage_comes_as_it_is(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=2).garbage()
     assert write(client) is None
-    assert raw_answer(cluster) == HTTP_ANSWER
+    assert raw_answer(cluster) == HTTP_RESPONSE
 
 
 def test_an_answer_may_carry_another_id(client: WireClient, cluster: SimulatedCluster) -> None:
@@ -291,7 +291,7 @@ def test_the_same_seed_gives_the_same_faults_and_another_seed_gives_others() -> 
 
 
 def test_a_partition_without_its_topic_is_no_rule(cluster: SimulatedCluster) -> None:
-    with pytest.raises(ValueError, match="needs its topic"):
+    with pytest.raises(ValueError, match="partition requires topic"):
         cluster.control.when(partition=1)
 
 
@@ -327,7 +327,7 @@ def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster:
 def test_a_node_that_does_not_exist_is_refused_with_those_that_do(
     cluster: SimulatedCluster, lever: Callable[[Control], object]
 ) -> None:
-    with pytest.raises(KeyError, match=r"the embedded broker has no node 2; it has \[0, 1\]"):
+    with pytest.raises(KeyError, match=r"Node 2 does not exist in the embedded broker; it has \[0, 1\]"):
         lever(cluster.control)
 
 
@@ -343,7 +343,9 @@ def test_a_node_that_does_not_exist_is_refused_with_those_that_do(
 def test_a_partition_that_does_not_exist_is_refused_with_how_many_there_are(
     cluster: SimulatedCluster, lever: Callable[[Control, str, int], object], partition: int
 ) -> None:
-    with pytest.raises(KeyError, match=f"topic t has no partition {partition}; it has 2, numbered from 0"):
+    with pytest.raises(
+        KeyError, match=f"Partition {partition} of topic t does not exist; the topic has 2 partitions, numbered from 0"
+    ):
         lever(cluster.control, "t", partition)
 
 
@@ -364,5 +366,5 @@ def test_a_partition_that_does_not_exist_is_refused_with_how_many_there_are(
 def test_a_topic_that_does_not_exist_is_refused_with_those_that_do(
     cluster: SimulatedCluster, lever: Callable[[Control], object]
 ) -> None:
-    with pytest.raises(KeyError, match=r"the embedded broker has no topic none; it has \['other', 't'\]"):
+    with pytest.raises(KeyError, match=r"Topic none does not exist in the embedded broker; it has \['other', 't'\]"):
         lever(cluster.control)

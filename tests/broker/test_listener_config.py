@@ -21,8 +21,8 @@ def test_all_interfaces_are_no_address_and_a_warning_says_who_may_write(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
     assert ListenerConfig(host).resolve_advertised_host() == "this-machine"
     (warning,) = caplog.messages
-    assert "anyone who can reach this machine may read and write" in warning
-    assert "this-machine; if that is wrong, give the advertised host" in warning
+    assert "anyone who can reach this machine can read and write" in warning
+    assert "this-machine; set advertised_host if clients cannot resolve that name" in warning
 
 
 def test_a_host_name_that_does_not_resolve_is_not_advertised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ USERS = {"alice": SECRET}
     ("fields", "fault"),
     [
         ({"protocol": "TLS"}, "not TLS"),
-        ({"protocol": "SSL"}, "needs a certificate"),
-        ({"protocol": "SASL_PLAINTEXT"}, "needs users"),
+        ({"protocol": "SSL"}, "requires a certificate"),
+        ({"protocol": "SASL_PLAINTEXT"}, "requires users"),
         ({"mechanisms": ["GSSAPI"]}, "not GSSAPI"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_read_gives_whole_batches_within_its_bound_and_at_least_one() -> None:
         log.append(batch(b"a", b"b"), wall_ms=1)
     assert [parse_header(b).base_offset for b in log.read(0, 2 * size).batches] == [0, 2]
     assert [parse_header(b).base_offset for b in log.read(3, 1).batches] == [2], "the batch that holds the offset"
-    assert not log.read(0, 1, at_least_one=False).batches
+    assert not log.read(0, 1, min_one_batch=False).batches
     assert not log.read(6, 1000).batches
 
 
@@ -114,7 +114,7 @@ def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
     assert log.last_stable_offset == 1
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"before"]
     assert stored_records(log).column("value").to_pylist() == [b"before", b"open", b"after"]
-    log.end_transaction(7, 0, commit=True, wall_ms=1)
+    log.append_end_marker(7, 0, commit=True, wall_ms=1)
     assert log.last_stable_offset == log.log_end_offset == 4
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"before", b"open", b"after"]
 
@@ -122,7 +122,7 @@ def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
 def test_an_aborted_transaction_is_named_to_those_who_read_its_range_and_to_no_others() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"bad", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
-    log.end_transaction(7, 0, commit=False, wall_ms=1)
+    log.append_end_marker(7, 0, commit=False, wall_ms=1)
     log.append(batch(b"good"), wall_ms=1)
     (aborted,) = log.read(0, 10_000, committed=True).aborted
     assert (aborted.producer_id, aborted.first_offset) == (7, 0)
@@ -134,7 +134,7 @@ def test_an_aborted_transaction_is_named_to_those_who_read_its_range_and_to_no_o
 def test_the_marker_is_the_control_record_that_kafka_knows() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"a", sequence=0, producer=(7, 2), transactional=True), wall_ms=1)
-    log.end_transaction(7, 2, commit=True, wall_ms=9)
+    log.append_end_marker(7, 2, commit=True, wall_ms=9)
     (decoded,) = decode_batches(log.read(1, 10_000).batches[0])
     header = decoded.header
     assert (header.is_control, header.is_transactional, header.producer_id, header.producer_epoch) == (True, True, 7, 2)
@@ -154,7 +154,7 @@ def test_an_offset_is_found_by_time_within_a_batch() -> None:
         (105, 1),
         (-1, -1),
     ]
-    assert log.max_timestamp() == (105, 1)
+    assert log.find_max_timestamp() == (105, 1)
 
 
 def test_discarding_counts_and_keeps_nothing() -> None:

@@ -45,7 +45,7 @@ class Served:
         return self.requests[-1]
 
     def answer(self, request: ReceivedRequest, reply: ChannelResponse) -> None:
-        self.processor.respond(request, reply)
+        self.processor.send_response(request, reply)
         for _ in range(3):
             self.turn()
 
@@ -77,13 +77,13 @@ def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
     served.ends[0].send(frame(b"two"))
     served.answer(request, reply)
     assert (len(served.requests) == 2, served.peers[0].closed) == (reads_on, closed)
-    assert served.processor.connections == 1 - closed
+    assert served.processor.connection_count == 1 - closed
 
 
 def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     served = Served(clients=2, nodes=2)
     request = served.ask(0, b"one")
-    served.processor.cut(0)
+    served.processor.close_connections(0)
     served.answer(request, ChannelResponse(frame=[b"answer"]))
     other = served.ask(1, b"two")
     served.answer(other, ChannelResponse(frame=[b"answer"]))
@@ -93,29 +93,29 @@ def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureF
 
 def test_a_client_that_ends_its_connection_is_no_longer_counted() -> None:
     served = Served(clients=2)
-    assert served.processor.connections == 2
+    assert served.processor.connection_count == 2
     served.ends[0].close()
     for _ in range(2):
         served.turn()
-    assert served.processor.connections == 1
+    assert served.processor.connection_count == 1
 
 
 def test_a_node_that_is_cut_loses_its_connections_and_no_others() -> None:
     served = Served(clients=4, nodes=2)
-    done = served.processor.cut(1)
+    done = served.processor.close_connections(1)
     assert not done.is_set()
     served.turn()
     served.turn()
     assert done.is_set()
     assert [peer.closed for peer in served.peers] == [0, 1, 0, 1]
-    assert served.processor.connections == 2
+    assert served.processor.connection_count == 2
 
 
 def test_its_end_closes_everything_and_frees_those_who_wait_for_a_cut() -> None:
     before = set(threading.enumerate())
     served = Served(clients=2)
     address = served.system.resolve("client0", 1)[0]
-    late = served.processor.cut(0)
+    late = served.processor.close_connections(0)
     served.processor.stop()
     served.processor.start()
     served.processor.accept("late", 0, served.system.connect(address, -1, -1), address)

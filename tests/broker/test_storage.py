@@ -106,7 +106,10 @@ def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transacti
         coordinator = cluster.coordinator
         added = coordinator.add_partitions("x", identity, [("u", 0)], 0, 0, version=version)
         assert added == error_codes.PRODUCER_FENCED
-        assert coordinator.end("x", identity, commit=True, version=version).error == error_codes.INVALID_TXN_STATE
+        assert (
+            coordinator.end_transaction("x", identity, commit=True, version=version).error
+            == error_codes.INVALID_TXN_STATE
+        )
         with pytest.raises(ApiError, match="epoch"):
             cluster.log("t", 0).append(batch(b"after", sequence=1, producer=producer, transactional=True), wall_ms=1)
 

@@ -51,7 +51,7 @@ def add(coordinator: TransactionCoordinator, identity: ProducerIdentity, *, now:
 def end(
     coordinator: TransactionCoordinator, identity: ProducerIdentity, *, commit: bool = True, version: int = 1
 ) -> ProducerIdentity:
-    return coordinator.end("x", identity, commit=commit, version=version)
+    return coordinator.end_transaction("x", identity, commit=commit, version=version)
 
 
 def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator: TransactionCoordinator) -> None:
@@ -90,7 +90,7 @@ def test_a_commit_writes_a_marker_to_each_partition_and_may_be_repeated(
 
 def test_an_end_without_a_beginning_is_an_invalid_state(coordinator: TransactionCoordinator) -> None:
     assert end(coordinator, init(coordinator)).error == error_codes.INVALID_TXN_STATE
-    stranger = coordinator.end("unknown", ProducerIdentity(0, 0), commit=True, version=1)
+    stranger = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
     assert stranger.error == error_codes.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -215,8 +215,8 @@ def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_unti
     assert end(coordinator, identity, version=version).error == busy
     assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
     coordinator.abort_timed_out(1e9)
-    coordinator.complete(transaction)
-    coordinator.complete(transaction)
+    coordinator.complete_transaction(transaction)
+    coordinator.complete_transaction(transaction)
     assert transaction.state.value == "CompleteCommit"
     assert markers.written == [(PARTITION, identity.producer_id, following.epoch, True)]
     assert end(coordinator, identity, version=version) == following
@@ -234,5 +234,5 @@ def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_lat
     assert add(coordinator, last, version=2) == 0
     following = end(coordinator, last, version=2)
     assert following.producer_id != identity.producer_id
-    coordinator.complete(transaction)
+    coordinator.complete_transaction(transaction)
     assert markers.written == [(PARTITION, identity.producer_id, MAX_EPOCH, True)]

@@ -366,7 +366,7 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         for epoch, value in enumerate(values):
             key_value = prefix.encode(), value.replace(template.encode(), prefix.encode())
             log.append(log_writer._batch(Held(ProducerIdAndEpoch(producer_id, epoch), 0), [key_value], 1), wall_ms=1)
-            log.end_transaction(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
+            log.append_end_marker(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
     whole = fetched.stored_batches
 

@@ -91,7 +91,7 @@ def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before
     creation = broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).delay(0)
     with pytest.raises(PreflightError, match=r"nothing was written: .* needs brokers of Kafka 3\.0 or newer"):
         Query(broker).begin()
-    assert creation.seen == 0
+    assert creation.request_count == 0
 
 
 def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: EmbeddedBroker) -> None:
@@ -100,14 +100,14 @@ def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: Embed
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=4).fail(error_codes.INVALID_CONFIG)
     with pytest.raises(BrokerError, match="its settings was rejected: INVALID_CONFIG"):
         create_if_missing(broker)
-    assert rule.seen == 4
+    assert rule.request_count == 4
 
 
 def test_a_process_asks_once_for_each_log(broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=None).delay(0)
     for number in range(3):
         Query(broker).run(number)
-    assert rule.seen == 1
+    assert rule.request_count == 1
 
 
 def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: EmbeddedBroker) -> None:

@@ -61,7 +61,7 @@ def test_a_discarding_broker_counts_what_it_throws_away() -> None:
 
 def test_a_directory_is_one_brokers_until_it_is_closed(tmp_path: Path) -> None:
     with embedded_broker({"t": 1}, data=tmp_path) as broker:
-        with pytest.raises(ConfigurationError, match="is used by another broker"):
+        with pytest.raises(ConfigurationError, match="is in use by another broker"):
             embedded_broker({"t": 1}, data=tmp_path)
         assert write(broker.bootstrap_servers, "t", b"a") == 0
     with pytest.raises(OSError, match="Cannot assign requested address"):
@@ -79,11 +79,11 @@ def test_testing_does_not_import_spark() -> None:
     ("arguments", "words"),
     [
         (["--topic", "t:none"], "--topic is NAME or NAME:PARTITIONS, not t:none"),
-        (["--security", "SSL"], "needs a certificate"),
+        (["--security", "SSL"], "requires a certificate"),
         (["--security", "SSL", "--certificate", "/no/such.pem"], "/no/such.pem cannot be read: No such file"),
         (["--users", "/no/such/file"], "cannot be read"),
-        (["--port", "99999"], "ports are numbers up to 65535"),
-        (["--port", "65535", "--nodes", "2"], "ports are numbers up to 65535"),
+        (["--port", "99999"], "port must be from 0 to 65535 for 1 node"),
+        (["--port", "65535", "--nodes", "2"], "port must be from 0 to 65534 for 2 nodes"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_sentence(

@@ -88,8 +88,11 @@ def test_clear_removes_all(broker: EmbeddedBroker) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda faults: faults.produce_fails_once("NOT_LEADER"), "'NOT_LEADER' is not the name of a Kafka error"),
-        (lambda faults: faults.on(request="produce").slow(1), "Kafka request: is PRODUCE meant"),
+        (lambda faults: faults.produce_fails_once("NOT_LEADER"), "Kafka has no error named 'NOT_LEADER'"),
+        (
+            lambda faults: faults.on(request="produce").slow(1),
+            "Kafka has no request named 'produce'. Did you mean PRODUCE",
+        ),
     ],
 )
 def test_a_name_that_kafka_does_not_have_is_refused(broker: EmbeddedBroker, call: object, words: str) -> None:

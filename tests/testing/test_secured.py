@@ -66,10 +66,10 @@ def test_no_secret_is_in_a_repr() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"tls": "both"}, "tls is True, False or 'mutual', not 'both'"),
+        ({"tls": "both"}, "tls must be True, False or 'mutual', not 'both'"),
         ({"users": USERS, "mechanism": "GSSAPI"}, "not GSSAPI"),
-        ({"tls": True, "security": ListenerSecurity()}, "leave out tls and users, or security"),
-        ({"users": {"alice": ""}}, "user alice has an empty password"),
+        ({"tls": True, "security": ListenerSecurity()}, "Set either security, or tls and users"),
+        ({"users": {"alice": ""}}, "User alice has an empty password"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused_with_the_reason(arguments: dict[str, Any], words: str) -> None:

@@ -1,7 +1,7 @@
-"""Handlers of the embedded broker: one file for each API, named `api_<key>_<name>`, with a function `handle`.
+"""Request handlers of the embedded broker: one module for each API, `api_<key>_<name>`, with a function `handle`.
 
-`handle` takes a RequestContext and a request, and returns a response, NoAnswer or NotYet. A new file needs no entry
-anywhere: the broker offers the API that its name says.
+`handle` takes a RequestContext and a request, and returns a response, NoResponse or DelayedResponse. A new module needs
+no registration: the broker supports the API that the module is named after.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ def handled_api_keys() -> list[ApiKey]:
     return sorted(ApiKey(int(module.name.split("_")[1])) for module in pkgutil.iter_modules(__path__))
 
 
-def handler_module(api_key: ApiKey) -> ModuleType:
+def load_handler(api_key: ApiKey) -> ModuleType:
     return import_module(f"{__name__}.api_{api_key:02}_{api_key.name.lower()}")

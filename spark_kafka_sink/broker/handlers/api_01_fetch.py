@@ -1,8 +1,8 @@
-"""Fetch: batches as they are stored, and the aborted transactions among them for who reads committed ones only.
+"""Fetch: returns stored batches, with the aborted transactions among them for read_committed consumers.
 
-A partition is read once, however often the request names it, and an answer has at most ANSWER_BYTES_MAX of batches.
-Without enough bytes the answer waits, up to max_wait_ms, for something to change. Sessions are not kept: session id 0
-in the answer makes the client name all its partitions in each request.
+A partition is read once, even if the request contains it repeatedly, and a response has at most MAX_RESPONSE_BYTES of
+batches. With fewer than min_bytes the response is delayed until the cluster changes, for at most max_wait_ms. There
+are no fetch sessions: session id 0 in the response makes the client send all its partitions in each request.
 """
 
 from __future__ import annotations
@@ -22,92 +22,100 @@ from spark_kafka_sink.protocol.messages.fetch import (
     FetchTopic,
 )
 
-ANSWER_BYTES_MAX = 55 * 1024 * 1024
-"""Brokers' own default of fetch.max.bytes."""
+MAX_RESPONSE_BYTES = 55 * 1024 * 1024
+"""Kafka's default of fetch.max.bytes."""
 
-WAIT_MS_MAX = 600_000
-"""The longest wait, whatever was asked for: a request that waits is held even when its client has gone."""
+MAX_WAIT_MS = 600_000
+"""Upper limit of max_wait_ms, because a delayed request occupies memory even after its client has disconnected."""
 
 TOPIC_ID_VERSION = 13
 READ_COMMITTED = 1
 
 
 def handle(context: RequestContext, request: FetchRequest) -> HandlerResult:
-    reading = _Reading(context, request)
-    response = FetchResponse(responses=[reading.topic(topic) for topic in request.topics])
-    deadline_ms = context.received_ms + min(request.max_wait_ms, WAIT_MS_MAX)
-    if reading.size_bytes >= request.min_bytes or reading.failed or context.now >= deadline_ms:
+    reader = _FetchReader(context, request)
+    response = FetchResponse(responses=[reader.read_topic(topic) for topic in request.topics])
+    deadline_ms = context.received_ms + min(request.max_wait_ms, MAX_WAIT_MS)
+    if reader.size_bytes >= request.min_bytes or reader.has_errors or context.now >= deadline_ms:
         return response
     return DelayedResponse(deadline_ms)
 
 
-class _Reading:
-    """One pass over the partitions of a request, within its bound of bytes."""
+class _FetchReader:
+    """Reads the partitions of one request, within the request's limit of bytes."""
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self.size_bytes = 0
-        self.failed = False
+        self.has_errors = False
         self._context = context
-        self._bytes_left = min(request.max_bytes, ANSWER_BYTES_MAX)
-        self._seen: set[tuple[str, UUID, int]] = set()
+        self._remaining_bytes = min(request.max_bytes, MAX_RESPONSE_BYTES)
+        self._partitions_read: set[tuple[str, UUID, int]] = set()
         self._committed = request.isolation_level == READ_COMMITTED
 
-    def topic(self, asked: FetchTopic) -> FetchableTopicResponse:
+    def read_topic(self, requested: FetchTopic) -> FetchableTopicResponse:
         cluster = self._context.cluster
-        by_id = self._context.version >= TOPIC_ID_VERSION
-        topic = cluster.find_topic_by_id(asked.topic_id) if by_id else cluster.find_topic(asked.topic)
-        partitions = [self._partition(topic, each) for each in asked.partitions if self._is_new(asked, each)]
-        return FetchableTopicResponse(topic=asked.topic, topic_id=asked.topic_id, partitions=partitions)
+        if self._context.version >= TOPIC_ID_VERSION:
+            topic = cluster.find_topic_by_id(requested.topic_id)
+        else:
+            topic = cluster.find_topic(requested.topic)
+        partitions = [
+            self._read_partition(topic, partition)
+            for partition in requested.partitions
+            if self._is_first_read(requested, partition)
+        ]
+        return FetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id, partitions=partitions)
 
-    def _is_new(self, topic: FetchTopic, asked: FetchPartition) -> bool:
-        where = topic.topic, topic.topic_id, asked.partition
-        if where in self._seen:
+    def _is_first_read(self, topic: FetchTopic, partition: FetchPartition) -> bool:
+        key = topic.topic, topic.topic_id, partition.partition
+        if key in self._partitions_read:
             return False
-        self._seen.add(where)
+        self._partitions_read.add(key)
         return True
 
-    def _partition(self, topic: Topic | None, asked: FetchPartition) -> FetchResponsePartitionData:
-        partition, error = self._context.find_partition(topic, asked.partition)
+    def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
+        partition, error = self._context.find_led_partition(topic, requested.partition)
         if topic is None and self._context.version >= TOPIC_ID_VERSION:
             error = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:
-            error = _epoch_error(partition, asked.current_leader_epoch)
+            error = _find_epoch_error(partition, requested.current_leader_epoch)
         if partition is None or error:
-            self.failed = True
+            self.has_errors = True
             return FetchResponsePartitionData(
-                partition_index=asked.partition, error_code=error, high_watermark=-1, records=b""
+                partition_index=requested.partition, error_code=error, high_watermark=-1, records=b""
             )
-        return self._read(partition, asked)
+        return self._read_log(partition, requested)
 
-    def _read(self, partition: Partition, asked: FetchPartition) -> FetchResponsePartitionData:
+    def _read_log(self, partition: Partition, requested: FetchPartition) -> FetchResponsePartitionData:
         log = partition.log
         result = FetchResponsePartitionData(
-            partition_index=asked.partition,
+            partition_index=requested.partition,
             high_watermark=log.log_end_offset,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=[] if self._committed else None,
             records=b"",
         )
-        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
-            self.failed = True
+        if not log.log_start_offset <= requested.fetch_offset <= log.log_end_offset:
+            self.has_errors = True
             result.error_code = error_codes.OFFSET_OUT_OF_RANGE
             return result
-        bytes_max = min(asked.partition_max_bytes, self._bytes_left)
-        # The first batch goes out even if it is larger than all bounds: else no consumer could ever read it.
-        found = log.read(asked.fetch_offset, bytes_max, committed=self._committed, at_least_one=not self.size_bytes)
-        self.size_bytes += found.size_bytes
-        self._bytes_left = max(0, self._bytes_left - found.size_bytes)
-        result.records = list(found.batches)
+        max_bytes = min(requested.partition_max_bytes, self._remaining_bytes)
+        # The first batch is returned even if it exceeds all limits; otherwise no consumer could ever read it.
+        read = log.read(requested.fetch_offset, max_bytes, committed=self._committed, min_one_batch=not self.size_bytes)
+        self.size_bytes += read.size_bytes
+        self._remaining_bytes = max(0, self._remaining_bytes - read.size_bytes)
+        result.records = list(read.batches)
         if self._committed:
             result.aborted_transactions = [
-                AbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset) for a in found.aborted
+                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+                for aborted in read.aborted
             ]
         return result
 
 
-def _epoch_error(partition: Partition, known_epoch: int) -> int:
-    if known_epoch == -1 or known_epoch == partition.leader_epoch:
+def _find_epoch_error(partition: Partition, requested_epoch: int) -> int:
+    """Return the error code for a leader epoch that differs from the current one, or 0. -1 means any epoch."""
+    if requested_epoch == -1 or requested_epoch == partition.leader_epoch:
         return 0
-    older = known_epoch < partition.leader_epoch
-    return error_codes.FENCED_LEADER_EPOCH if older else error_codes.UNKNOWN_LEADER_EPOCH
+    is_older = requested_epoch < partition.leader_epoch
+    return error_codes.FENCED_LEADER_EPOCH if is_older else error_codes.UNKNOWN_LEADER_EPOCH

@@ -1,4 +1,7 @@
-"""ListOffsets: where a log begins and ends, and which offset belongs to a time. A partition can be named once."""
+"""ListOffsets: returns the start or end offset of a log, or the first offset with a timestamp.
+
+A partition that the request contains more than once is rejected.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,19 @@ LEADER_EPOCH_VERSION = 4
 
 def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResult:
     committed = request.isolation_level == READ_COMMITTED
-    named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    counts = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
     topics = [
         ListOffsetsTopicResponse(
             name=topic.name,
             partitions=[
-                _partition(context, topic.name, each, committed)
-                if named[topic.name, each.partition_index] == 1
+                _list_partition(context, topic.name, partition, committed)
+                if counts[topic.name, partition.partition_index] == 1
                 else ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=error_codes.INVALID_REQUEST
+                    partition_index=partition.partition_index, error_code=error_codes.INVALID_REQUEST
                 )
-                for each in topic.partitions
+                for partition in topic.partitions
             ],
         )
         for topic in request.topics
@@ -40,23 +45,24 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
     return ListOffsetsResponse(topics=topics)
 
 
-def _partition(
-    context: RequestContext, topic: str, asked: ListOffsetsPartition, committed: bool
+def _list_partition(
+    context: RequestContext, topic: str, requested: ListOffsetsPartition, committed: bool
 ) -> ListOffsetsPartitionResponse:
-    partition, error = context.find_partition(context.cluster.find_topic(topic), asked.partition_index)
-    result = ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error)
+    partition, error = context.find_led_partition(context.cluster.find_topic(topic), requested.partition_index)
+    result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error)
     if partition is not None:
-        result.timestamp, result.offset = _find(partition.log, asked.timestamp, committed)
+        result.timestamp, result.offset = _find_offset(partition.log, requested.timestamp, committed)
         if result.offset >= 0 and context.version >= LEADER_EPOCH_VERSION:
             result.leader_epoch = partition.leader_epoch
     return result
 
 
-def _find(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
+def _find_offset(log: PartitionLog, timestamp: int, committed: bool) -> tuple[int, int]:
+    """Return the timestamp and offset for a timestamp, or for one of the special values. -1 means unknown."""
     if timestamp == LATEST:
         return -1, log.last_stable_offset if committed else log.log_end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.log_start_offset
     if timestamp == MAX_TIMESTAMP:
-        return log.max_timestamp()
+        return log.find_max_timestamp()
     return log.find_offset_by_timestamp(timestamp) if timestamp >= 0 else (-1, -1)

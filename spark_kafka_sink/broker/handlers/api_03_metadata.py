@@ -1,7 +1,7 @@
-"""Metadata: who runs, which topics there are, and who leads their partitions.
+"""Metadata: returns the running nodes, and the topics with their partitions and leaders.
 
-A topic is described once, however often it is named. Topics that are created because they were asked for are created
-together, so that the cluster is saved once.
+Each topic is returned once, even if the request contains it repeatedly. Missing topics that are created automatically
+are created together, so that the cluster is saved only once.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
         running = cluster.running_nodes()
-        asks_for_all = request.topics is None or (context.version == 0 and not request.topics)
+        requests_all_topics = request.topics is None or (context.version == 0 and not request.topics)
         if not _is_valid(request, context.version):
-            topics = [_invalid_request(topic) for topic in request.topics or ()]
-        elif asks_for_all:
-            topics = [_described(context, topic) for topic in cluster.topics.values() if not topic.hidden]
+            topics = [_reject_topic(topic) for topic in request.topics or ()]
+        elif requests_all_topics:
+            topics = [_describe_topic(context, topic) for topic in cluster.topics.values() if not topic.hidden]
         else:
-            asked = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
+            requested = {(topic.topic_id, topic.name): topic for topic in request.topics or ()}
             may_create = request.allow_auto_topic_creation or context.version < AUTO_CREATION_FLAG_VERSION
-            refused = _create_missing(context, asked.values()) if may_create else {}
-            topics = [_asked_for(context, topic, refused) for topic in asked.values()]
+            creation_errors = _create_missing(context, requested.values()) if may_create else {}
+            topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
         response = MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port) for n in running],
             cluster_id=cluster.cluster_id,
             controller_id=running[0].id if running else -1,
             topics=topics,
         )
-    injected = context.injected()
+    injected = context.injected_error()
     if injected and context.version >= ERROR_CODE_VERSION and not any(topic.error_code for topic in topics):
         response.error_code = injected
     return response
@@ -65,61 +65,65 @@ def _is_valid(request: MetadataRequest, version: int) -> bool:
     return all(topic.name is not None and topic.topic_id == ZERO_UUID for topic in request.topics or ())
 
 
-def _invalid_request(topic: MetadataRequestTopic) -> MetadataResponseTopic:
+def _reject_topic(topic: MetadataRequestTopic) -> MetadataResponseTopic:
     return MetadataResponseTopic(name=topic.name or "", topic_id=topic.topic_id, error_code=error_codes.INVALID_REQUEST)
 
 
-def _create_missing(context: RequestContext, asked: Iterable[MetadataRequestTopic]) -> dict[str, int]:
-    """Create the topics that are missing. Those that cannot be, each with its error."""
+def _create_missing(context: RequestContext, requested: Iterable[MetadataRequestTopic]) -> dict[str, int]:
+    """Create the requested topics that do not exist. Returns the error codes of those that could not be created."""
     cluster = context.cluster
     if not cluster.config.auto_create_topics:
         return {}
-    names = [topic.name or "" for topic in asked if topic.topic_id == ZERO_UUID]
+    names = [topic.name or "" for topic in requested if topic.topic_id == ZERO_UUID]
     missing = [
-        name for name in names if is_topic_name(name) and name not in cluster.topics and not context.injected(name)
+        name
+        for name in names
+        if is_topic_name(name) and name not in cluster.topics and not context.injected_error(name)
     ]
     partitions = cluster.config.default_partitions
-    room = max(0, cluster.partitions_left()) // partitions
-    refused = dict.fromkeys(missing[room:], error_codes.POLICY_VIOLATION)
-    if refused:
-        _log.warning("%d topics were not created: they would be too many partitions", len(refused))
+    max_topics = max(0, cluster.available_partitions()) // partitions
+    errors = dict.fromkeys(missing[max_topics:], error_codes.POLICY_VIOLATION)
+    if errors:
+        _log.warning("Did not create %d topics: the cluster has its maximum of partitions", len(errors))
     try:
-        cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:room]])
-    except ApiError as refusal:
-        refused |= dict.fromkeys(missing[:room], refusal.code)
-    return refused
+        cluster.create_topics([TopicDefinition(name, partitions) for name in missing[:max_topics]])
+    except ApiError as error:
+        errors |= dict.fromkeys(missing[:max_topics], error.code)
+    return errors
 
 
-def _asked_for(
-    context: RequestContext, asked: MetadataRequestTopic, refused: Mapping[str, int]
+def _find_and_describe(
+    context: RequestContext, requested: MetadataRequestTopic, creation_errors: Mapping[str, int]
 ) -> MetadataResponseTopic:
     cluster = context.cluster
-    if asked.topic_id != ZERO_UUID:
-        found = cluster.find_topic_by_id(asked.topic_id)
-        if found is None or found.hidden:
-            return MetadataResponseTopic(name=None, topic_id=asked.topic_id, error_code=error_codes.UNKNOWN_TOPIC_ID)
-        return _described(context, found)
-    name = asked.name or ""
+    if requested.topic_id != ZERO_UUID:
+        topic_by_id = cluster.find_topic_by_id(requested.topic_id)
+        if topic_by_id is None or topic_by_id.hidden:
+            code = error_codes.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(name=None, topic_id=requested.topic_id, error_code=code)
+        return _describe_topic(context, topic_by_id)
+    name = requested.name or ""
     if not is_topic_name(name):
         return MetadataResponseTopic(name=name, error_code=error_codes.INVALID_TOPIC_EXCEPTION)
     topic = cluster.topics.get(name)
     if topic is not None and not topic.hidden:
-        return _described(context, topic)
-    injected = context.injected(name)
+        return _describe_topic(context, topic)
+    injected = context.injected_error(name)
     if injected:
         return MetadataResponseTopic(name=name, error_code=injected)
-    return MetadataResponseTopic(name=name, error_code=refused.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION))
+    code = creation_errors.get(name, error_codes.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(name=name, error_code=code)
 
 
-def _described(context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-    injected = context.injected(topic.name)
+def _describe_topic(context: RequestContext, topic: Topic) -> MetadataResponseTopic:
+    injected = context.injected_error(topic.name)
     if injected:
         return MetadataResponseTopic(name=topic.name, topic_id=topic.id, error_code=injected)
-    partitions = [_partition(context, topic, partition) for partition in topic.partitions]
+    partitions = [_describe_partition(context, topic, partition) for partition in topic.partitions]
     return MetadataResponseTopic(name=topic.name, topic_id=topic.id, partitions=partitions)
 
 
-def _partition(context: RequestContext, topic: Topic, partition: Partition) -> MetadataResponsePartition:
+def _describe_partition(context: RequestContext, topic: Topic, partition: Partition) -> MetadataResponsePartition:
     nodes = context.cluster.nodes
     return MetadataResponsePartition(
         error_code=error_codes.LEADER_NOT_AVAILABLE if partition.leader is None else 0,

@@ -1,4 +1,4 @@
-"""OffsetCommit: where a group has read to."""
+"""OffsetCommit: stores the offsets of a consumer group."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from spark_kafka_sink.protocol.messages.offset_commit import (
 
 
 def handle(context: RequestContext, request: OffsetCommitRequest) -> HandlerResult:
-    cluster = context.cluster
-    error = context.coordinator_error(request.group_id)
+    cluster, group = context.cluster, request.group_id
+    coordinator_error = context.coordinator_error(group)
     topics = []
     with cluster.lock:
         for topic in request.topics:
-            known = cluster.topics.get(topic.name)
+            known_topic = cluster.topics.get(topic.name)
             results = []
-            for each in topic.partitions:
-                code = error
-                if not code and (known is None or not 0 <= each.partition_index < len(known.partitions)):
+            for partition in topic.partitions:
+                index, metadata = partition.partition_index, partition.committed_metadata
+                code = coordinator_error
+                if not code and (known_topic is None or not 0 <= index < len(known_topic.partitions)):
                     code = error_codes.UNKNOWN_TOPIC_OR_PARTITION
-                where = topic.name, each.partition_index
-                code = code or cluster.offsets.fault(request.group_id, where, each.committed_metadata)
+                topic_partition = topic.name, index
+                code = code or cluster.offsets.find_commit_error(group, topic_partition, metadata)
                 if not code:
-                    committed = CommittedOffset(
-                        each.committed_offset, each.committed_leader_epoch, each.committed_metadata
-                    )
-                    cluster.offsets.commit(request.group_id, {where: committed})
-                results.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
+                    offset = CommittedOffset(partition.committed_offset, partition.committed_leader_epoch, metadata)
+                    cluster.offsets.commit(group, {topic_partition: offset})
+                results.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
             topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
         cluster.save()
     return OffsetCommitResponse(topics=topics)

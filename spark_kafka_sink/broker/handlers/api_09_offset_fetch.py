@@ -1,9 +1,9 @@
-"""OffsetFetch: where groups have read to; one group up to v7, several from v8 on."""
+"""OffsetFetch: returns the committed offsets of consumer groups; of one group up to v7, of several from v8 on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.offsets import CommittedOffset
@@ -19,75 +19,86 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-Row = TypeVar("Row", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
-Found = tuple[int, CommittedOffset, int]
-"""(partition, its offset, error)"""
+PartitionResponseT = TypeVar("PartitionResponseT", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 GROUPS_VERSION = 8
-NONE_COMMITTED = CommittedOffset(-1, -1, "")
+NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "")
+
+
+class _PartitionOffset(NamedTuple):
+    """The committed offset of a partition, with the error code of the response."""
+
+    partition: int
+    committed: CommittedOffset
+    error_code: int
 
 
 def handle(context: RequestContext, request: OffsetFetchRequest) -> HandlerResult:
     if context.version >= GROUPS_VERSION:
-        asked_for = {group.group_id: group for group in request.groups}
-        groups = [_group(context, group, request.require_stable) for group in asked_for.values()]
+        requested_groups = {group.group_id: group for group in request.groups}
+        groups = [_fetch_group(context, group, request.require_stable) for group in requested_groups.values()]
         return OffsetFetchResponse(groups=groups)
     error = context.coordinator_error(request.group_id)
     if error:
         return OffsetFetchResponse(error_code=error)
-    asked = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
+    requested = None if request.topics is None else [(t.name, t.partition_indexes) for t in request.topics]
     topics = [
-        OffsetFetchResponseTopic(name=name, partitions=_rows(OffsetFetchResponsePartition, partitions))
-        for name, partitions in _look_up(context, request.group_id, asked, request.require_stable)
+        OffsetFetchResponseTopic(name=name, partitions=_build_partitions(OffsetFetchResponsePartition, offsets))
+        for name, offsets in _find_offsets(context, request.group_id, requested, request.require_stable)
     ]
     return OffsetFetchResponse(topics=topics)
 
 
-def _group(context: RequestContext, group: OffsetFetchRequestGroup, stable: bool) -> OffsetFetchResponseGroup:
+def _fetch_group(
+    context: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     error = context.coordinator_error(group.group_id)
     if error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
-    asked = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
+    requested = None if group.topics is None else [(t.name, t.partition_indexes) for t in group.topics]
     topics = [
-        OffsetFetchResponseTopics(name=name, partitions=_rows(OffsetFetchResponsePartitions, partitions))
-        for name, partitions in _look_up(context, group.group_id, asked, stable)
+        OffsetFetchResponseTopics(name=name, partitions=_build_partitions(OffsetFetchResponsePartitions, offsets))
+        for name, offsets in _find_offsets(context, group.group_id, requested, require_stable)
     ]
     return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
-def _rows(row: Callable[..., Row], found: Iterable[Found]) -> list[Row]:
+def _build_partitions(
+    response_type: Callable[..., PartitionResponseT], offsets: Iterable[_PartitionOffset]
+) -> list[PartitionResponseT]:
     return [
-        row(
-            partition_index=index,
+        response_type(
+            partition_index=partition,
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
             metadata=committed.metadata,
-            error_code=code,
+            error_code=error_code,
         )
-        for index, committed, code in found
+        for partition, committed, error_code in offsets
     ]
 
 
-def _look_up(
-    context: RequestContext, group: str, asked: Iterable[tuple[str, list[int]]] | None, stable: bool
-) -> list[tuple[str, list[Found]]]:
-    """By topic, each partition once. None asks for all that the group has."""
+def _find_offsets(
+    context: RequestContext,
+    group: str,
+    requested: Iterable[tuple[str, list[int]]] | None,
+    require_stable: bool,
+) -> list[tuple[str, list[_PartitionOffset]]]:
+    """Return the offsets of the requested partitions by topic, each partition once. None requests all partitions."""
     with context.cluster.lock:
-        offsets = context.cluster.offsets
-        if asked is None:
-            by_topic: dict[str, list[int]] = {}
-            for topic, index in offsets.all_of(group):
-                by_topic.setdefault(topic, []).append(index)
-            asked = by_topic.items()
-        wanted: dict[str, dict[int, None]] = {}
-        for topic, indexes in asked:
-            wanted.setdefault(topic, {}).update(dict.fromkeys(indexes))
-        found = []
-        for topic, each in wanted.items():
-            rows = []
-            for index in each:
-                waits = stable and offsets.is_pending(group, (topic, index))
-                code = error_codes.UNSTABLE_OFFSET_COMMIT if waits else 0
-                rows.append((index, offsets.get(group, (topic, index)) or NONE_COMMITTED, code))
-            found.append((topic, rows))
-        return found
+        store = context.cluster.offsets
+        if requested is None:
+            requested = [(topic, [index]) for topic, index in store.list_partitions(group)]
+        partitions_by_topic: dict[str, dict[int, None]] = {}
+        for topic, indexes in requested:
+            partitions_by_topic.setdefault(topic, {}).update(dict.fromkeys(indexes))
+        result = []
+        for topic, partitions in partitions_by_topic.items():
+            offsets = []
+            for index in partitions:
+                is_unstable = require_stable and store.has_pending(group, (topic, index))
+                error_code = error_codes.UNSTABLE_OFFSET_COMMIT if is_unstable else 0
+                committed = store.get(group, (topic, index)) or NO_COMMITTED_OFFSET
+                offsets.append(_PartitionOffset(index, committed, error_code))
+            result.append((topic, offsets))
+        return result

@@ -1,4 +1,4 @@
-"""FindCoordinator: the node that answers for a transactional id or a group; one key up to v3, several from v4 on."""
+"""FindCoordinator: returns the coordinators of transactional ids or groups; one key up to v3, several from v4 on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ KEYS_VERSION = 4
 
 def handle(context: RequestContext, request: FindCoordinatorRequest) -> HandlerResult:
     if context.version >= KEYS_VERSION:
-        return FindCoordinatorResponse(coordinators=[_find(context, key) for key in request.coordinator_keys])
-    found = _find(context, request.key)
-    return FindCoordinatorResponse(error_code=found.error_code, node_id=found.node_id, host=found.host, port=found.port)
+        coordinators = [_find_coordinator(context, key) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=coordinators)
+    coordinator = _find_coordinator(context, request.key)
+    return FindCoordinatorResponse(
+        error_code=coordinator.error_code,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
+    )
 
 
-def _find(context: RequestContext, key: str) -> Coordinator:
-    injected = context.injected()
+def _find_coordinator(context: RequestContext, key: str) -> Coordinator:
+    injected = context.injected_error()
     node = context.cluster.coordinator_for(key)
     if injected or node is None:
         code = injected or error_codes.COORDINATOR_NOT_AVAILABLE

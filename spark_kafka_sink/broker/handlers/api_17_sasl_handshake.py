@@ -1,4 +1,4 @@
-"""SaslHandshake, where it has no place: the network takes those that open a session, before any handler."""
+"""SaslHandshake: rejected here, because the network layer handles handshakes before requests reach a handler."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeReque
 
 
 def handle(context: RequestContext, request: SaslHandshakeRequest) -> HandlerResult:
-    return SaslHandshakeResponse(error_code=context.injected() or error_codes.ILLEGAL_SASL_STATE)
+    return SaslHandshakeResponse(error_code=context.injected_error() or error_codes.ILLEGAL_SASL_STATE)

@@ -1,4 +1,4 @@
-"""CreateTopics: all that can be are created together, so that the cluster is saved once."""
+"""CreateTopics: creates all valid topics of the request together, so that the cluster is saved only once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.topics import TopicDefinition, log_config
+from spark_kafka_sink.broker.topics import TopicDefinition, build_log_config
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.create_topics import (
@@ -20,23 +20,24 @@ from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
 def handle(context: RequestContext, request: CreateTopicsRequest) -> HandlerResult:
     cluster = context.cluster
-    requested = Counter(topic.name for topic in request.topics)
+    counts = Counter(topic.name for topic in request.topics)
     results: list[CreatableTopicResult] = []
-    wanted: dict[str, TopicDefinition] = {}
+    valid: dict[str, TopicDefinition] = {}
     with cluster.lock:
-        left = cluster.partitions_left()
+        available = cluster.available_partitions()
         for topic in request.topics:
-            new, result = _resolve_defaults(context, topic)
-            if requested[topic.name] > 1:
-                result.error_code, result.error_message = error_codes.INVALID_REQUEST, "the topic is named twice"
+            definition, result = _resolve_defaults(context, topic)
+            if counts[topic.name] > 1:
+                result.error_code = error_codes.INVALID_REQUEST
+                result.error_message = "The request contains the topic more than once."
             else:
-                result.error_code, result.error_message = _fault(context, topic, new, left)
+                result.error_code, result.error_message = _find_error(context, topic, definition, available)
             if not result.error_code:
-                left -= new.partitions
-                wanted[new.name] = new
+                available -= definition.partitions
+                valid[definition.name] = definition
             results.append(result)
         if not request.validate_only:
-            _create(context, wanted, {result.name or "": result for result in results})
+            _create(context, valid, {result.name or "": result for result in results})
     return CreateTopicsResponse(topics=results)
 
 
@@ -47,7 +48,7 @@ def _resolve_defaults(
     partitions = len(requested.assignments) or (
         cluster.config.default_partitions if requested.num_partitions == -1 else requested.num_partitions
     )
-    settings = {each.name: each.value for each in requested.configs if each.value is not None}
+    settings = {config.name: config.value for config in requested.configs if config.value is not None}
     result = CreatableTopicResult(name=requested.name, num_partitions=partitions)
     result.replication_factor = (
         len(cluster.nodes) if requested.replication_factor == -1 else requested.replication_factor
@@ -56,36 +57,37 @@ def _resolve_defaults(
 
 
 def _create(
-    context: RequestContext, wanted: dict[str, TopicDefinition], results: dict[str, CreatableTopicResult]
+    context: RequestContext, definitions: dict[str, TopicDefinition], results: dict[str, CreatableTopicResult]
 ) -> None:
     try:
-        for topic in context.cluster.create_topics(list(wanted.values())):
+        for topic in context.cluster.create_topics(list(definitions.values())):
             results[topic.name].topic_id = topic.id
-    except ApiError as refusal:
-        for name in wanted:
-            results[name].error_code, results[name].error_message = refusal.code, refusal.reason
+    except ApiError as error:
+        for name in definitions:
+            results[name].error_code, results[name].error_message = error.code, error.message
 
 
-def _fault(
-    context: RequestContext, requested: CreatableTopic, new: TopicDefinition, left: int
+def _find_error(
+    context: RequestContext, requested: CreatableTopic, definition: TopicDefinition, available_partitions: int
 ) -> tuple[int, str | None]:
-    cluster = context.cluster
-    injected = context.injected(requested.name)
+    """Return the error code and message of a topic that cannot be created, or (0, None)."""
+    cluster, partitions = context.cluster, definition.partitions
+    injected = context.injected_error(requested.name)
     if injected:
         return injected, None
     if not is_topic_name(requested.name):
-        return error_codes.INVALID_TOPIC_EXCEPTION, f"that is no name for a topic: it takes {TOPIC_NAME_RULE}"
+        return error_codes.INVALID_TOPIC_EXCEPTION, f"The topic name is invalid. Use {TOPIC_NAME_RULE}."
     if requested.name in cluster.topics:
-        return error_codes.TOPIC_ALREADY_EXISTS, f"topic {requested.name} exists already"
-    if not 1 <= new.partitions <= left:
-        return error_codes.INVALID_PARTITIONS, f"{new.partitions} partitions: from 1 to {left} can be had here now"
-    if requested.replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:
-        return (
-            error_codes.INVALID_REPLICATION_FACTOR,
-            f"{requested.replication_factor} replicas cannot be on {len(cluster.nodes)} nodes",
-        )
+        return error_codes.TOPIC_ALREADY_EXISTS, f"Topic {requested.name} already exists."
+    if not 1 <= partitions <= available_partitions:
+        message = f"Cannot create {partitions} partitions: the cluster has room for {available_partitions} more."
+        return error_codes.INVALID_PARTITIONS, message
+    replication_factor = requested.replication_factor
+    if replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:
+        message = f"Replication factor {replication_factor} is invalid in a cluster of {len(cluster.nodes)} nodes."
+        return error_codes.INVALID_REPLICATION_FACTOR, message
     try:
-        log_config(new.config, max_message_bytes=0, check_records=True, discard=False)
+        build_log_config(definition.config, max_message_bytes=0, check_records=True, discard=False)
     except ConfigurationError as error:
         return error_codes.INVALID_CONFIG, str(error)
     return 0, None

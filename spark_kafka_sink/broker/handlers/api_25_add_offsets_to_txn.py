@@ -1,9 +1,9 @@
-"""AddOffsetsToTxn: a group whose offsets are committed with a transaction."""
+"""AddOffsetsToTxn: adds a consumer group, whose offsets will be committed, to a transaction."""
 
 from __future__ import annotations
 
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
-from spark_kafka_sink.broker.handlers.api_22_init_producer_id import client_error
+from spark_kafka_sink.broker.handlers.api_22_init_producer_id import to_known_error
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity
 from spark_kafka_sink.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
@@ -20,4 +20,4 @@ def handle(context: RequestContext, request: AddOffsetsToTxnRequest) -> HandlerR
                 request.transactional_id, identity, request.group_id, context.now, cluster.wall_ms()
             )
             cluster.save_transactions()
-    return AddOffsetsToTxnResponse(error_code=client_error(error, context.version, FENCED_ERROR_VERSION))
+    return AddOffsetsToTxnResponse(error_code=to_known_error(error, context.version, FENCED_ERROR_VERSION))

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that hold once their transaction commits."""
+"""TxnOffsetCommit: stores offsets of a consumer group that are committed with a transaction."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ TRANSACTIONS_V2_VERSION = 5
 def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerResult:
     cluster = context.cluster
     with cluster.lock:
-        error = context.coordinator_error(request.group_id) or _let_in(context, request) or _fault(context, request)
+        error = (
+            context.coordinator_error(request.group_id)
+            or _check_transaction(context, request)
+            or _find_commit_error(context, request)
+        )
         if not error:
             cluster.offsets.commit_in_transaction(
                 request.producer_id,
                 request.group_id,
                 {
-                    (topic.name, each.partition_index): CommittedOffset(
-                        each.committed_offset, each.committed_leader_epoch, each.committed_metadata
+                    (topic.name, partition.partition_index): CommittedOffset(
+                        partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
                     )
                     for topic in request.topics
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 },
             )
     topics = [
         TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=[
-                TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
-                for each in topic.partitions
+                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                for partition in topic.partitions
             ],
         )
         for topic in request.topics
@@ -45,18 +49,21 @@ def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> HandlerR
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def _fault(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
-    """The first fault among the offsets: all of them are taken, or none."""
+def _find_commit_error(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+    """Return the first error code of the offsets, or 0. Either all offsets are stored or none."""
     offsets = context.cluster.offsets
-    faults = (
-        offsets.fault(request.group_id, (topic.name, each.partition_index), each.committed_metadata)
+    errors = (
+        offsets.find_commit_error(
+            request.group_id, (topic.name, partition.partition_index), partition.committed_metadata
+        )
         for topic in request.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     )
-    return next((fault for fault in faults if fault), 0)
+    return next((error for error in errors if error), 0)
 
 
-def _let_in(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+def _check_transaction(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+    """Return 0 if the transaction contains the group, else an error code. In version 2, add the group first."""
     coordinator = context.cluster.coordinator
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if context.version >= TRANSACTIONS_V2_VERSION and coordinator.version >= 2:

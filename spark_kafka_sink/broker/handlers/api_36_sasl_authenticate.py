@@ -1,4 +1,4 @@
-"""SaslAuthenticate, where it has no place: the network takes those that belong to a handshake, before any handler."""
+"""SaslAuthenticate: rejected here, because the network layer handles it in a handshake before any handler is called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 
 def handle(context: RequestContext, request: SaslAuthenticateRequest) -> HandlerResult:
     return SaslAuthenticateResponse(
-        error_code=context.injected() or error_codes.ILLEGAL_SASL_STATE,
-        error_message="SaslAuthenticate came without a handshake, or the listener does not authenticate",
+        error_code=context.injected_error() or error_codes.ILLEGAL_SASL_STATE,
+        error_message="SaslAuthenticate was sent without SaslHandshake, or to a listener without SASL.",
     )

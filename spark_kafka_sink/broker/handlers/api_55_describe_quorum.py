@@ -1,4 +1,4 @@
-"""DescribeQuorum: the first running node plays the controller. What counts is its clock."""
+"""DescribeQuorum: returns the first running node as the controller. Clients use the response to read its clock."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from spark_kafka_sink.protocol.messages.describe_quorum import (
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> HandlerResult:
-    injected = context.injected()
+    injected = context.injected_error()
     if injected:
         return DescribeQuorumResponse(error_code=injected)
     running = context.cluster.running_nodes()
-    controller = running[0].id if running else -1
-    now = context.cluster.wall_ms()
+    controller_id = running[0].id if running else -1
+    timestamp = context.cluster.wall_ms()
     voter = DescribeQuorumResponseReplicaState(
-        replica_id=controller, last_fetch_timestamp=now, last_caught_up_timestamp=now
+        replica_id=controller_id, last_fetch_timestamp=timestamp, last_caught_up_timestamp=timestamp
     )
-    partition = DescribeQuorumResponsePartitionData(leader_id=controller, current_voters=[voter])
+    partition = DescribeQuorumResponsePartitionData(leader_id=controller_id, current_voters=[voter])
     return DescribeQuorumResponse(
         topics=[DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
     )

@@ -1,4 +1,4 @@
-"""DescribeCluster."""
+"""DescribeCluster: returns the cluster id and the running nodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spark_kafka_sink.protocol.messages.describe_cluster import (
 def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerResult:
     running = context.cluster.running_nodes()
     return DescribeClusterResponse(
-        error_code=context.injected(),
+        error_code=context.injected_error(),
         cluster_id=context.cluster.cluster_id,
         controller_id=running[0].id if running else -1,
-        brokers=[DescribeClusterBroker(broker_id=n.id, host=n.host, port=n.port) for n in running],
+        brokers=[DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port) for node in running],
     )

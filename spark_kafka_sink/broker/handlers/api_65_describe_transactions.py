@@ -1,4 +1,4 @@
-"""DescribeTransactions."""
+"""DescribeTransactions: returns state, producer and partitions of the transactions that this node coordinates."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from spark_kafka_sink.protocol.messages.describe_transactions import (
 
 def handle(context: RequestContext, request: DescribeTransactionsRequest) -> HandlerResult:
     with context.cluster.lock:
-        states = [_describe(context, name) for name in dict.fromkeys(request.transactional_ids)]
+        states = [_describe_transaction(context, name) for name in dict.fromkeys(request.transactional_ids)]
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _describe(context: RequestContext, name: str) -> DescribeTransactionsResponseTransactionState:
-    error = context.coordinator_error(name)
-    transaction = context.cluster.coordinator.transactions.get(name)
+def _describe_transaction(
+    context: RequestContext, transactional_id: str
+) -> DescribeTransactionsResponseTransactionState:
+    error = context.coordinator_error(transactional_id)
+    transaction = context.cluster.coordinator.transactions.get(transactional_id)
     if error or transaction is None:
         return DescribeTransactionsResponseTransactionState(
-            transactional_id=name, error_code=error or error_codes.TRANSACTIONAL_ID_NOT_FOUND
+            transactional_id=transactional_id, error_code=error or error_codes.TRANSACTIONAL_ID_NOT_FOUND
         )
-    by_topic: dict[str, list[int]] = {}
+    partitions_by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):
-        by_topic.setdefault(topic, []).append(index)
+        partitions_by_topic.setdefault(topic, []).append(index)
     return DescribeTransactionsResponseTransactionState(
-        transactional_id=name,
+        transactional_id=transactional_id,
         transaction_state=transaction.state.value,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_start_time_ms=transaction.start_wall_ms,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.epoch,
         topics=[
-            DescribeTransactionsResponseTopicData(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic.items()
+            DescribeTransactionsResponseTopicData(topic=topic, partitions=partitions)
+            for topic, partitions in partitions_by_topic.items()
         ],
     )

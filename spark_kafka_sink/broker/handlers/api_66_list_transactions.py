@@ -1,4 +1,4 @@
-"""ListTransactions: those that this node coordinates, filtered as asked; v2 takes a pattern (KIP-1152)."""
+"""ListTransactions: returns the transactions that this node coordinates, filtered by pattern from v2 on (KIP-1152)."""
 
 from __future__ import annotations
 
@@ -16,45 +16,49 @@ from spark_kafka_sink.protocol.messages.list_transactions import (
 
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> HandlerResult:
-    injected = context.injected()
+    injected = context.injected_error()
     if injected:
         return ListTransactionsResponse(error_code=injected)
-    known = {state.value for state in TransactionState}
-    states, ids = set(request.state_filters) or known, set(request.producer_id_filters)
+    known_states = {state.value for state in TransactionState}
+    states, producer_ids = set(request.state_filters) or known_states, set(request.producer_id_filters)
     with context.cluster.lock:
-        found = [
-            each
-            for each in context.cluster.coordinator.transactions.values()
-            if each.state.value in states
-            and (not ids or each.producer_id in ids)
-            and _has_lasted(each, request.duration_filter, context.now)
-            and not context.coordinator_error(each.transactional_id)
+        transactions = [
+            transaction
+            for transaction in context.cluster.coordinator.transactions.values()
+            if transaction.state.value in states
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and _exceeds_duration(transaction, request.duration_filter, context.now)
+            and not context.coordinator_error(transaction.transactional_id)
         ]
     try:
-        found = _matching(found, request.transactional_id_pattern)
+        transactions = _filter_by_pattern(transactions, request.transactional_id_pattern)
     except pa.ArrowInvalid:
         return ListTransactionsResponse(error_code=error_codes.INVALID_REGULAR_EXPRESSION)
-    listed = [
-        ListTransactionsResponseTransactionState(
-            transactional_id=each.transactional_id,
-            producer_id=each.producer_id,
-            transaction_state=each.state.value,
-        )
-        for each in found
-    ]
-    unknown = [name for name in request.state_filters if name not in known]
-    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
+    return ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in known_states],
+        transaction_states=[
+            ListTransactionsResponseTransactionState(
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                transaction_state=transaction.state.value,
+            )
+            for transaction in transactions
+        ],
+    )
 
 
-def _matching(transactions: list[Transaction], pattern: str | None) -> list[Transaction]:
-    """By RE2, as brokers do it: Python's own `re` takes exponential time for some patterns, and holds its lock."""
+def _filter_by_pattern(transactions: list[Transaction], pattern: str | None) -> list[Transaction]:
+    """Return the transactions whose id matches the pattern. Raises ArrowInvalid for an invalid pattern.
+
+    Like Kafka's brokers, it uses RE2: Python's `re` takes exponential time for some patterns, and holds the GIL.
+    """
     if not pattern:
         return transactions
-    names = pa.array([each.transactional_id for each in transactions], pa.string())
-    matches = pc.match_substring_regex(names, rf"\A(?:{pattern})\z")
-    return [each for each, fits in zip(transactions, matches.to_pylist(), strict=True) if fits]
+    ids = pa.array([transaction.transactional_id for transaction in transactions], pa.string())
+    matches = pc.match_substring_regex(ids, rf"\A(?:{pattern})\z")
+    return [transaction for transaction, is_match in zip(transactions, matches.to_pylist(), strict=True) if is_match]
 
 
-def _has_lasted(transaction: Transaction, ms: int, now: float) -> bool:
-    """A limit that is not positive is none."""
-    return ms <= 0 or (transaction.state is TransactionState.ONGOING and now - transaction.start_ms > ms)
+def _exceeds_duration(transaction: Transaction, min_ms: int, now: float) -> bool:
+    """Return whether the transaction has been open for longer than `min_ms`. Zero and less mean no limit."""
+    return min_ms <= 0 or (transaction.state is TransactionState.ONGOING and now - transaction.start_ms > min_ms)

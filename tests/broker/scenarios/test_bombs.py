@@ -60,7 +60,7 @@ def peak_bytes(data: bytes) -> tuple[int, int]:
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
-    monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
     data = compressed(codec, zeros(64 * MEGABYTE), 1)
     code, peak = peak_bytes(data)
     assert code == error_codes.INVALID_RECORD
@@ -70,7 +70,7 @@ def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
 def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     for records, count in ((many_records(100_000), 100_000), (many_headers(100_000), 1)):
-        monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
         data = compressed(codec, records, count)
         code, peak = peak_bytes(data)
         assert code == error_codes.INVALID_RECORD
@@ -79,7 +79,7 @@ def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.Monk
 
 def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.MonkeyPatch) -> None:
     for records, count in ((zeros(4 * MEGABYTE - 100), 1), (many_records(38_000), 38_000), (many_headers(65_000), 1)):
-        monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+        monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
         log = PartitionLog(LogConfig())
         data = compressed(Codec.ZSTD, records, count)
         tracemalloc.start()
@@ -96,7 +96,7 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
 
     def watch(looks: Callable[..., Any]) -> None:
         def watched(*given: Any, **options: Any) -> Any:
-            turns.append((looks.__name__, cluster._checks._turn.locked()))
+            turns.append((looks.__name__, cluster._record_validator._decode_lock.locked()))
             return looks(*given, **options)
 
         monkeypatch.setattr(batch_validation, looks.__name__, watched)
@@ -105,17 +105,17 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
     watch(decode_records)
     for partition in range(2):
         cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
-    cluster.log("t", 0).max_timestamp()
+    cluster.log("t", 0).find_max_timestamp()
     assert turns == [("find_keyless_records", True), ("find_keyless_records", True), ("decode_records", True)]
-    assert not cluster._checks._turn.locked()
+    assert not cluster._record_validator._decode_lock.locked()
 
 
 def test_a_bomb_that_was_stored_unseen_is_not_built_to_find_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_validation, "DECODED_BYTES_MAX", 4 * MEGABYTE)
+    monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
     log = PartitionLog(LogConfig(check_records=False))
     log.append(compressed(Codec.ZSTD, zeros(64 * MEGABYTE), 1), wall_ms=1)
     tracemalloc.start()
-    assert log.find_offset_by_timestamp(0) == log.max_timestamp() == (1000, 0)
+    assert log.find_offset_by_timestamp(0) == log.find_max_timestamp() == (1000, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * 4 * MEGABYTE
@@ -139,7 +139,7 @@ def test_a_negative_producer_id_is_refused(producer_id: int) -> None:
 
 
 def test_records_named_in_a_refusal_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_validation, "RECORD_ERRORS_MAX", 3)
+    monkeypatch.setattr(batch_validation, "MAX_RECORD_ERRORS", 3)
     data = memoryview(batch(*[b"a"] * 10))
     with pytest.raises(ApiError) as caught:
         RecordValidator().check(parse_header(data), data, keys_required=True)

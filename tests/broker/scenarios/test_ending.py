@@ -28,7 +28,7 @@ from spark_kafka_sink import cli
 from spark_kafka_sink.broker.processor import Processor
 def broken(*_):
     raise RuntimeError("a fault of ours")
-Processor._take_requests = broken
+Processor._process_completed_receives = broken
 raise SystemExit(cli.main(["broker", "--port", "0"]))
 """
 
@@ -91,4 +91,4 @@ def test_a_broker_that_has_failed_ends_by_itself_with_a_status_and_words() -> No
             assert client.ask(MetadataRequest(topics=None), 9) is None
         status, errors = broker.end()
     assert status == 1
-    assert "pykafka: the embedded broker failed: RuntimeError: a fault of ours" in errors
+    assert "pykafka: The embedded broker failed: RuntimeError: a fault of ours" in errors

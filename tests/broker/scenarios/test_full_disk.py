@@ -108,7 +108,7 @@ def test_an_overdue_transaction_is_aborted_once_the_disk_has_room(
         broker.cluster.tick(2000)
         assert broker.ask(MetadataRequest(topics=None), 9, now=2000) is not None
         assert log.last_stable_offset == 0
-    assert "could not be stored" in caplog.text
+    assert "Could not store" in caplog.text
     broker.cluster.tick(3000)
     assert log.last_stable_offset == log.log_end_offset == 2
 
@@ -140,11 +140,11 @@ def test_bytes_that_are_cut_off_at_the_start_are_logged(tmp_path: Path, caplog: 
     with (tmp_path / "t-0.log").open("ab") as file:
         file.write(b"half")
     assert Broker(tmp_path).values() == [b"a"]
-    assert "its last 4 bytes are no whole batch" in caplog.text
+    assert "its last 4 bytes were not a complete batch" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"topics": [{"name": "../../x"}]}'])
 def test_a_file_that_no_broker_wrote_is_refused_with_a_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "cluster.json").write_text(content)
-    with pytest.raises(ConfigurationError, match=r"cluster\.json is not what a broker wrote"):
+    with pytest.raises(ConfigurationError, match=r"cluster\.json was not written by an embedded broker"):
         Broker(tmp_path)

@@ -64,7 +64,7 @@ def test_a_thread_that_dies_ends_the_broker_for_all_to_see(
     assert eventually(lambda: broker_threads() <= threads)
     with pytest.raises(ConnectionRefusedError):
         LoopbackClient(broker.bootstrap_servers)
-    with pytest.raises(IllegalStateError, match="the embedded broker failed: RuntimeError: a fault of ours"):
+    with pytest.raises(IllegalStateError, match="The embedded broker failed: RuntimeError: a fault of ours"):
         broker.close()
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
     assert descriptors() == before
@@ -78,7 +78,7 @@ def test_an_answer_that_cannot_be_sent_ends_its_connection_and_no_other(
             patch.setattr(processor, "NetworkSend", broken)
             assert client.ask(ALL_TOPICS, 9) is None
         assert other.ask(ALL_TOPICS, 9) is not None
-    assert "could not send an answer" in caplog.text
+    assert "Could not send a response" in caplog.text
 
 
 class NoDescriptors:
@@ -154,7 +154,7 @@ def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_tim
 def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have_gone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(socket_server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 2)
     with embedded_broker({"t": 1}) as broker:
         first, second = (LoopbackClient(broker.bootstrap_servers) for _ in range(2))
         assert (first.ask(ALL_TOPICS, 9) is None, second.ask(ALL_TOPICS, 9) is None) == (False, False)
@@ -171,7 +171,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
 
         assert eventually(is_taken)
         second.socket.close()
-    assert "is turned away: there are 2 connections already" in caplog.text
+    assert "the limit is 2 connections" in caplog.text
 
 
 def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypat
             made.append(self)
 
     monkeypatch.setattr(socket_server, "RequestPurgatory", Known)
-    monkeypatch.setattr(socket_server, "WAITING_MAX", 3)
+    monkeypatch.setattr(socket_server, "MAX_WATCHING_REQUESTS", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
     with embedded_broker({"t": 1}) as broker:
@@ -212,7 +212,7 @@ class WatchedMemory(FrameMemory[Any]):
 
 def test_many_long_frames_at_once_take_turns_and_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "FrameMemory", WatchedMemory)
-    monkeypatch.setattr(processor, "MEMORY_BYTES_MAX", 100_000)
+    monkeypatch.setattr(processor, "MAX_FRAME_MEMORY_BYTES", 100_000)
     request = produce(batch(0, bytes(40_000)))
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.PRODUCE, times=None).delay(1, 5, before_applying=True)

@@ -15,11 +15,11 @@ from spark_kafka_sink.broker.cluster import MAX_PARTITIONS
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transactions
 from spark_kafka_sink.broker.log import PartitionLog
-from spark_kafka_sink.broker.offsets import OFFSETS_MAX
+from spark_kafka_sink.broker.offsets import MAX_OFFSETS
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.broker.topics import Topic
-from spark_kafka_sink.broker.transaction_coordinator import TRANSACTIONAL_IDS_MAX
+from spark_kafka_sink.broker.transaction_coordinator import MAX_TRANSACTIONAL_IDS
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import RequestHeader
@@ -75,7 +75,7 @@ def test_a_fetch_gets_no_more_than_the_broker_gives_at_once(monkeypatch: pytest.
     for _ in range(10):
         broker.cluster.log("t", 0).append(batch(b"x" * 20), wall_ms=1)
     size = broker.cluster.log("t", 0).bytes_appended // 10
-    monkeypatch.setattr(api_01_fetch, "ANSWER_BYTES_MAX", 3 * size)
+    monkeypatch.setattr(api_01_fetch, "MAX_RESPONSE_BYTES", 3 * size)
     (topic,) = broker.ask(fetch(0, 1), 12).responses
     assert [len(partition.records) for partition in topic.partitions] == [3 * size, 0]
 
@@ -206,7 +206,7 @@ def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
     asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
     answered = broker.ask(MetadataRequest(topics=asked), 12)
     assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
-    assert "2 topics were not created" in caplog.text
+    assert "Did not create 2 topics" in caplog.text
 
 
 def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_an_answer_that_is_longer_than_a_frame_ends_its_connection_and_is_logged
     outcome = Broker().take(MetadataRequest(topics=None), 12)
     assert isinstance(outcome, ChannelResponse)
     assert (outcome.frame, outcome.action) == (None, ChannelAction.CLOSE)
-    assert re.search(r"METADATA.*answer of \d+ bytes", caplog.text)
+    assert re.search(r"METADATA response of \d+ bytes", caplog.text)
 
 
 def test_a_request_that_waits_holds_its_bytes_and_nothing_that_was_made_of_them() -> None:
@@ -280,9 +280,9 @@ def test_metadata_of_an_offset_is_as_short_as_brokers_want_it() -> None:
 
 
 def test_offsets_and_transactional_ids_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (OFFSETS_MAX, TRANSACTIONAL_IDS_MAX) == (100_000, 10_000)
-    monkeypatch.setattr("spark_kafka_sink.broker.offsets.OFFSETS_MAX", 2)
-    monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.TRANSACTIONAL_IDS_MAX", 2)
+    assert (MAX_OFFSETS, MAX_TRANSACTIONAL_IDS) == (100_000, 10_000)
+    monkeypatch.setattr("spark_kafka_sink.broker.offsets.MAX_OFFSETS", 2)
+    monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.MAX_TRANSACTIONAL_IDS", 2)
     broker = Broker()
     full = error_codes.POLICY_VIOLATION
     codes = [broker.ask(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
