@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
-from spark_kafka_sink.broker.handlers import handler_module
+from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.exactly_once.content import Content
@@ -200,14 +200,14 @@ def test_no_string_of_an_answer_is_shown_as_it_came(
     api: ApiKey, path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "spark_kafka_sink")
-    handle = handler_module(api).handle
+    handle = load_handler(api).handle
 
     def handle_and_poison(context: RequestContext, request: Any) -> Any:
         result = handle(context, request)
         return poisoned(result, path, code) if isinstance(result, Message) else result
 
     shown: list[str] = []
-    monkeypatch.setattr(handler_module(api), "handle", handle_and_poison)
+    monkeypatch.setattr(load_handler(api), "handle", handle_and_poison)
     for conversation in CONVERSATIONS.get(api, [writing, checking]):
         cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=2, topics={"t": 1})
         shown += [words_of(step) for step in conversation(cluster)]

@@ -9,7 +9,7 @@ import pytest
 
 from spark_kafka_sink.broker.control import Control
 from spark_kafka_sink.broker.handlers import handled_api_keys
-from spark_kafka_sink.broker.supported_versions import SPOKEN
+from spark_kafka_sink.broker.supported_versions import SUPPORTED_VERSIONS
 from spark_kafka_sink.broker.topics import TOPIC_SETTINGS, SettingType
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_response
@@ -66,7 +66,7 @@ each_version = pytest.mark.parametrize(
     ("api", "version"),
     [
         pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
-        for api, versions in SPOKEN.items()
+        for api, versions in SUPPORTED_VERSIONS.items()
         for version in range(versions.min, versions.max + 1)
     ],
 )
@@ -119,7 +119,7 @@ def test_every_version_can_be_throttled(
 
 
 def test_each_api_with_messages_has_a_handler() -> None:
-    assert set(handled_api_keys()) == set(supported_api_keys()) == set(SPOKEN)
+    assert set(handled_api_keys()) == set(supported_api_keys()) == set(SUPPORTED_VERSIONS)
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_and_others_end_the_connection(
@@ -230,7 +230,7 @@ def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: 
         SettingType.LIST: "",
     }
     created = {
-        name: setting.allowed[0] if setting.allowed else examples[setting.type]
+        name: setting.allowed_values[0] if setting.allowed_values else examples[setting.type]
         for name, setting in TOPIC_SETTINGS.items()
         if name != "max.message.bytes"
     }
@@ -358,7 +358,9 @@ def test_the_docstring_of_control_names_every_verb_and_lever() -> None:
     from spark_kafka_sink.broker import control
 
     levers = [
-        name for name in vars(Control) if not name.startswith("_") and name not in ("add", "effects", "has_rules")
+        name
+        for name in vars(Control)
+        if not name.startswith("_") and name not in ("add", "collect_effects", "has_rules")
     ]
     verbs = [name for name in vars(control.FaultBuilder) if not name.startswith("_")]
     assert control.__doc__ is not None

@@ -73,7 +73,7 @@ def test_a_compacted_topic_refuses_records_without_a_key_by_their_places(check_r
     data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
     with pytest.raises(ApiError) as refused:
         log.append(data, wall_ms=1)
-    assert (refused.value.code, sorted(refused.value.records)) == (INVALID, [1, 3])
+    assert (refused.value.code, sorted(refused.value.record_errors)) == (INVALID, [1, 3])
     assert log.log_end_offset == 0
 
 

@@ -47,7 +47,7 @@ def test_the_end_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch) ->
     assert eventually(lambda: seconds == [A_DAY_MS / 1000])
     waiting.close()
     thread.join()
-    assert waiting.closed
+    assert waiting.is_closed
     assert waiting.get(0) is None
 
 

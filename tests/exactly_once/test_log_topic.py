@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
-from spark_kafka_sink.broker.handlers import handler_module
+from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.errors import BrokerError, PreflightError
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
@@ -69,7 +69,7 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
 def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = handler_module(ApiKey.DESCRIBE_CONFIGS).handle
+    handle = load_handler(ApiKey.DESCRIBE_CONFIGS).handle
 
     def without(context: RequestContext, request: Any) -> Any:
         answer: Any = handle(context, request)
@@ -77,7 +77,7 @@ def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
             row.configs.clear()
         return answer
 
-    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_CONFIGS), "handle", without)
+    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_CONFIGS), "handle", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     assert "the broker does not say the cleanup.policy of topics" in caplog.text

@@ -8,7 +8,7 @@ from unittest.mock import Mock, PropertyMock
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.broker.handlers import handler_module
+from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
@@ -223,7 +223,7 @@ def test_a_topic_that_answers_leave_out_is_asked_for_with_pauses_and_the_error_s
     answer = MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="broker0", port=9092)], topics=[])
     asked = metadata_requests(cluster)
     with pytest.MonkeyPatch.context() as leaving_out:
-        leaving_out.setattr(handler_module(ApiKey.METADATA), "handle", lambda context, request: answer)
+        leaving_out.setattr(load_handler(ApiKey.METADATA), "handle", lambda context, request: answer)
         error = producer.send("left-out", b"v").exception(0)
     assert isinstance(error, MetadataTimeoutError)
     assert "Brokers responded, but their response does not contain this topic." in str(error)

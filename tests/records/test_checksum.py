@@ -77,13 +77,13 @@ def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_
 
 def test_a_broker_without_lz4_refuses_a_batch_of_it_in_words() -> None:
     done = run_without_packages(
-        "from spark_kafka_sink.broker.batch_validation import RecordChecks\n"
-        "from spark_kafka_sink.broker.api_error import Refusal\n"
+        "from spark_kafka_sink.broker.batch_validation import RecordValidator\n"
+        "from spark_kafka_sink.broker.api_error import ApiError\n"
         "from spark_kafka_sink.records.header import HEADER_BYTES, BatchHeader\n"
         "header = BatchHeader(0, 60, 0, 2, 0, 3, 0, 0, 0, -1, -1, -1, 1)\n"
         "try:\n"
-        "    RecordChecks().check(header, memoryview(bytes(HEADER_BYTES + 11)))\n"
-        "except Refusal as refusal:\n"
-        "    print(refusal)\n"
+        "    RecordValidator().validate(header, memoryview(bytes(HEADER_BYTES + 11)))\n"
+        "except ApiError as error:\n"
+        "    print(error)\n"
     )
     assert "lz4" in done.stdout, done.stderr

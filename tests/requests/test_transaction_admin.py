@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.broker.context import RequestContext
-from spark_kafka_sink.broker.handlers import handler_module
+from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -167,7 +167,7 @@ def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
 def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
     broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = handler_module(ApiKey.DESCRIBE_TRANSACTIONS).handle
+    handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
 
     def poisoned(context: RequestContext, request: Any) -> Any:
         answer: Any = handle(context, request)
@@ -177,7 +177,7 @@ def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
                 topic.topic += "\x1b[31m"
         return answer
 
-    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_TRANSACTIONS), "handle", poisoned)
+    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", poisoned)
     with client_of(broker) as client:
         shown = str(describe_transactions(client, [each.transactional_id for each in written]))
     assert "forged" in shown
@@ -190,7 +190,7 @@ def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their
 ) -> None:
     """One answer is about all ids of a coordinator, each with all partitions that its task has written to."""
     partitions = 50
-    handle = handler_module(ApiKey.DESCRIBE_TRANSACTIONS).handle
+    handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
 
     def of_many_partitions(context: RequestContext, request: Any) -> Any:
         answer: Any = handle(context, request)
@@ -201,7 +201,7 @@ def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their
             )
         return answer
 
-    monkeypatch.setattr(handler_module(ApiKey.DESCRIBE_TRANSACTIONS), "handle", of_many_partitions)
+    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", of_many_partitions)
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()

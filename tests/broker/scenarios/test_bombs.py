@@ -142,5 +142,5 @@ def test_records_named_in_a_refusal_have_a_limit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(batch_validation, "MAX_RECORD_ERRORS", 3)
     data = memoryview(batch(*[b"a"] * 10))
     with pytest.raises(ApiError) as caught:
-        RecordValidator().check(parse_header(data), data, keys_required=True)
-    assert list(caught.value.records) == [0, 1, 2]
+        RecordValidator().validate(parse_header(data), data, keys_required=True)
+    assert list(caught.value.record_errors) == [0, 1, 2]

@@ -143,7 +143,7 @@ def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_tim
     assert sum(listener.attempts for listener in listeners) == 3
     assert system.waits == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
     assert caplog.text.count("Too many open files") == 1, "the log does not grow while the limit lasts"
-    refusing = threading.Thread(target=accepting.refuse, args=(0,), daemon=True)
+    refusing = threading.Thread(target=accepting.stop_listening, args=(0,), daemon=True)
     refusing.start()
     while refusing.is_alive():
         accepting.run_once()

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from spark_kafka_sink.broker import requests
+from spark_kafka_sink.broker import kafka_apis
 from spark_kafka_sink.broker.cluster import MAX_PARTITIONS
 from spark_kafka_sink.broker.context import RequestContext
 from spark_kafka_sink.broker.handlers import api_01_fetch, api_66_list_transactions
@@ -103,7 +103,7 @@ def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) 
     creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
     (result,) = broker.ask(CreateTopicsRequest(topics=[creating]), 5).topics
     assert result.error_code == error_codes.INVALID_PARTITIONS
-    assert f"from 1 to {MAX_PARTITIONS - 2}" in result.error_message
+    assert f"room for {MAX_PARTITIONS - 2}" in result.error_message
     for change in (
         lambda: broker.cluster.create_topic("u", partitions),
         lambda: broker.cluster.add_partitions("t", max(partitions, MAX_PARTITIONS + 1)),
@@ -210,7 +210,7 @@ def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
 
 
 def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "MAX_ARRAY_ELEMENTS", 100)
+    monkeypatch.setattr(kafka_apis, "MAX_ARRAY_ELEMENTS", 100)
     broker = Broker()
     assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
     assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
@@ -219,7 +219,7 @@ def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.
 def test_an_answer_that_is_longer_than_a_frame_ends_its_connection_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(requests, "FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr(kafka_apis, "FRAME_BYTES_MAX", 100)
     outcome = Broker().take(MetadataRequest(topics=None), 12)
     assert isinstance(outcome, ChannelResponse)
     assert (outcome.frame, outcome.action) == (None, ChannelAction.CLOSE)
