@@ -27,7 +27,7 @@ from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
 from spark_kafka_sink.requests.transactions import AddPartitions, DescribeTransactions, EndTransaction
-from tests.broker.wire import batch, produce, result
+from tests.broker.wire_client import batch, partition_response, produce_request
 from tests.requests.node_message import send_to
 from tests.waiting import wait_until
 
@@ -92,7 +92,7 @@ class CoordinatorAnswers:
                 self._note(f"add by {self._named(identity)}", code, -1, -1)
                 return
         data = batch(b"a", sequence=sequence, producer=(identity.producer_id, identity.epoch), transactional=True)
-        message = produce(data, topic=self._topic, transactional_id=self._id, timeout_ms=30_000)
+        message = produce_request(data, topic=self._topic, transactional_id=self._id, timeout_ms=30_000)
         versions = _OF_VERSION_1 if self._version == 1 else _OF_VERSION_2
         codes: list[int] = []
 
@@ -100,7 +100,11 @@ class CoordinatorAnswers:
             """The leader of a new topic may not know of it yet."""
             leader = self._client.leader(self._topic, 0)
             assert leader is not None
-            codes[:] = [result(send_to(self._client, leader, ProduceResponse, message, versions=versions)).error_code]
+            codes[:] = [
+                partition_response(
+                    send_to(self._client, leader, ProduceResponse, message, versions=versions)
+                ).error_code
+            ]
             return codes[0] not in _OF_A_NEW_TOPIC
 
         wait_until(is_answered)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def files_end_at(size: int) -> Iterator[None]:
+def limit_file_size(size: int) -> Iterator[None]:
     """Limit the size of all files of this process: a write is cut off there, and later ones raise OSError."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

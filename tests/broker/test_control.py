@@ -22,7 +22,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     ProduceResponseLeaderIdAndEpoch,
     TopicProduceData,
 )
-from tests.broker.wire import WireClient, batch, produce, result
+from tests.broker.wire_client import WireClient, batch, partition_response, produce_request
 from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
@@ -46,25 +46,23 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
 
 def write(client: WireClient, value: bytes = b"a", topic: str = "t", version: int = 9) -> int | None:
     """The error code of the answer; None if the connection ended in place of it."""
-    response = client.ask(produce(batch(value), topic), version)
-    return None if response is None else result(response).error_code
+    response = client.send_and_receive(produce_request(batch(value), topic), version)
+    return None if response is None else partition_response(response).error_code
 
 
-def test_the_nth_request_that_fits_is_struck_and_no_other(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_strikes_only_the_nth_selected_requests(client: WireClient, cluster: SimulatedCluster) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, topic="t", nth=2, times=2).fail(NOT_LEADER)
     assert write(client, topic="other") == 0
     assert [write(client) for _ in range(4)] == [0, NOT_LEADER, NOT_LEADER, 0]
     assert (rule.struck, len(cluster.values("t"))) == (2, 2)
 
 
-def test_the_call_of_the_page_about_testing_cuts_the_second_answer(
-    client: WireClient, cluster: SimulatedCluster
-) -> None:
+def test_cuts_second_response_as_documented_in_testing_page(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when("PRODUCE", nth=2).cut(at=0.5)
     assert [write(client) for _ in range(2)] == [0, None]
 
 
-def test_a_rule_strikes_until_it_is_removed(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_strikes_until_rule_is_removed(client: WireClient, cluster: SimulatedCluster) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(NOT_LEADER)
     assert [write(client), write(client)] == [NOT_LEADER, NOT_LEADER]
     rule.remove()
@@ -74,14 +72,14 @@ def test_a_rule_strikes_until_it_is_removed(client: WireClient, cluster: Simulat
     assert write(client) == 0
 
 
-def test_a_rule_is_for_one_node_one_client_one_partition(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_ignores_requests_to_other_nodes_clients_and_partitions(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(node=1).fail(NOT_LEADER)
     cluster.control.when(client_id="somebody else").fail(NOT_LEADER)
     cluster.control.when(topic="t", partition=1).fail(NOT_LEADER)
     assert write(client) == 0
 
 
-def test_an_error_may_come_after_the_records_were_stored(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_injects_error_after_records_are_stored(client: WireClient, cluster: SimulatedCluster) -> None:
     code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=True)
     assert write(client) == code
@@ -89,7 +87,7 @@ def test_an_error_may_come_after_the_records_were_stored(client: WireClient, clu
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_an_error_after_carrying_out_is_for_its_topic_and_partition_alone(
+def test_injects_error_after_execution_for_one_partition_only(
     client: WireClient, cluster: SimulatedCluster, version: int
 ) -> None:
     """Node 0, which is asked, leads partition 0 of both topics."""
@@ -99,13 +97,13 @@ def test_an_error_after_carrying_out_is_for_its_topic_and_partition_alone(
     topics = [TopicProduceData(name=topic if version < 13 else "", partition_data=parts[topic]) for topic in parts]
     for topic, name in zip(topics, parts, strict=True):
         topic.topic_id = cluster.core.topic(name).id
-    answer = client.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
+    answer = client.send_and_receive(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
     codes = [[each.error_code for each in topic.partition_responses] for topic in answer.responses]
     assert codes == [[code, NOT_LEADER], [0, NOT_LEADER]]
 
 
 @pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])
-def test_a_dropped_request_ends_the_connection(
+def test_dropped_request_closes_connection(
     client: WireClient, cluster: SimulatedCluster, applied: bool, stored: list[bytes]
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=applied)
@@ -113,9 +111,7 @@ def test_a_dropped_request_ends_the_connection(
     assert cluster.values("t") == stored
 
 
-def test_a_cut_answer_ends_in_the_middle_and_with_it_the_connection(
-    client: WireClient, cluster: SimulatedCluster
-) -> None:
+def test_cut_response_closes_connection_in_the_middle(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=2).cut()
     assert write(client) is None
     assert cluster.values("t") == [b"a"]
@@ -124,35 +120,35 @@ def test_a_cut_answer_ends_in_the_middle_and_with_it_the_connection(
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, -1])
-def test_a_length_that_no_frame_has_is_refused_by_the_client(
+def test_client_disconnects_when_frame_length_is_invalid(
     client: WireClient, cluster: SimulatedCluster, length: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).announce_length(length)
-    client.send(produce(batch(b"a")), 9)
+    client.send(produce_request(batch(b"a")), 9)
     assert client.wait() is None
 
 
-def test_garbage_comes_as_it_is(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_sends_garbage_without_a_frame(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=2).garbage()
     assert write(client) is None
     assert raw_answer(cluster) == HTTP_RESPONSE
 
 
-def test_an_answer_may_carry_another_id(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_sends_response_with_wrong_correlation_id(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).wrong_correlation_id()
-    correlation_id = client.send(produce(batch(b"a")), 9)
+    correlation_id = client.send(produce_request(batch(b"a")), 9)
     payload = client.wait()
     assert payload is not None
     assert peek_correlation_id(payload) != correlation_id
 
 
 @pytest.mark.parametrize(("applied", "stored"), [(False, []), (True, [b"a"])])
-def test_a_request_may_stay_unanswered_and_those_behind_it_unread(
+def test_never_answer_keeps_connection_open_and_reads_no_further_request(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem, applied: bool, stored: list[bytes]
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).never_answer(applied=applied)
     for _ in range(2):
-        client.send(produce(batch(b"a")), 9)
+        client.send(produce_request(batch(b"a")), 9)
         client.selector.poll(10)
     system.advance(500_000)
     client.selector.poll(0)
@@ -161,12 +157,12 @@ def test_a_request_may_stay_unanswered_and_those_behind_it_unread(
 
 
 @pytest.mark.parametrize(("before_applying", "stored"), [(True, []), (False, [b"a"])])
-def test_a_delay_is_exact_and_says_whether_the_records_wait_too(
+def test_delays_response_exactly_before_or_after_execution(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem, before_applying: bool, stored: list[bytes]
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=before_applying)
     start = system.now()
-    client.send(produce(batch(b"a")), 9)
+    client.send(produce_request(batch(b"a")), 9)
     sent_at = system.now()
     for _ in range(3):
         client.selector.poll(100)
@@ -176,31 +172,31 @@ def test_a_delay_is_exact_and_says_whether_the_records_wait_too(
     assert 500 <= system.now() - sent_at <= system.now() - start <= 510
 
 
-def test_a_throttle_time_is_in_the_answer(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_injects_throttle_time_into_response(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).throttle(700)
-    assert client.ask(produce(batch(b"a")), 9).throttle_time_ms == 700
-    assert client.ask(produce(batch(b"a")), 9).throttle_time_ms == 0
+    assert client.send_and_receive(produce_request(batch(b"a")), 9).throttle_time_ms == 700
+    assert client.send_and_receive(produce_request(batch(b"a")), 9).throttle_time_ms == 0
 
 
-def test_errors_are_for_every_api(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_injects_errors_into_any_api(client: WireClient, cluster: SimulatedCluster) -> None:
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(code)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(code)
-    answer = client.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    answer = client.send_and_receive(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
     assert [each.error_code for each in answer.coordinators] == [code]
-    assert client.ask(InitProducerIdRequest(transactional_id=None), 5).error_code == code
+    assert client.send_and_receive(InitProducerIdRequest(transactional_id=None), 5).error_code == code
 
 
-def test_a_moved_leader_is_named_by_the_old_one_and_answers(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_previous_leader_returns_moved_leader(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.move_leader("t", 0, 1)
-    refused = client.ask(produce(batch(b"a")), 12)
-    assert result(refused).error_code == NOT_LEADER
-    assert result(refused).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
+    refused = client.send_and_receive(produce_request(batch(b"a")), 12)
+    assert partition_response(refused).error_code == NOT_LEADER
+    assert partition_response(refused).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
     assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
-    assert result(client.ask(produce(batch(b"a")), 12, node=1)).error_code == 0
+    assert partition_response(client.send_and_receive(produce_request(batch(b"a")), 12, node=1)).error_code == 0
 
 
-def test_a_stopped_node_cuts_its_connections_refuses_new_ones_and_loses_its_partitions(
+def test_stopped_node_closes_and_refuses_connections_and_loses_leadership(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
     assert write(client) == 0
@@ -210,14 +206,14 @@ def test_a_stopped_node_cuts_its_connections_refuses_new_ones_and_loses_its_part
     client.selector.connect("0", system.resolve("broker0", 9092)[0])
     client.selector.poll(10)
     assert list(client.selector.disconnected) == ["0"]
-    metadata = client.ask(MetadataRequest(topics=None), 9, node=1)
+    metadata = client.send_and_receive(MetadataRequest(topics=None), 9, node=1)
     assert [node.node_id for node in metadata.brokers] == [1]
     assert {p.leader_id for topic in metadata.topics for p in topic.partitions} == {1}
     cluster.control.start_node(0)
     assert write(client) == NOT_LEADER
 
 
-def test_refused_connections_leave_those_that_stand(
+def test_refuses_new_connections_and_keeps_open_ones(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
     assert write(client) == 0
@@ -231,53 +227,55 @@ def test_refused_connections_leave_those_that_stand(
     assert write(other) == 0
 
 
-def test_too_few_replicas_in_sync_fail_acks_all_only(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_too_few_in_sync_replicas_fail_only_acks_all(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.create_topic("strict", 1, {"min.insync.replicas": "2"})
     assert write(client, topic="strict") == 0
     cluster.control.shrink_in_sync("strict", 1)
     assert write(client, topic="strict") == error_codes.NOT_ENOUGH_REPLICAS
-    assert result(client.ask(produce(batch(b"a"), "strict", acks=1), 9)).error_code == 0
+    assert (
+        partition_response(client.send_and_receive(produce_request(batch(b"a"), "strict", acks=1), 9)).error_code == 0
+    )
     cluster.control.restore_in_sync("strict")
     assert write(client, topic="strict") == 0
 
 
-def test_a_hidden_topic_is_unknown_to_metadata_alone(client: WireClient, cluster: SimulatedCluster) -> None:
-    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
+def test_hides_topic_from_metadata_only(client: WireClient, cluster: SimulatedCluster) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
     cluster.control.hide_topic("t")
-    assert client.ask(ask, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.send_and_receive(request, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     assert write(client) == 0
     cluster.control.show_topic("t")
-    assert client.ask(ask, 9).topics[0].error_code == 0
+    assert client.send_and_receive(request, 9).topics[0].error_code == 0
 
 
-def test_a_topic_created_again_has_another_id_and_no_records(client: WireClient, cluster: SimulatedCluster) -> None:
-    ask = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+def test_recreated_topic_has_new_id_and_no_records(client: WireClient, cluster: SimulatedCluster) -> None:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     write(client)
-    before = client.ask(ask, 12).topics[0].topic_id
+    before = client.send_and_receive(request, 12).topics[0].topic_id
     cluster.control.delete_topic("t")
     assert write(client) == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     cluster.control.create_topic("t", 1)
-    assert client.ask(ask, 12).topics[0].topic_id != before
+    assert client.send_and_receive(request, 12).topics[0].topic_id != before
     assert cluster.values("t") == []
 
 
-def test_added_partitions_appear_in_metadata_with_a_leader(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_added_partitions_have_leaders_in_metadata(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.add_partitions("t", 4)
-    (topic,) = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
+    (topic,) = client.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
     assert [(p.partition_index, p.leader_id) for p in topic.partitions] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
-def test_a_coordinator_may_be_moved(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_moves_coordinator_to_another_node(client: WireClient, cluster: SimulatedCluster) -> None:
     for node in (0, 1):
         cluster.control.move_coordinator("x", node)
-        found = client.ask(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
+        found = client.send_and_receive(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
         assert found.node_id == node
-    ask = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
-    assert client.ask(ask, 5).error_code == error_codes.NOT_COORDINATOR
-    assert client.ask(ask, 5, node=1).error_code == 0
+    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
+    assert client.send_and_receive(request, 5).error_code == error_codes.NOT_COORDINATOR
+    assert client.send_and_receive(request, 5, node=1).error_code == 0
 
 
-def test_the_same_seed_gives_the_same_faults_and_another_seed_gives_others() -> None:
+def test_random_faults_depend_on_seed() -> None:
     def outcome(seed: int) -> list[int | None]:
         system = FakeSystem()
         cluster = SimulatedCluster(system, topics={"t": 1}, seed=seed)
@@ -290,23 +288,23 @@ def test_the_same_seed_gives_the_same_faults_and_another_seed_gives_others() -> 
     assert set(outcome(1)) == {0, NOT_LEADER}
 
 
-def test_a_partition_without_its_topic_is_no_rule(cluster: SimulatedCluster) -> None:
+def test_rejects_partition_without_topic(cluster: SimulatedCluster) -> None:
     with pytest.raises(ValueError, match="partition requires topic"):
         cluster.control.when(partition=1)
 
 
 def raw_answer(cluster: SimulatedCluster) -> bytes:
     """What the core would have written, byte for byte, in place of an answer."""
-    frame = b"".join(encode_request(produce(batch(b"a")), 9, 1, "tests"))
+    frame = b"".join(encode_request(produce_request(batch(b"a")), 9, 1, "tests"))
     outcome = handle_request(cluster.core, cluster.control, 0, memoryview(bytearray(frame)), 0)
     assert isinstance(outcome, ChannelResponse)
     assert outcome.raw_bytes is not None
     return outcome.raw_bytes
 
 
-def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster: SimulatedCluster) -> None:
+def test_client_reports_decode_error_for_enormous_length(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).announce_length()
-    client.send(produce(batch(b"a")), 9)
+    client.send(produce_request(batch(b"a")), 9)
     assert client.wait() is None
     error = client.selector.disconnected["0"].error
     assert isinstance(error, DecodeError)
@@ -324,7 +322,7 @@ def test_the_client_says_what_an_enormous_length_is(client: WireClient, cluster:
         lambda control: control.when("PRODUCE", node=2),
     ],
 )
-def test_a_node_that_does_not_exist_is_refused_with_those_that_do(
+def test_rejects_unknown_node_and_lists_known_nodes(
     cluster: SimulatedCluster, lever: Callable[[Control], object]
 ) -> None:
     with pytest.raises(KeyError, match=r"Node 2 does not exist in the embedded broker; it has \[0, 1\]"):
@@ -340,7 +338,7 @@ def test_a_node_that_does_not_exist_is_refused_with_those_that_do(
     ],
 )
 @pytest.mark.parametrize("partition", [-1, 2])
-def test_a_partition_that_does_not_exist_is_refused_with_how_many_there_are(
+def test_rejects_unknown_partition_with_partition_count(
     cluster: SimulatedCluster, lever: Callable[[Control, str, int], object], partition: int
 ) -> None:
     with pytest.raises(
@@ -363,7 +361,7 @@ def test_a_partition_that_does_not_exist_is_refused_with_how_many_there_are(
         lambda control: control.forget_producers("none", 0),
     ],
 )
-def test_a_topic_that_does_not_exist_is_refused_with_those_that_do(
+def test_rejects_unknown_topic_and_lists_known_topics(
     cluster: SimulatedCluster, lever: Callable[[Control], object]
 ) -> None:
     with pytest.raises(KeyError, match=r"Topic none does not exist in the embedded broker; it has \['other', 't'\]"):

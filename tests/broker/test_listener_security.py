@@ -30,19 +30,19 @@ USERS = {"alice": SECRET}
         ({"mechanisms": ["GSSAPI"]}, "not GSSAPI"),
     ],
 )
-def test_options_that_cannot_work_are_refused_with_the_reason(fields: dict[str, object], fault: str) -> None:
+def test_rejects_inconsistent_security_options(fields: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         ListenerSecurity(**fields)  # type: ignore[arg-type]
 
 
-def test_a_certificate_that_is_none_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+def test_rejects_invalid_certificate_file(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         embedded_broker(security=ListenerSecurity("SSL", certificate=wrong))
 
 
-def test_passwords_are_not_in_the_repr() -> None:
+def test_repr_hides_passwords() -> None:
     assert SECRET not in repr(ListenerSecurity("SASL_PLAINTEXT", users=USERS))
 
 
@@ -57,7 +57,7 @@ PIPELINED: list[tuple[Message, int]] = [
 
 
 @pytest.mark.parametrize("count", [2, 4, 6])
-def test_requests_that_come_together_around_a_login_are_each_answered_in_their_order(count: int) -> None:
+def test_answers_requests_pipelined_around_login_in_order(count: int) -> None:
     with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         asked = PIPELINED[:count]

@@ -14,7 +14,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.header import parse_header
-from tests.broker.wire import batch, record
+from tests.broker.wire_client import batch, record
 from tests.records.shapes import our_batches
 from tests.records.stamping import stamped
 from tests.simulated_cluster import stored_records
@@ -57,18 +57,18 @@ def flipped(data: bytes, at: int) -> bytes:
         ),
     ],
 )
-def test_what_is_not_exactly_a_batch_is_refused(data: bytes, code: int) -> None:
+def test_rejects_data_that_is_not_exactly_one_valid_batch(data: bytes, code: int) -> None:
     assert refusal(data) == code
 
 
-def test_a_batch_above_the_limit_is_too_large_and_one_at_it_is_not() -> None:
+def test_rejects_batch_larger_than_max_message_bytes() -> None:
     data = batch(b"abc")
     assert refusal(data, LogConfig(max_message_bytes=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
     assert PartitionLog(LogConfig(max_message_bytes=len(data))).append(data, wall_ms=1).base_offset == 0
 
 
 @pytest.mark.parametrize("check_records", [True, False])
-def test_a_compacted_topic_refuses_records_without_a_key_by_their_places(check_records: bool) -> None:
+def test_compacted_topic_rejects_keyless_records_by_index(check_records: bool) -> None:
     log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
     data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
     with pytest.raises(ApiError) as refused:
@@ -77,7 +77,7 @@ def test_a_compacted_topic_refuses_records_without_a_key_by_their_places(check_r
     assert log.log_end_offset == 0
 
 
-def test_bytes_are_stored_as_they_came_but_for_offset_and_leader_epoch() -> None:
+def test_stores_batch_unchanged_except_offset_and_leader_epoch() -> None:
     log = PartitionLog(LogConfig())
     data = batch(b"a", b"b")
     log.append(batch(b"first"), wall_ms=1)
@@ -88,14 +88,14 @@ def test_bytes_are_stored_as_they_came_but_for_offset_and_leader_epoch() -> None
     assert (stored[8:12], stored[16:]) == (data[8:12], data[16:])
 
 
-def test_log_append_time_replaces_the_times_of_the_records() -> None:
+def test_log_append_time_replaces_record_timestamps() -> None:
     log = PartitionLog(LogConfig(log_append_time=True))
     assert log.append(batch(b"a", b"b"), wall_ms=5000).log_append_time == 5000
     (decoded,) = decode_batches(log.read(0, 10_000).batches[0])
     assert decoded.columns.column("timestamp").to_pylist() == [5000, 5000]
 
 
-def test_a_read_gives_whole_batches_within_its_bound_and_at_least_one() -> None:
+def test_reads_whole_batches_within_limit_and_at_least_one() -> None:
     log = PartitionLog(LogConfig())
     size = len(batch(b"a", b"b"))
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_a_read_gives_whole_batches_within_its_bound_and_at_least_one() -> None:
     assert not log.read(6, 1000).batches
 
 
-def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
+def test_read_committed_stops_at_open_transaction() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"before"), wall_ms=1)
     log.append(batch(b"open", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
@@ -119,7 +119,7 @@ def test_an_open_transaction_holds_back_readers_of_committed_records() -> None:
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"before", b"open", b"after"]
 
 
-def test_an_aborted_transaction_is_named_to_those_who_read_its_range_and_to_no_others() -> None:
+def test_lists_aborted_transaction_only_to_overlapping_read_committed_reads() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"bad", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
     log.append_end_marker(7, 0, commit=False, wall_ms=1)
@@ -131,7 +131,7 @@ def test_an_aborted_transaction_is_named_to_those_who_read_its_range_and_to_no_o
     assert stored_records(log, committed=True).column("value").to_pylist() == [b"good"]
 
 
-def test_the_marker_is_the_control_record_that_kafka_knows() -> None:
+def test_writes_end_marker_in_kafkas_format() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"a", sequence=0, producer=(7, 2), transactional=True), wall_ms=1)
     log.append_end_marker(7, 2, commit=True, wall_ms=9)
@@ -142,7 +142,7 @@ def test_the_marker_is_the_control_record_that_kafka_knows() -> None:
     assert decoded.columns.column("value").to_pylist() == [struct.pack(">hi", 0, 0)]
 
 
-def test_an_offset_is_found_by_time_within_a_batch() -> None:
+def test_finds_offset_by_timestamp_within_a_batch() -> None:
     log = PartitionLog(LogConfig())
     later = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
     body = record(b"a") + later[:1] + later[1:]
@@ -157,7 +157,7 @@ def test_an_offset_is_found_by_time_within_a_batch() -> None:
     assert log.find_max_timestamp() == (105, 1)
 
 
-def test_discarding_counts_and_keeps_nothing() -> None:
+def test_discarding_log_counts_records_and_stores_none() -> None:
     log = PartitionLog(LogConfig(discard=True))
     data = batch(b"a", b"b")
     assert [log.append(data, wall_ms=1).base_offset for _ in range(3)] == [0, 2, 4]

@@ -50,7 +50,7 @@ class Served:
             self.turn()
 
 
-def test_a_connection_has_one_request_with_the_handlers_and_the_next_after_its_answer() -> None:
+def test_passes_next_request_only_after_response_was_sent() -> None:
     served = Served(clients=1)
     served.ends[0].send(frame(b"one") + frame(b"two"))
     for _ in range(4):
@@ -69,9 +69,7 @@ def test_a_connection_has_one_request_with_the_handlers_and_the_next_after_its_a
         (ChannelResponse(action=ChannelAction.CLOSE), False, 1),
     ],
 )
-def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
-    reply: ChannelResponse, reads_on: bool, closed: int
-) -> None:
+def test_response_without_frame_applies_its_channel_action(reply: ChannelResponse, reads_on: bool, closed: int) -> None:
     served = Served(clients=1)
     request = served.ask(0, b"one")
     served.ends[0].send(frame(b"two"))
@@ -80,7 +78,7 @@ def test_without_an_answer_the_reply_says_what_becomes_of_the_connection(
     assert served.processor.connection_count == 1 - closed
 
 
-def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_drops_response_to_disconnected_client(caplog: pytest.LogCaptureFixture) -> None:
     served = Served(clients=2, nodes=2)
     request = served.ask(0, b"one")
     served.processor.close_connections(0)
@@ -91,7 +89,7 @@ def test_a_reply_to_a_client_that_has_gone_is_dropped(caplog: pytest.LogCaptureF
     assert caplog.text == ""
 
 
-def test_a_client_that_ends_its_connection_is_no_longer_counted() -> None:
+def test_does_not_count_connection_closed_by_client() -> None:
     served = Served(clients=2)
     assert served.processor.connection_count == 2
     served.ends[0].close()
@@ -100,7 +98,7 @@ def test_a_client_that_ends_its_connection_is_no_longer_counted() -> None:
     assert served.processor.connection_count == 1
 
 
-def test_a_node_that_is_cut_loses_its_connections_and_no_others() -> None:
+def test_closes_connections_of_one_node_only() -> None:
     served = Served(clients=4, nodes=2)
     done = served.processor.close_connections(1)
     assert not done.is_set()
@@ -111,7 +109,7 @@ def test_a_node_that_is_cut_loses_its_connections_and_no_others() -> None:
     assert served.processor.connection_count == 2
 
 
-def test_its_end_closes_everything_and_frees_those_who_wait_for_a_cut() -> None:
+def test_stop_closes_all_sockets_and_completes_pending_close_requests() -> None:
     before = set(threading.enumerate())
     served = Served(clients=2)
     address = served.system.resolve("client0", 1)[0]

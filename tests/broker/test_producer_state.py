@@ -7,7 +7,7 @@ import pytest
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.protocol import error_codes
-from tests.broker.wire import batch
+from tests.broker.wire_client import batch
 
 SEQUENCE_MAX = 2**31 - 1
 GAP = error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -50,7 +50,7 @@ def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, 
         ),
     ],
 )
-def test_a_batch_is_judged_by_epoch_and_sequence(
+def test_accepts_or_rejects_batch_by_epoch_and_sequence(
     batches: list[tuple[int, int, int]], expected: list[str | int]
 ) -> None:
     log = PartitionLog(LogConfig())
@@ -58,7 +58,7 @@ def test_a_batch_is_judged_by_epoch_and_sequence(
     assert got == expected
 
 
-def test_the_last_five_batches_are_remembered_and_the_sixth_is_not() -> None:
+def test_recognizes_duplicates_of_last_five_batches() -> None:
     log = PartitionLog(LogConfig())
     for sequence in range(6):
         append(log, sequence)
@@ -67,27 +67,27 @@ def test_the_last_five_batches_are_remembered_and_the_sixth_is_not() -> None:
     assert log.log_end_offset == 6
 
 
-def test_producers_do_not_see_each_other() -> None:
+def test_tracks_sequence_numbers_per_producer() -> None:
     log = PartitionLog(LogConfig())
     append(log, 0)
     log.append(batch(b"a", sequence=5, producer=(8, 0)), wall_ms=1)
     assert append(log, 1) == "2"
 
 
-def test_an_unknown_producer_begins_at_zero_where_that_is_asked_for() -> None:
+def test_unknown_producer_must_begin_at_zero_if_required() -> None:
     log = PartitionLog(LogConfig())
     assert append(log, 3, requires_sequence_zero=True) == GAP
     assert append(log, 0, requires_sequence_zero=True) == "0"
 
 
-def test_a_producer_whose_state_is_gone_may_go_on() -> None:
+def test_accepts_any_sequence_after_producer_state_expired() -> None:
     log = PartitionLog(LogConfig())
     append(log, 0)
     log.forget_producers()
     assert append(log, 7) == "1"
 
 
-def test_deleting_records_forgets_producers_that_have_no_others() -> None:
+def test_deleting_records_forgets_producers_without_records() -> None:
     log = PartitionLog(LogConfig())
     append(log, 0)
     log.append(batch(b"other", sequence=0, producer=(8, 0)), wall_ms=1)
@@ -97,7 +97,7 @@ def test_deleting_records_forgets_producers_that_have_no_others() -> None:
     assert append(log, 9) == "2"
 
 
-def test_an_open_transaction_takes_transactional_batches_only() -> None:
+def test_rejects_other_batches_during_open_transaction() -> None:
     log = PartitionLog(LogConfig())
     log.append(batch(b"a", sequence=0, producer=(7, 0), transactional=True), wall_ms=1)
     assert append(log, 1) == error_codes.INVALID_TXN_STATE

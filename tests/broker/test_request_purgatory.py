@@ -39,7 +39,7 @@ def in_wait(monkeypatch: pytest.MonkeyPatch, waiting: RequestPurgatory) -> list[
     return seconds
 
 
-def test_the_end_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = Clock().waiting()
     seconds = in_wait(monkeypatch, waiting)
     thread = threading.Thread(target=waiting.get, args=(A_DAY_MS,), daemon=True)
@@ -52,7 +52,7 @@ def test_the_end_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("by", ["a task", "progress"])
-def test_what_is_due_sooner_wakes_the_thread_that_waits(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+def test_task_due_earlier_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     clock = Clock()
     waiting, sooner, got = clock.waiting(), task(), list[object]()
     waiting.put(A_DAY_MS, sooner if by == "progress" else task(), change_count=0)
@@ -69,7 +69,7 @@ def test_what_is_due_sooner_wakes_the_thread_that_waits(monkeypatch: pytest.Monk
     assert got == [sooner]
 
 
-def test_tasks_are_due_in_the_order_of_their_times() -> None:
+def test_returns_tasks_in_order_of_deadlines() -> None:
     clock = Clock()
     waiting, first, second = clock.waiting(), task(), task()
     waiting.put(6, second)
@@ -81,7 +81,7 @@ def test_tasks_are_due_in_the_order_of_their_times() -> None:
     assert waiting.count == 0
 
 
-def test_progress_makes_due_only_what_waits_for_it_and_does_not_know_it_yet() -> None:
+def test_change_releases_only_tasks_with_older_change_count() -> None:
     clock = Clock()
     waiting, timed, parked = clock.waiting(), task(), task()
     waiting.put(1000, timed)
@@ -93,7 +93,7 @@ def test_progress_makes_due_only_what_waits_for_it_and_does_not_know_it_yet() ->
     assert [waiting.get(0), waiting.get(0), waiting.count] == [parked, None, 1]
 
 
-def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
+def test_releases_task_that_missed_a_change_before_put() -> None:
     clock = Clock()
     waiting, parked = clock.waiting(), task()
     clock.change_count = 1
@@ -101,7 +101,7 @@ def test_progress_between_the_look_and_the_wait_is_not_missed() -> None:
     assert waiting.get(0) is parked
 
 
-def test_a_task_whose_time_has_come_is_done_once_also_if_there_is_progress_later() -> None:
+def test_change_after_deadline_does_not_repeat_task() -> None:
     clock = Clock()
     waiting, parked = clock.waiting(), task()
     waiting.put(10, parked, change_count=0)
@@ -112,7 +112,7 @@ def test_a_task_whose_time_has_come_is_done_once_also_if_there_is_progress_later
     assert waiting.get(0) is None
 
 
-def test_the_thread_waits_until_the_next_task_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_until_next_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     waiting, later, waits = clock.waiting(), task(), list[float]()
     waiting.put(40, later)

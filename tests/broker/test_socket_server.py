@@ -16,8 +16,8 @@ from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchReques
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads, descriptors
-from tests.broker.wire import batch, produce, result
+from tests.broker.loopback_client import LoopbackClient, broker_threads, count_open_descriptors
+from tests.broker.wire_client import batch, partition_response, produce_request
 from tests.simulated_cluster import stored_records
 from tests.waiting import eventually
 
@@ -31,35 +31,35 @@ def applied_order(broker: EmbeddedBroker) -> list[bytes]:
     log = broker.cluster.log("t", 0)
     with LoopbackClient(broker.bootstrap_servers) as client:
         # acks=0: no answers, whose order would hide that of the requests.
-        client.send(*((produce(batch(value), acks=0), 9) for value in values))
+        client.send(*((produce_request(batch(value), acks=0), 9) for value in values))
         assert eventually(lambda: log.records_appended == REQUESTS)
     stored: list[bytes] = stored_records(log).column("value").to_pylist()
     assert sorted(stored) == values
     return stored
 
 
-def test_requests_of_one_connection_are_applied_in_order_although_handlers_run_in_parallel() -> None:
+def test_applies_requests_of_one_connection_in_order_with_concurrent_handlers() -> None:
     with embedded_broker({"t": 1}, seed=7) as broker:
         order = applied_order(broker)
     assert order == sorted(order)
 
 
-def test_without_muting_requests_of_one_connection_are_applied_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applies_requests_out_of_order_without_muting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor.Processor, "_mute", lambda *_: None)
     with embedded_broker({"t": 1}, seed=7) as broker:
         order = applied_order(broker)
     assert order != sorted(order)
 
 
-def test_connections_do_not_wait_for_each_other() -> None:
+def test_unanswered_request_does_not_block_other_connections() -> None:
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_answer()
         with LoopbackClient(broker.bootstrap_servers) as stuck, LoopbackClient(broker.bootstrap_servers) as other:
-            stuck.send((produce(batch(b"a")), 9))
-            assert other.ask(MetadataRequest(topics=None), 9) is not None
+            stuck.send((produce_request(batch(b"a")), 9))
+            assert other.send_and_receive(MetadataRequest(topics=None), 9) is not None
 
 
-def test_a_long_poll_occupies_no_handler_and_ends_with_the_records() -> None:
+def test_delayed_fetch_occupies_no_handler_and_ends_when_records_arrive() -> None:
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
     with embedded_broker({"t": 1}) as broker:
@@ -67,43 +67,46 @@ def test_a_long_poll_occupies_no_handler_and_ends_with_the_records() -> None:
         for reader in readers:
             reader.send((poll, 12))
         with LoopbackClient(broker.bootstrap_servers) as writer:
-            assert result(writer.ask(produce(batch(b"a")), 9)).error_code == 0
+            assert partition_response(writer.send_and_receive(produce_request(batch(b"a")), 9)).error_code == 0
         answers = [reader.receive() for reader in readers]
         for reader in readers:
             reader.__exit__()
     assert all(answer is not None and b"a" in answer for answer in answers)
 
 
-def test_nodes_answer_on_ports_of_their_own_and_a_stopped_one_refuses_until_it_is_started() -> None:
+def test_stopped_node_refuses_connections_on_its_port_until_started() -> None:
     with embedded_broker({"t": 2}, nodes=2) as broker:
         first, second = broker.bootstrap_servers.split(",")
         with LoopbackClient(first) as client:
-            assert client.ask(produce(batch(b"a"), partition=1), 9) is not None
+            assert client.send_and_receive(produce_request(batch(b"a"), partition=1), 9) is not None
             broker.control.stop_node(0)
             assert client.receive() is None
             with pytest.raises(ConnectionRefusedError):
                 LoopbackClient(first)
         with LoopbackClient(second) as client:
-            assert result(client.ask(produce(batch(b"a"), partition=0), 9)).error_code == 0
+            assert (
+                partition_response(client.send_and_receive(produce_request(batch(b"a"), partition=0), 9)).error_code
+                == 0
+            )
         broker.control.start_node(0)
         with LoopbackClient(first) as client:
-            refused = result(client.ask(produce(batch(b"a"), partition=0), 9))
+            refused = partition_response(client.send_and_receive(produce_request(batch(b"a"), partition=0), 9))
             assert refused.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
 
 
-def test_refused_connections_leave_those_that_stand() -> None:
+def test_refuses_new_connections_and_keeps_open_ones() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as standing:
-        assert standing.ask(MetadataRequest(topics=None), 9) is not None
+        assert standing.send_and_receive(MetadataRequest(topics=None), 9) is not None
         broker.control.refuse_connections(0)
         with pytest.raises(ConnectionRefusedError):
             LoopbackClient(broker.bootstrap_servers)
-        assert standing.ask(MetadataRequest(topics=None), 9) is not None
+        assert standing.send_and_receive(MetadataRequest(topics=None), 9) is not None
         broker.control.accept_connections(0)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.ask(MetadataRequest(topics=None), 9) is not None
+            assert client.send_and_receive(MetadataRequest(topics=None), 9) is not None
 
 
-def test_faults_of_the_answer_reach_the_socket() -> None:
+def test_response_faults_reach_the_socket() -> None:
     with embedded_broker({"t": 1}) as broker:
         control = broker.control
         control.when(api=ApiKey.METADATA, nth=1).drop()
@@ -119,12 +122,14 @@ def test_faults_of_the_answer_reach_the_socket() -> None:
     assert 4 < len(cut) < 4 + int.from_bytes(cut[:4], "big")
 
 
-def test_an_overdue_transaction_is_aborted_without_any_request() -> None:
+def test_aborts_timed_out_transaction_without_requests() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.ask(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
+        answer = client.send_and_receive(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
         identity = answer.producer_id, answer.producer_epoch
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
-        assert result(client.ask(produce(data, transactional_id="x"), 12)).error_code == 0
+        assert (
+            partition_response(client.send_and_receive(produce_request(data, transactional_id="x"), 12)).error_code == 0
+        )
         log = broker.cluster.log("t", 0)
         assert eventually(lambda: log.last_stable_offset == log.log_end_offset == 2)
 
@@ -142,15 +147,15 @@ def test_an_overdue_transaction_is_aborted_without_any_request() -> None:
         pytest.param(b"\x00\x00\x00\x0e\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff", id="a cut body"),
     ],
 )
-def test_bytes_that_are_no_request_end_their_connection_and_no_other(data: bytes) -> None:
+def test_invalid_request_closes_only_its_own_connection(data: bytes) -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as good:
         with LoopbackClient(broker.bootstrap_servers) as bad:
             bad.socket.sendall(data)
             assert read_to_end(bad.socket) == b""
-        assert good.ask(ApiVersionsRequest(), 3) is not None
+        assert good.send_and_receive(ApiVersionsRequest(), 3) is not None
 
 
-def test_random_bytes_do_not_kill_it() -> None:
+def test_survives_random_bytes() -> None:
     source = random.Random(1)
     with embedded_broker({"t": 1}) as broker:
         for _ in range(100):
@@ -160,23 +165,23 @@ def test_random_bytes_do_not_kill_it() -> None:
             with LoopbackClient(broker.bootstrap_servers) as client:
                 client.socket.sendall(len(head + body).to_bytes(4, "big") + head + body)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.ask(ApiVersionsRequest(), 3) is not None
+            assert client.send_and_receive(ApiVersionsRequest(), 3) is not None
 
 
-def test_a_fault_of_a_handler_ends_the_connection_and_is_logged(
+def test_handler_exception_closes_connection_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
             patch.setattr(broker.cluster, "running_nodes", lambda: 1 / 0)
-            assert client.ask(MetadataRequest(topics=None), 9) is None
+            assert client.send_and_receive(MetadataRequest(topics=None), 9) is None
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.ask(MetadataRequest(topics=None), 9) is not None
+            assert client.send_and_receive(MetadataRequest(topics=None), 9) is not None
     assert "Could not handle a request" in caplog.text
 
 
-def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
-    threads, before = broker_threads(), descriptors()
+def test_close_leaves_no_threads_and_descriptors() -> None:
+    threads, before = broker_threads(), count_open_descriptors()
     for _ in range(3):
         with embedded_broker({"t": 1}, nodes=3) as broker:
             assert broker_threads() - threads
@@ -184,22 +189,22 @@ def test_after_its_end_no_thread_and_no_descriptor_is_left() -> None:
             broker.control.when(api=ApiKey.FETCH).delay(1_000_000)
             clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
             for client in clients:
-                client.ask(MetadataRequest(topics=None), 9)
-                client.send((produce(batch(b"a")), 9))
+                client.send_and_receive(MetadataRequest(topics=None), 9)
+                client.send((produce_request(batch(b"a")), 9))
         for client in clients:
             client.socket.close()
     assert broker_threads() <= threads
-    assert descriptors() == before
+    assert count_open_descriptors() == before
 
 
-def test_a_port_that_is_taken_is_an_error_at_once_and_leaves_nothing_open() -> None:
+def test_port_in_use_raises_and_leaves_nothing_open() -> None:
     with embedded_broker() as broker:
         port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
-        threads, before = broker_threads(), descriptors()
+        threads, before = broker_threads(), count_open_descriptors()
         with pytest.raises(OSError, match="in use"):
             embedded_broker(port=port)
         assert broker_threads() <= threads
-        assert descriptors() == before
+        assert count_open_descriptors() == before
 
 
 def read_to_end(sock: socket.socket) -> bytes:
@@ -212,13 +217,13 @@ def read_to_end(sock: socket.socket) -> bytes:
     return data
 
 
-def test_a_node_that_stops_leaves_the_connections_of_the_others() -> None:
+def test_stopping_node_keeps_connections_to_other_nodes() -> None:
     question = (MetadataRequest(topics=[]), 9)
     with embedded_broker(nodes=2) as broker:
         one, other = broker.bootstrap_servers.split(",")
         with LoopbackClient(one) as stays, LoopbackClient(other) as goes:
-            assert stays.ask(*question) is not None
-            assert goes.ask(*question) is not None
+            assert stays.send_and_receive(*question) is not None
+            assert goes.send_and_receive(*question) is not None
             broker.control.stop_node(1)
             assert goes.receive() is None
-            assert stays.ask(*question) is not None
+            assert stays.send_and_receive(*question) is not None

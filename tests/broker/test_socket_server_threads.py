@@ -16,8 +16,8 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads
-from tests.broker.wire import batch, produce
+from tests.broker.loopback_client import LoopbackClient, broker_threads
+from tests.broker.wire_client import batch, produce_request
 from tests.waiting import eventually
 
 METADATA = (MetadataRequest(topics=None), 9)
@@ -52,10 +52,10 @@ def test_blocked_handler_delays_no_other_connection_of_its_processor(handlers: B
         LoopbackClient(broker.bootstrap_servers) as blocked,
         LoopbackClient(broker.bootstrap_servers) as other,
     ):
-        blocked.send((produce(batch(b"a")), 9))
+        blocked.send((produce_request(batch(b"a")), 9))
         assert eventually(lambda: handlers.blocked == 1)
         try:
-            assert other.ask(*METADATA) is not None
+            assert other.send_and_receive(*METADATA) is not None
         finally:
             handlers.released.set()
         assert blocked.receive() is not None
@@ -69,7 +69,7 @@ def requests_behind_blocked_produce(
     with ExitStack() as stack:
         clients = [stack.enter_context(LoopbackClient(bootstrap)) for _ in range(count)]
         stack.callback(handlers.released.set)
-        clients[0].send((produce(batch(b"a")), 9))
+        clients[0].send((produce_request(batch(b"a")), 9))
         assert eventually(lambda: handlers.blocked == 1)
         for client in clients[1:]:
             client.send(METADATA)
@@ -120,7 +120,7 @@ def test_starts_as_many_threads_as_configured(network_threads: int, io_threads: 
     ):
         kinds = [thread.name.split("-")[2] for thread in broker_threads() - before]
         assert (kinds.count("processor"), kinds.count("handler")) == (network_threads, io_threads)
-        assert client.ask(*METADATA) is not None
+        assert client.send_and_receive(*METADATA) is not None
 
 
 def test_rejects_thread_counts_out_of_range() -> None:

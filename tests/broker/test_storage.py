@@ -12,7 +12,7 @@ from spark_kafka_sink.broker.cluster import ClusterConfig, EmbeddedCluster
 from spark_kafka_sink.broker.offsets import CommittedOffset
 from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.protocol import error_codes
-from tests.broker.wire import batch
+from tests.broker.wire_client import batch
 from tests.simulated_cluster import stored_records
 
 
@@ -30,7 +30,7 @@ class Started:
         """Nothing is open."""
 
 
-def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
+def test_restart_restores_topics_records_and_settings(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 2}) as cluster:
         cluster.create_topic("small", 1, {"max.message.bytes": "100"})
         cluster.log("t", 1).append(batch(b"a", b"b"), wall_ms=1)
@@ -44,7 +44,7 @@ def test_topics_records_and_settings_are_there_again(tmp_path: Path) -> None:
             assert (cluster.log("t", 0).log_end_offset, cluster.log("t", 1).log_end_offset) == (0, 3)
 
 
-def test_a_topic_that_is_made_after_a_restart_has_an_id_of_its_own(tmp_path: Path) -> None:
+def test_topic_created_after_restart_has_unique_id(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1, "deleted": 1}) as cluster:
         cluster_id, ids = cluster.cluster_id, [topic.id for topic in cluster.topics.values()]
         cluster.delete_topic("deleted")
@@ -55,7 +55,7 @@ def test_a_topic_that_is_made_after_a_restart_has_an_id_of_its_own(tmp_path: Pat
         assert [cluster.find_topic_by_id(topic.id) for topic in new] == new
 
 
-def test_sequences_go_on_where_they_were(tmp_path: Path) -> None:
+def test_restart_restores_sequence_numbers(tmp_path: Path) -> None:
     data = batch(b"a", sequence=0, producer=(7, 0))
     with Started(tmp_path, {"t": 1}) as cluster:
         cluster.log("t", 0).append(data, wall_ms=1)
@@ -65,7 +65,7 @@ def test_sequences_go_on_where_they_were(tmp_path: Path) -> None:
         assert cluster.coordinator.new_producer_id() == 0
 
 
-def test_a_batch_that_was_cut_off_is_cut_away_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_restart_truncates_incomplete_batch(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1}) as cluster:
         cluster.log("t", 0).append(batch(b"a"), wall_ms=1)
         cluster.log("t", 0).append(batch(b"b"), wall_ms=1)
@@ -77,7 +77,7 @@ def test_a_batch_that_was_cut_off_is_cut_away_and_the_log_goes_on(tmp_path: Path
         assert stored_records(cluster.log("t", 0)).column("value").to_pylist() == [b"a", b"c"]
 
 
-def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None:
+def test_restart_aborts_open_transaction_and_keeps_producer_id(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer_id("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=2)
@@ -93,9 +93,7 @@ def test_an_open_transaction_is_aborted_and_its_id_known(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transaction(
-    tmp_path: Path, version: int
-) -> None:
+def test_restart_fences_producer_of_open_transaction(tmp_path: Path, version: int) -> None:
     with Started(tmp_path, {"t": 1, "u": 1}) as cluster, cluster.lock:
         identity = cluster.coordinator.init_producer_id("x", 1000, None)
         cluster.coordinator.add_partitions("x", identity, [("t", 0)], 0, 0, version=version)
@@ -114,7 +112,7 @@ def test_a_producer_that_outlives_the_broker_cannot_commit_half_of_its_transacti
             cluster.log("t", 0).append(batch(b"after", sequence=1, producer=producer, transactional=True), wall_ms=1)
 
 
-def test_committed_offsets_are_kept(tmp_path: Path) -> None:
+def test_restart_restores_committed_offsets(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1}) as cluster, cluster.lock:
         cluster.offsets.commit("g", {("t", 0): CommittedOffset(5, 1, "note")})
         cluster.save()
@@ -122,7 +120,7 @@ def test_committed_offsets_are_kept(tmp_path: Path) -> None:
         assert cluster.offsets.get("g", ("t", 0)) == CommittedOffset(5, 1, "note")
 
 
-def test_a_deleted_topic_leaves_no_file(tmp_path: Path) -> None:
+def test_deleting_topic_deletes_its_files(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1, "kept": 1}) as cluster:
         for name in ("t", "kept"):
             cluster.log(name, 0).append(batch(b"a"), wall_ms=1)
@@ -131,7 +129,7 @@ def test_a_deleted_topic_leaves_no_file(tmp_path: Path) -> None:
     assert [topic["name"] for topic in json.loads((tmp_path / "cluster.json").read_text())["topics"]] == ["kept"]
 
 
-def test_a_batch_that_comes_while_its_topic_is_deleted_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+def test_rejects_batch_for_topic_deleted_concurrently(tmp_path: Path) -> None:
     with Started(tmp_path, {"t": 1}) as cluster:
         log = cluster.log("t", 0)  # as a handler has it that was faster
         cluster.delete_topic("t")

@@ -54,7 +54,7 @@ def end(
     return coordinator.end_transaction("x", identity, commit=commit, version=version)
 
 
-def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator: TransactionCoordinator) -> None:
+def test_assigns_new_producer_id_without_transactional_id(coordinator: TransactionCoordinator) -> None:
     first, second = (coordinator.init_producer_id(None, 0, None) for _ in range(2))
     assert first.producer_id != second.producer_id
     assert (first.epoch, second.epoch) == (0, 0)
@@ -64,13 +64,13 @@ def test_a_producer_without_a_transactional_id_always_gets_a_new_id(coordinator:
     ("name", "timeout_ms", "error"),
     [("", 1000, error_codes.INVALID_REQUEST), ("x", 900_001, error_codes.INVALID_TRANSACTION_TIMEOUT)],
 )
-def test_what_makes_no_sense_is_refused(
+def test_rejects_empty_transactional_id_and_excessive_timeout(
     coordinator: TransactionCoordinator, name: str, timeout_ms: int, error: int
 ) -> None:
     assert coordinator.init_producer_id(name, timeout_ms, None).error == error
 
 
-def test_the_second_holder_of_an_id_fences_the_first(coordinator: TransactionCoordinator) -> None:
+def test_second_producer_with_transactional_id_fences_the_first(coordinator: TransactionCoordinator) -> None:
     first, second = init(coordinator), init(coordinator)
     assert (second.producer_id, second.epoch) == (first.producer_id, first.epoch + 1)
     assert add(coordinator, first) == FENCED
@@ -78,7 +78,7 @@ def test_the_second_holder_of_an_id_fences_the_first(coordinator: TransactionCoo
     assert add(coordinator, second) == 0
 
 
-def test_a_commit_writes_a_marker_to_each_partition_and_may_be_repeated(
+def test_commit_writes_marker_to_each_partition_and_can_be_repeated(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     identity = init(coordinator)
@@ -88,13 +88,13 @@ def test_a_commit_writes_a_marker_to_each_partition_and_may_be_repeated(
     assert end(coordinator, identity, commit=False).error == error_codes.INVALID_TXN_STATE
 
 
-def test_an_end_without_a_beginning_is_an_invalid_state(coordinator: TransactionCoordinator) -> None:
+def test_rejects_end_without_open_transaction(coordinator: TransactionCoordinator) -> None:
     assert end(coordinator, init(coordinator)).error == error_codes.INVALID_TXN_STATE
     stranger = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
     assert stranger.error == error_codes.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_in_version_2_every_end_bumps_the_epoch_and_a_repetition_gets_the_same_one(
+def test_version_2_end_increments_epoch_and_can_be_repeated(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     identity = init(coordinator)
@@ -108,7 +108,7 @@ def test_in_version_2_every_end_bumps_the_epoch_and_a_repetition_gets_the_same_o
     assert add(coordinator, ended, version=2) == 0
 
 
-def test_in_version_2_a_transaction_that_never_began_can_be_aborted(
+def test_version_2_accepts_abort_without_open_transaction(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     identity = init(coordinator)
@@ -121,7 +121,7 @@ def test_in_version_2_a_transaction_that_never_began_can_be_aborted(
     assert end(coordinator, init(coordinator), commit=False, version=1).error == error_codes.INVALID_TXN_STATE
 
 
-def test_a_new_holder_aborts_what_the_old_one_left_open_and_comes_again(
+def test_new_producer_aborts_open_transaction_and_must_retry(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     old = init(coordinator)
@@ -132,7 +132,7 @@ def test_a_new_holder_aborts_what_the_old_one_left_open_and_comes_again(
     assert end(coordinator, old).error == FENCED
 
 
-def test_a_producer_that_names_its_identity_goes_on_with_the_next_epoch(coordinator: TransactionCoordinator) -> None:
+def test_producer_with_expected_identity_gets_next_epoch(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
     bumped = init(coordinator, identity)
     assert bumped == ProducerIdentity(identity.producer_id, identity.epoch + 1)
@@ -142,7 +142,7 @@ def test_a_producer_that_names_its_identity_goes_on_with_the_next_epoch(coordina
     assert init(coordinator, identity).error == FENCED
 
 
-def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
+def test_aborts_timed_out_transaction_and_fences_its_producer(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     identity = init(coordinator)
@@ -155,7 +155,7 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced(
     assert end(coordinator, identity, commit=True).error == error_codes.INVALID_TXN_STATE
 
 
-def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinator: TransactionCoordinator) -> None:
+def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: TransactionCoordinator) -> None:
     began_ms = 902218.240992874
     identity = coordinator.init_producer_id("x", 900_000, None)
     add(coordinator, identity, now=began_ms)
@@ -166,14 +166,14 @@ def test_a_transaction_is_aborted_at_the_very_time_that_was_announced(coordinato
     assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
 
 
-def test_when_the_epochs_of_an_id_are_used_up_there_is_a_new_id(coordinator: TransactionCoordinator) -> None:
+def test_assigns_new_producer_id_when_epochs_are_exhausted(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
     coordinator.transactions["x"].epoch = MAX_EPOCH - 1
     fresh = init(coordinator)
     assert (fresh.producer_id != identity.producer_id, fresh.epoch) == (True, 0)
 
 
-def test_in_version_2_an_end_that_uses_up_the_epochs_gives_a_new_id_and_may_be_repeated(
+def test_version_2_end_with_last_epoch_assigns_new_producer_id_and_can_be_repeated(
     coordinator: TransactionCoordinator,
 ) -> None:
     producer_id = init(coordinator).producer_id
@@ -185,7 +185,7 @@ def test_in_version_2_an_end_that_uses_up_the_epochs_gives_a_new_id_and_may_be_r
     assert end(coordinator, last, version=2) == fresh
 
 
-def test_only_partitions_that_were_added_pass_in_version_1(coordinator: TransactionCoordinator) -> None:
+def test_version_1_verifies_only_added_partitions(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
     assert coordinator.verify_partition("x", identity, PARTITION) == error_codes.TRANSACTION_ABORTABLE
     add(coordinator, identity)
@@ -196,7 +196,7 @@ def test_only_partitions_that_were_added_pass_in_version_1(coordinator: Transact
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_until_then(
+def test_deferred_completion_blocks_next_transaction_until_markers_are_written(
     coordinator: TransactionCoordinator, markers: Markers, version: int
 ) -> None:
     coordinator.should_defer_completion = lambda transaction: True
@@ -223,7 +223,7 @@ def test_an_end_whose_markers_come_later_is_answered_and_lets_nothing_begin_unti
     assert add(coordinator, following, version=version) == 0
 
 
-def test_the_markers_of_the_last_epoch_have_its_producer_id_though_they_come_later(
+def test_deferred_markers_of_last_epoch_keep_their_producer_id(
     coordinator: TransactionCoordinator, markers: Markers
 ) -> None:
     coordinator.should_defer_completion = lambda transaction: True

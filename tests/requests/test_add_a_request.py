@@ -119,7 +119,7 @@ def handle(context, request):
 
 
 def _describe(context, topic, index):
-    partition, error = context.find_partition(context.cluster.find_topic(topic), index)
+    partition, error = context.find_led_partition(context.cluster.find_topic(topic), index)
     producers = [] if partition is None else partition.log._producers
     active = [ActiveProducer(producer_id=each) for each in producers]
     return PartitionResponse(partition_index=index, error_code=error, active_producers=active)

@@ -12,18 +12,18 @@ import pytest
 from spark_kafka_sink import KafkaProducer, cli
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
-from tests.broker.loopback import LoopbackClient
-from tests.broker.wire import batch, produce, result
+from tests.broker.loopback_client import LoopbackClient
+from tests.broker.wire_client import batch, partition_response, produce_request
 
 SPARK_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 
 
 def write(bootstrap: str, topic: str, value: bytes) -> int:
     with LoopbackClient(bootstrap) as client:
-        return result(client.ask(produce(batch(value), topic), 9)).error_code
+        return partition_response(client.send_and_receive(produce_request(batch(value), topic), 9)).error_code
 
 
-def test_a_topic_is_read_back_in_the_columns_of_sparks_source() -> None:
+def test_reads_topic_in_columns_of_sparks_kafka_source() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         assert write(broker.bootstrap_servers, "t", b"a") == 0
         table = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
@@ -31,13 +31,13 @@ def test_a_topic_is_read_back_in_the_columns_of_sparks_source() -> None:
     assert table.column("value").to_pylist() == [b"a"]
 
 
-def test_the_fixture_is_known_without_an_import(kafka_broker: EmbeddedBroker) -> None:
+def test_kafka_broker_fixture_needs_no_import(kafka_broker: EmbeddedBroker) -> None:
     kafka_broker.create_topic("t", 2, {"message.timestamp.type": "LogAppendTime"})
     assert write(kafka_broker.bootstrap_servers, "t", b"a") == 0
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_discarding_broker_takes_transactions_and_keeps_nothing_of_them(version: int) -> None:
+def test_discarding_broker_accepts_transactions_and_stores_nothing(version: int) -> None:
     with embedded_broker({"t": 1}, discard=True, transaction_version=version) as broker:
         options = {**broker.client_options, "transactional.id": "x"}
         with KafkaProducer(options) as producer:
@@ -49,17 +49,19 @@ def test_a_discarding_broker_takes_transactions_and_keeps_nothing_of_them(versio
         assert broker.cluster.log("t", 0).read(0, 1000).batches == []
 
 
-def test_a_discarding_broker_counts_what_it_throws_away() -> None:
+def test_discarding_broker_counts_records() -> None:
     with embedded_broker({"t": 1}, discard=True) as broker:
         data = batch(b"a", b"b", b"c")
         with LoopbackClient(broker.bootstrap_servers) as client:
-            offsets = [result(client.ask(produce(data), 9)).base_offset for _ in range(3)]
+            offsets = [
+                partition_response(client.send_and_receive(produce_request(data), 9)).base_offset for _ in range(3)
+            ]
         log = broker.cluster.log("t", 0)
         assert (offsets, log.records_appended, log.bytes_appended) == ([0, 3, 6], 9, 3 * len(data))
         assert read_topic(broker.bootstrap_servers, "t").num_rows == 0
 
 
-def test_a_directory_is_one_brokers_until_it_is_closed(tmp_path: Path) -> None:
+def test_directory_is_locked_until_broker_is_closed(tmp_path: Path) -> None:
     with embedded_broker({"t": 1}, data=tmp_path) as broker:
         with pytest.raises(ConfigurationError, match="is in use by another broker"):
             embedded_broker({"t": 1}, data=tmp_path)
@@ -86,7 +88,7 @@ def test_testing_does_not_import_spark() -> None:
         (["--port", "65535", "--nodes", "2"], "port must be from 0 to 65534 for 2 nodes"),
     ],
 )
-def test_wrong_arguments_are_refused_with_a_sentence(
+def test_broker_command_rejects_invalid_arguments(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -98,7 +100,7 @@ def test_wrong_arguments_are_refused_with_a_sentence(
     assert words in capsys.readouterr().err
 
 
-def test_a_line_of_users_without_a_password_is_named_but_not_shown(
+def test_broker_command_reports_invalid_users_line_without_its_content(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users = tmp_path / "users"

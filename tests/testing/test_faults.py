@@ -22,7 +22,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_000) -> None:
     options = {"retry.backoff.ms": 1, "request.timeout.ms": request_timeout_ms}
     with KafkaProducer(broker.client_options | options) as producer:
-        producer.send(ProducerRecord(topic, b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(topic, b"v")).partition_response(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_
         lambda faults: faults.throttles(1),
     ],
 )
-def test_a_record_is_written_once_whatever_the_fault(broker: EmbeddedBroker, make: object) -> None:
+def test_writes_record_exactly_once_despite_fault(broker: EmbeddedBroker, make: object) -> None:
     assert callable(make)
     rule: FaultRule = make(broker.faults)
     send(broker)
@@ -46,20 +46,20 @@ def test_a_record_is_written_once_whatever_the_fault(broker: EmbeddedBroker, mak
     assert broker.topic("t").read().num_rows == 1
 
 
-def test_an_answer_that_never_comes_is_waited_for_as_long_as_the_options_say(broker: EmbeddedBroker) -> None:
+def test_producer_retries_after_request_timeout_when_broker_never_answers(broker: EmbeddedBroker) -> None:
     rule = broker.faults.never_answers()
     send(broker, request_timeout_ms=200)
     assert rule.struck == 1
     assert broker.topic("t").read().num_rows == 1
 
 
-def test_an_error_that_does_not_pass_reaches_the_job_by_its_name(broker: EmbeddedBroker) -> None:
+def test_fatal_error_is_raised_with_its_name(broker: EmbeddedBroker) -> None:
     broker.faults.produce_fails_once("TOPIC_AUTHORIZATION_FAILED")
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
         send(broker)
 
 
-def test_a_fault_strikes_only_the_requests_that_on_names(broker: EmbeddedBroker) -> None:
+def test_on_selects_requests_of_fault(broker: EmbeddedBroker) -> None:
     elsewhere = broker.faults.on(topic="other").loses_answers()
     second = broker.faults.on(nth=2).loses_answers()
     ids = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
@@ -71,14 +71,14 @@ def test_a_fault_strikes_only_the_requests_that_on_names(broker: EmbeddedBroker)
     assert (elsewhere.struck, second.struck) == (1, 1)
 
 
-def test_a_fault_ends_with_its_with(broker: EmbeddedBroker) -> None:
+def test_fault_ends_with_its_with_block(broker: EmbeddedBroker) -> None:
     with broker.faults.slow(1) as rule:
         send(broker)
     send(broker)
     assert rule.struck == 1
 
 
-def test_clear_removes_all(broker: EmbeddedBroker) -> None:
+def test_clear_removes_all_rules(broker: EmbeddedBroker) -> None:
     rule = broker.faults.produce_fails("NOT_LEADER_OR_FOLLOWER", times=None)
     broker.faults.clear()
     send(broker)
@@ -95,7 +95,7 @@ def test_clear_removes_all(broker: EmbeddedBroker) -> None:
         ),
     ],
 )
-def test_a_name_that_kafka_does_not_have_is_refused(broker: EmbeddedBroker, call: object, words: str) -> None:
+def test_rejects_unknown_error_and_request_names(broker: EmbeddedBroker, call: object, words: str) -> None:
     faults: Faults = broker.faults
     assert callable(call)
     with pytest.raises(ValueError, match=words):

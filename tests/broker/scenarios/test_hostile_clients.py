@@ -24,8 +24,8 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.testing import embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads, descriptors
-from tests.broker.wire import produce, result
+from tests.broker.loopback_client import LoopbackClient, broker_threads, count_open_descriptors
+from tests.broker.wire_client import partition_response, produce_request
 from tests.reader.stored_batches import batch
 from tests.waiting import eventually
 
@@ -44,15 +44,15 @@ def broken(*_: object) -> None:
         pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", broken), id="the acceptor"),
     ],
 )
-def test_a_thread_that_dies_ends_the_broker_for_all_to_see(
+def test_failed_thread_shuts_down_broker_and_close_raises(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     break_one: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    threads, before = broker_threads(), descriptors()
+    threads, before = broker_threads(), count_open_descriptors()
     broker = embedded_broker({"t": 1})
     with LoopbackClient(broker.bootstrap_servers) as standing:
-        standing.ask(ALL_TOPICS, 9)
+        standing.send_and_receive(ALL_TOPICS, 9)
         with monkeypatch.context() as patch:
             break_one(patch)
             standing.send((ALL_TOPICS, 9))
@@ -67,17 +67,17 @@ def test_a_thread_that_dies_ends_the_broker_for_all_to_see(
     with pytest.raises(IllegalStateError, match="The embedded broker failed: RuntimeError: a fault of ours"):
         broker.close()
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
-    assert descriptors() == before
+    assert count_open_descriptors() == before
 
 
-def test_an_answer_that_cannot_be_sent_ends_its_connection_and_no_other(
+def test_unsendable_response_closes_only_its_own_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as other:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
             patch.setattr(processor, "NetworkSend", broken)
-            assert client.ask(ALL_TOPICS, 9) is None
-        assert other.ask(ALL_TOPICS, 9) is not None
+            assert client.send_and_receive(ALL_TOPICS, 9) is None
+        assert other.send_and_receive(ALL_TOPICS, 9) is not None
     assert "Could not send a response" in caplog.text
 
 
@@ -128,7 +128,7 @@ class CountingSystem(OperatingSystem):
         """Nothing is open."""
 
 
-def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_time(
+def test_acceptor_pauses_without_file_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listeners = [NoDescriptors(), NoDescriptors()]
@@ -151,13 +151,16 @@ def test_without_descriptors_accept_is_tried_once_in_a_while_and_not_all_the_tim
     assert [key for key in system.registered.values() if key.data is not None] == []
 
 
-def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have_gone(
+def test_rejects_connections_beyond_limit_until_others_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 2)
     with embedded_broker({"t": 1}) as broker:
         first, second = (LoopbackClient(broker.bootstrap_servers) for _ in range(2))
-        assert (first.ask(ALL_TOPICS, 9) is None, second.ask(ALL_TOPICS, 9) is None) == (False, False)
+        assert (first.send_and_receive(ALL_TOPICS, 9) is None, second.send_and_receive(ALL_TOPICS, 9) is None) == (
+            False,
+            False,
+        )
         with LoopbackClient(broker.bootstrap_servers) as third:
             assert third.receive() is None
         first.socket.close()
@@ -165,7 +168,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
         def is_taken() -> bool:
             with LoopbackClient(broker.bootstrap_servers) as client:
                 try:
-                    return client.ask(ALL_TOPICS, 9) is not None
+                    return client.send_and_receive(ALL_TOPICS, 9) is not None
                 except BrokenPipeError:
                     return False
 
@@ -174,7 +177,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_taken_when_others_have
     assert "the limit is 2 connections" in caplog.text
 
 
-def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_requests_beyond_purgatory_limit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RequestPurgatory] = []
 
     class Known(RequestPurgatory):
@@ -192,7 +195,7 @@ def test_requests_that_wait_have_a_limit_and_more_are_answered_at_once(monkeypat
                 gone.send((poll, 12))
         assert eventually(lambda: made[0].count == 3)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.ask(poll, 12).responses[0].partitions[0].error_code == 0
+            assert client.send_and_receive(poll, 12).responses[0].partitions[0].error_code == 0
 
 
 class WatchedMemory(FrameMemory[Any]):
@@ -210,10 +213,10 @@ class WatchedMemory(FrameMemory[Any]):
         super().__setattr__(name, value)
 
 
-def test_many_long_frames_at_once_take_turns_and_are_all_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_concurrent_long_frames_within_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "FrameMemory", WatchedMemory)
     monkeypatch.setattr(processor, "MAX_FRAME_MEMORY_BYTES", 100_000)
-    request = produce(batch(0, bytes(40_000)))
+    request = produce_request(batch(0, bytes(40_000)))
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.PRODUCE, times=None).delay(1, 5, before_applying=True)
         clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(20)]
@@ -221,14 +224,14 @@ def test_many_long_frames_at_once_take_turns_and_are_all_answered(monkeypatch: p
             client.send((request, 9))
         codes = []
         for client in clients:
-            codes.append(result(client.answer_to(request, 9)).error_code)
+            codes.append(partition_response(client.receive_response(request, 9)).error_code)
             client.socket.close()
     assert codes == [0] * 20
     assert 80_000 < WatchedMemory.most_taken <= 100_000
     assert WatchedMemory.waited > 0
 
 
-def test_half_a_frame_and_an_unfinished_login_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closes_connections_with_incomplete_frame_or_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "DEADLINES", Deadlines(idle_ms=-1, setup_ms=1, frame_ms=1))
     with embedded_broker({"t": 1}) as broker:
         half = LoopbackClient(broker.bootstrap_servers)

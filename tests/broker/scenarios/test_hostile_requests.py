@@ -41,8 +41,8 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from tests.broker.asked import Broker
-from tests.broker.wire import batch
+from tests.broker.in_process_broker import InProcessBroker
+from tests.broker.wire_client import batch
 
 MOST = 2**31 - 1
 TIMES = 20_000
@@ -61,26 +61,26 @@ def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
 
 
 @pytest.mark.parametrize("request_", [fetch(*[0] * TIMES), fetch(0, topics=TIMES)], ids=["one topic", "many topics"])
-def test_a_partition_that_a_fetch_repeats_is_read_once(request_: FetchRequest) -> None:
-    broker = Broker()
+def test_fetch_reads_repeated_partition_once(request_: FetchRequest) -> None:
+    broker = InProcessBroker()
     broker.write(b"x" * 20)
-    once = answer_bytes(broker.take(fetch(0), 12))
-    assert answer_bytes(broker.take(request_, 12)) - once < 10 * TIMES
-    answered = broker.ask(request_, 12)
+    once = answer_bytes(broker.handle(fetch(0), 12))
+    assert answer_bytes(broker.handle(request_, 12)) - once < 10 * TIMES
+    answered = broker.send_and_receive(request_, 12)
     assert sum(len(topic.partitions) for topic in answered.responses) == 1
 
 
-def test_a_fetch_gets_no_more_than_the_broker_gives_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker()
+def test_fetch_response_is_limited_to_max_response_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = InProcessBroker()
     for _ in range(10):
         broker.cluster.log("t", 0).append(batch(b"x" * 20), wall_ms=1)
     size = broker.cluster.log("t", 0).bytes_appended // 10
     monkeypatch.setattr(api_01_fetch, "MAX_RESPONSE_BYTES", 3 * size)
-    (topic,) = broker.ask(fetch(0, 1), 12).responses
+    (topic,) = broker.send_and_receive(fetch(0, 1), 12).responses
     assert [len(partition.records) for partition in topic.partitions] == [3 * size, 0]
 
 
-def test_a_read_looks_at_the_batches_that_it_gives_and_at_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_examines_only_returned_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted(list[Any]):
         looked_at = 0
 
@@ -89,7 +89,7 @@ def test_a_read_looks_at_the_batches_that_it_gives_and_at_no_others(monkeypatch:
             Counted.looked_at += 1
             return super().__getitem__(index)
 
-    log = PartitionLog(Broker().cluster.log("t", 0).config)
+    log = PartitionLog(InProcessBroker().cluster.log("t", 0).config)
     for _ in range(1000):
         log.append(batch(b"a"), wall_ms=1)
     monkeypatch.setattr(log, "_batches", Counted(log._batches))
@@ -98,10 +98,10 @@ def test_a_read_looks_at_the_batches_that_it_gives_and_at_no_others(monkeypatch:
 
 
 @pytest.mark.parametrize("partitions", [MOST, MAX_PARTITIONS, 0, -2])
-def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) -> None:
-    broker = Broker()
+def test_rejects_partition_count_out_of_range(partitions: int) -> None:
+    broker = InProcessBroker()
     creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
-    (result,) = broker.ask(CreateTopicsRequest(topics=[creating]), 5).topics
+    (result,) = broker.send_and_receive(CreateTopicsRequest(topics=[creating]), 5).topics
     assert result.error_code == error_codes.INVALID_PARTITIONS
     assert f"room for {MAX_PARTITIONS - 2}" in result.error_message
     for change in (
@@ -113,10 +113,10 @@ def test_more_partitions_than_the_cluster_can_have_are_refused(partitions: int) 
     assert [len(topic.partitions) for topic in broker.cluster.topics.values()] == [2]
 
 
-def test_topics_of_one_request_share_what_is_left() -> None:
-    broker = Broker(max_partitions=5)
+def test_topics_of_one_request_share_available_partitions() -> None:
+    broker = InProcessBroker(max_partitions=5)
     asked = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
-    results = broker.ask(CreateTopicsRequest(topics=asked), 5).topics
+    results = broker.send_and_receive(CreateTopicsRequest(topics=asked), 5).topics
     too_many = error_codes.INVALID_PARTITIONS
     assert [result.error_code for result in results] == [0, too_many, too_many]
     assert sorted(broker.cluster.topics) == ["t", "u"]
@@ -132,14 +132,14 @@ class CountedTopics(dict[str, Topic]):
         return super().values()
 
 
-def test_what_a_topic_costs_does_not_grow_with_the_number_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = Broker()
+def test_topic_cost_does_not_grow_with_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = InProcessBroker()
     monkeypatch.setattr(CountedTopics, "looks", 0)
     broker.cluster.topics = CountedTopics(broker.cluster.topics)
     asked = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=-1) for number in range(500)]
-    ids = [result.topic_id for result in broker.ask(CreateTopicsRequest(topics=asked), 7).topics]
+    ids = [result.topic_id for result in broker.send_and_receive(CreateTopicsRequest(topics=asked), 7).topics]
     unknown = [UUID(int=number) for number in range(500)]
-    broker.ask(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
+    broker.send_and_receive(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
     assert CountedTopics.looks < 10
 
 
@@ -154,8 +154,8 @@ class Compared(int):
         return super().__eq__(other)
 
 
-def test_what_a_transaction_costs_to_list_does_not_grow_with_the_filters() -> None:
-    broker = Broker()
+def test_listing_cost_does_not_grow_with_number_of_filters() -> None:
+    broker = InProcessBroker()
     for number in range(100):
         broker.cluster.coordinator.init_producer_id(f"x{number}", 1000, None)
     context = RequestContext(broker.cluster, 0, RequestHeader(ApiKey.LIST_TRANSACTIONS, 2, 0, None), 0, 0)
@@ -166,105 +166,107 @@ def test_what_a_transaction_costs_to_list_does_not_grow_with_the_filters() -> No
     assert Compared.looks < 1000
 
 
-def test_a_topic_that_is_to_be_created_twice_is_not_created() -> None:
-    broker = Broker()
+def test_does_not_create_topic_repeated_in_request() -> None:
+    broker = InProcessBroker()
     asked = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in "uvu"]
-    results = broker.ask(CreateTopicsRequest(topics=asked), 5).topics
+    results = broker.send_and_receive(CreateTopicsRequest(topics=asked), 5).topics
     assert [result.error_code for result in results] == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
     assert sorted(broker.cluster.topics) == ["t", "v"]
 
 
-def test_a_topic_that_is_named_many_times_is_described_once() -> None:
-    broker = Broker()
+def test_metadata_describes_repeated_topic_once() -> None:
+    broker = InProcessBroker()
     by_name = [MetadataRequestTopic(name="t")] * TIMES
     by_id = [MetadataRequestTopic(topic_id=broker.cluster.topic("t").id)] * TIMES
     unknown = [MetadataRequestTopic(name="unknown")] * TIMES
-    answered = broker.ask(MetadataRequest(topics=by_name + by_id + unknown), 12)
+    answered = broker.send_and_receive(MetadataRequest(topics=by_name + by_id + unknown), 12)
     assert len(answered.topics) == 3
 
 
-def test_two_thousand_topics_in_one_request_are_saved_once_and_hold_no_descriptors(
+def test_creating_2000_topics_saves_once_and_opens_no_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def descriptors() -> int:
+    def count_open_descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    broker = Broker(tmp_path, auto_create_topics=True)
+    broker = InProcessBroker(tmp_path, auto_create_topics=True)
     saves: list[int] = []
     monkeypatch.setattr(ClusterFiles, "save", lambda files, cluster: saves.append(len(cluster.topics)))
-    before = descriptors()
+    before = count_open_descriptors()
     names = [f"u{number}" for number in range(2000)]
-    answered = broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
+    answered = broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
     assert [topic.error_code for topic in answered.topics] == [0] * 2000
-    assert (saves, descriptors() - before) == ([2001], 0)
+    assert (saves, count_open_descriptors() - before) == ([2001], 0)
 
 
-def test_topics_beyond_the_limit_are_not_created_and_the_client_gets_an_error(
+def test_does_not_auto_create_topics_beyond_partition_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    broker = Broker(auto_create_topics=True, max_partitions=4)
+    broker = InProcessBroker(auto_create_topics=True, max_partitions=4)
     asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
-    answered = broker.ask(MetadataRequest(topics=asked), 12)
+    answered = broker.send_and_receive(MetadataRequest(topics=asked), 12)
     assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
     assert "Did not create 2 topics" in caplog.text
 
 
-def test_a_request_of_too_many_elements_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_with_too_many_elements_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_apis, "MAX_ARRAY_ELEMENTS", 100)
-    broker = Broker()
-    assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
-    assert broker.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
+    broker = InProcessBroker()
+    assert broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
+    assert broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
 
 
-def test_an_answer_that_is_longer_than_a_frame_ends_its_connection_and_is_logged(
+def test_response_longer_than_a_frame_closes_connection_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kafka_apis, "FRAME_BYTES_MAX", 100)
-    outcome = Broker().take(MetadataRequest(topics=None), 12)
+    outcome = InProcessBroker().handle(MetadataRequest(topics=None), 12)
     assert isinstance(outcome, ChannelResponse)
     assert (outcome.frame, outcome.action) == (None, ChannelAction.CLOSE)
     assert re.search(r"METADATA response of \d+ bytes", caplog.text)
 
 
-def test_a_request_that_waits_holds_its_bytes_and_nothing_that_was_made_of_them() -> None:
+def test_delayed_request_keeps_frame_instead_of_decoded_request() -> None:
     def made() -> int:
         return sum(isinstance(each, FetchPartition) for each in gc.get_objects())
 
-    broker, request = Broker(), fetch(*range(1000), min_bytes=1)
+    broker, request = InProcessBroker(), fetch(*range(1000), min_bytes=1)
     broker.cluster.add_partitions("t", 1000)
     before = made()
-    outcome = broker.take(request, 12)
+    outcome = broker.handle(request, 12)
     assert isinstance(outcome, DelayedRequest)
     assert made() == before
     assert isinstance(outcome.resume(10.0**9), ChannelResponse)
 
 
-def test_partitions_that_list_offsets_repeats_are_refused() -> None:
+def test_list_offsets_rejects_repeated_partitions() -> None:
     wanted = [ListOffsetsPartition(partition_index=index, timestamp=0) for index in (0, 1, 0)]
-    answered = Broker().ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5)
+    answered = InProcessBroker().send_and_receive(
+        ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5
+    )
     codes = [each.error_code for each in answered.topics[0].partitions]
     assert codes == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
 
 
-def test_groups_and_partitions_that_are_repeated_are_looked_up_once() -> None:
+def test_offset_fetch_returns_repeated_groups_and_partitions_once() -> None:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0] * 2_000)] * 2
     groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)] * 5
-    answered = Broker().ask(OffsetFetchRequest(groups=groups), 8)
+    answered = InProcessBroker().send_and_receive(OffsetFetchRequest(groups=groups), 8)
     assert [[len(topic.partitions) for topic in group.topics] for group in answered.groups] == [[1]]
 
 
-def test_a_transactional_id_that_is_repeated_is_described_once() -> None:
-    answered = Broker().ask(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
+def test_describes_repeated_transactional_id_once() -> None:
+    answered = InProcessBroker().send_and_receive(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
     assert len(answered.transaction_states) == 1
 
 
-def test_a_pattern_that_takes_exponential_time_elsewhere_is_matched_in_linear_time() -> None:
-    broker = Broker()
+def test_matches_exponential_pattern_in_linear_time() -> None:
+    broker = InProcessBroker()
     for name in ("a" * 64 + "!", "abc"):
-        broker.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
+        broker.send_and_receive(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
     listing = ListTransactionsRequest(transactional_id_pattern="(a+)+b?c?")
-    assert [each.transactional_id for each in broker.ask(listing, 2).transaction_states] == ["abc"]
-    broken = broker.ask(ListTransactionsRequest(transactional_id_pattern="(("), 2)
+    assert [each.transactional_id for each in broker.send_and_receive(listing, 2).transaction_states] == ["abc"]
+    broken = broker.send_and_receive(ListTransactionsRequest(transactional_id_pattern="(("), 2)
     assert broken.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 
 
@@ -273,22 +275,25 @@ def committing(group: str, metadata: str = "", partition: int = 0) -> OffsetComm
     return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[offset])])
 
 
-def test_metadata_of_an_offset_is_as_short_as_brokers_want_it() -> None:
-    broker = Broker()
-    codes = [broker.ask(committing("g", "x" * size), 8).topics[0].partitions[0].error_code for size in (4096, 4097)]
+def test_rejects_offset_metadata_longer_than_4096_characters() -> None:
+    broker = InProcessBroker()
+    codes = [
+        broker.send_and_receive(committing("g", "x" * size), 8).topics[0].partitions[0].error_code
+        for size in (4096, 4097)
+    ]
     assert codes == [0, error_codes.OFFSET_METADATA_TOO_LARGE]
 
 
-def test_offsets_and_transactional_ids_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_number_of_offsets_and_transactional_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (MAX_OFFSETS, MAX_TRANSACTIONAL_IDS) == (100_000, 10_000)
     monkeypatch.setattr("spark_kafka_sink.broker.offsets.MAX_OFFSETS", 2)
     monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.MAX_TRANSACTIONAL_IDS", 2)
-    broker = Broker()
+    broker = InProcessBroker()
     full = error_codes.POLICY_VIOLATION
-    codes = [broker.ask(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
+    codes = [broker.send_and_receive(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
     assert codes == [0, 0, full, 0]
     codes = [
-        broker.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code
+        broker.send_and_receive(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code
         for name in "abca"
     ]
     assert codes == [0, 0, full, 0]

@@ -10,22 +10,24 @@ from tests.waiting import PATIENCE_SECONDS
 seen: list[tuple[EmbeddedBroker, str]] = []
 
 
-def test_a_topic_is_the_tests_own(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
+def test_fixture_creates_topic_named_after_test(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
     with KafkaProducer(kafka_topic.client_options) as producer:
-        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(kafka_topic.name, b"v")).partition_response(PATIENCE_SECONDS)
         assert len(producer.partitions_for(kafka_topic.name)) == 3
     assert kafka_topic.read().num_rows == 1
-    assert kafka_topic.name.startswith("test_a_topic_is_the_tests_own")
+    assert kafka_topic.name.startswith("test_fixture_creates_topic_named_after_test")
     seen.append((session_kafka_broker, kafka_topic.name))
 
 
-def test_the_broker_is_that_of_the_run_and_topics_go_with_their_tests(session_kafka_broker: EmbeddedBroker) -> None:
+def test_session_broker_is_shared_and_topics_are_deleted_after_test(session_kafka_broker: EmbeddedBroker) -> None:
     for broker, topic in seen:
         assert broker is session_kafka_broker
         assert topic not in broker.cluster.topics
 
 
-def test_more_topics_have_other_names(new_kafka_topic: NewKafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
+def test_additional_topics_have_different_names(
+    new_kafka_topic: NewKafkaTopic, session_kafka_broker: EmbeddedBroker
+) -> None:
     one, other = new_kafka_topic(), new_kafka_topic(partitions=12, config={"cleanup.policy": "compact"})
     assert one.name != other.name
     assert len(session_kafka_broker.cluster.topic(other.name).partitions) == 12

@@ -30,20 +30,20 @@ class LoopbackClient:
         frames = [b"".join(encode_request(request, version, 1, "tests")) for request, version in requests]
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
-    def ask(self, request: Message, version: int) -> Any:
+    def send_and_receive(self, request: Message, version: int) -> Any:
         """None if the connection ends in place of an answer."""
         self.send((request, version))
-        return self.answer_to(request, version)
+        return self.receive_response(request, version)
 
-    def answer_to(self, request: Message, version: int) -> Any:
+    def receive_response(self, request: Message, version: int) -> Any:
         payload = self.receive()
         return None if payload is None else decode_response(payload, load_response_type(request.API_KEY), version)[1]
 
     def receive(self) -> bytes | None:
-        head = self._exactly(4)
-        return None if head is None else self._exactly(struct.unpack(">i", head)[0])
+        head = self._receive_exactly(4)
+        return None if head is None else self._receive_exactly(struct.unpack(">i", head)[0])
 
-    def _exactly(self, size: int) -> bytes | None:
+    def _receive_exactly(self, size: int) -> bytes | None:
         data = b""
         while len(data) < size:
             try:
@@ -56,7 +56,7 @@ class LoopbackClient:
         return data
 
 
-def descriptors() -> int:
+def count_open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -27,10 +27,10 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.broker.wire import batch
+from tests.broker.wire_client import batch
 
 
-def some_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
+def sample_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
     """For topic "t", whose id is `topic_id`; partition 5, the topics "u" and "unknown" do not exist."""
     build = _BUILDERS.get(api)
     return load_request_type(api)() if build is None else build(version, topic_id)

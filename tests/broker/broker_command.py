@@ -16,7 +16,7 @@ from spark_kafka_sink.testing import EmbeddedBroker
 from tests.waiting import eventually
 
 
-def pykafka_broker(
+def run_broker_command(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], meanwhile: Callable[[EmbeddedBroker], None]
 ) -> int:
     """Run the command and return its exit status. When `meanwhile` has returned, the process gets a SIGTERM."""

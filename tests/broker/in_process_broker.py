@@ -13,11 +13,11 @@ from spark_kafka_sink.broker.storage import ClusterFiles
 from spark_kafka_sink.protocol.headers import decode_response, encode_request
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages import load_response_type
-from tests.broker.wire import batch, produce, result
+from tests.broker.wire_client import batch, partition_response, produce_request
 from tests.simulated_cluster import stored_records
 
 
-class Broker:
+class InProcessBroker:
     """Topic t has two partitions. Another Broker on the same directory is a restart."""
 
     def __init__(self, directory: Path | None = None, **config: Any) -> None:
@@ -25,14 +25,14 @@ class Broker:
         self.cluster = EmbeddedCluster(ClusterConfig(**config), topics={"t": 2}, store=store)
         self._control = Control(self.cluster, 0)
 
-    def take(self, request: Message, version: int, now: float = 0) -> RequestOutcome:
+    def handle(self, request: Message, version: int, now: float = 0) -> RequestOutcome:
         """Hand a frame to the cluster. Returns what a transport gets."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
         return handle_request(self.cluster, self._control, 0, frame, now)
 
-    def ask(self, request: Message, version: int, now: float = 0) -> Any:
+    def send_and_receive(self, request: Message, version: int, now: float = 0) -> Any:
         """None if the connection ends in place of an answer."""
-        outcome = self.take(request, version, now)
+        outcome = self.handle(request, version, now)
         assert isinstance(outcome, ChannelResponse)
         if outcome.frame is None:
             return None
@@ -40,7 +40,7 @@ class Broker:
 
     def write(self, value: bytes) -> tuple[int, int]:
         """Write records. Returns the error code and the offset."""
-        answered = result(self.ask(produce(batch(value)), 9))
+        answered = partition_response(self.send_and_receive(produce_request(batch(value)), 9))
         return answered.error_code, answered.base_offset
 
     def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:

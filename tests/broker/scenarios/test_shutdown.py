@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
-from tests.broker.loopback import LoopbackClient
+from tests.broker.loopback_client import LoopbackClient
 
 STUCK = """
 import threading
@@ -68,7 +68,7 @@ def stuck_broker(seconds: float) -> BrokerProcess:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_broker_whose_handlers_are_stuck_ends_all_the_same_and_says_where_they_are(number: signal.Signals) -> None:
+def test_signal_ends_broker_with_stuck_handlers_and_prints_their_stacks(number: signal.Signals) -> None:
     with stuck_broker(0.2) as broker:
         broker.process.send_signal(number)
         status, errors = broker.end()
@@ -77,7 +77,7 @@ def test_a_broker_whose_handlers_are_stuck_ends_all_the_same_and_says_where_they
     assert "in stuck" in errors
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
+def test_second_signal_ends_broker_at_once() -> None:
     with stuck_broker(3600) as broker:
         broker.process.send_signal(signal.SIGTERM)
         while broker.process.poll() is None:
@@ -85,10 +85,10 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert broker.end()[0] == -signal.SIGTERM
 
 
-def test_a_broker_that_has_failed_ends_by_itself_with_a_status_and_words() -> None:
+def test_failed_broker_exits_with_status_1_and_error_message() -> None:
     with BrokerProcess(FAILING) as broker:
         with LoopbackClient(broker.bootstrap) as client:
-            assert client.ask(MetadataRequest(topics=None), 9) is None
+            assert client.send_and_receive(MetadataRequest(topics=None), 9) is None
         status, errors = broker.end()
     assert status == 1
     assert "pykafka: The embedded broker failed: RuntimeError: a fault of ours" in errors

@@ -13,25 +13,25 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient, build_unsecured_token
 from spark_kafka_sink.testing import EmbeddedBroker, ListenerSecurity, embedded_broker
-from tests.broker.loopback import LoopbackClient, broker_threads
-from tests.broker.shell import pykafka_broker
+from tests.broker.broker_command import run_broker_command
+from tests.broker.loopback_client import LoopbackClient, broker_threads
 
 USERS = {"alice": "a secret that must not show"}
 
 
 def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
     with LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+        answer = client.send_and_receive(SaslHandshakeRequest(mechanism=mechanism), 1)
         return answer.error_code, answer.mechanisms
 
 
 def enters_with_an_unsigned_token(broker: EmbeddedBroker) -> bool:
     token = OauthBearerClient(build_unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
     with LoopbackClient(broker.bootstrap_servers) as client:
-        if client.ask(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
+        if client.send_and_receive(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
             return False
-        client.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
-        return client.ask(MetadataRequest(topics=None), 9) is not None
+        client.send_and_receive(SaslAuthenticateRequest(auth_bytes=token), 2)
+        return client.send_and_receive(MetadataRequest(topics=None), 9) is not None
 
 
 def users_file(folder: Path) -> str:
@@ -40,7 +40,7 @@ def users_file(folder: Path) -> str:
     return str(path)
 
 
-def test_with_users_a_listener_offers_plain_and_scram_and_no_unsigned_tokens() -> None:
+def test_listener_with_users_offers_plain_and_scram_only() -> None:
     with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
         code, offered = handshake(broker, "OAUTHBEARER")
         assert code == error_codes.UNSUPPORTED_SASL_MECHANISM
@@ -48,31 +48,31 @@ def test_with_users_a_listener_offers_plain_and_scram_and_no_unsigned_tokens() -
         assert not enters_with_an_unsigned_token(broker)
 
 
-def test_pykafka_broker_with_users_refuses_unsigned_tokens(
+def test_broker_command_with_users_rejects_unsigned_tokens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered: list[bool] = []
     arguments = ["--security", "SASL_PLAINTEXT", "--users", users_file(tmp_path)]
-    assert pykafka_broker(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
+    assert run_broker_command(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
     assert entered == [False]
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("with_users", [True, False])
-def test_unsigned_tokens_are_taken_if_asked_for_and_warned_of(
+def test_broker_command_accepts_unsigned_tokens_with_warning_if_enabled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, with_users: bool
 ) -> None:
     entered: list[bool] = []
     arguments = ["--security", "SASL_PLAINTEXT", "--unsigned-tokens"]
     arguments += ["--users", users_file(tmp_path)] if with_users else []
-    assert pykafka_broker(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
+    assert run_broker_command(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
     assert entered == [True]
     (warning,) = caplog.messages
     assert "every client can log in under any name" in warning
 
 
 @pytest.mark.parametrize("content", [None, "", "alice:\n"])
-def test_a_listener_with_sasl_and_no_passwords_is_refused(
+def test_broker_command_rejects_sasl_without_passwords(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None
 ) -> None:
     before = broker_threads()

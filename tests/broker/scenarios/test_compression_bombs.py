@@ -16,8 +16,8 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import decode_records, find_keyless_records
 from spark_kafka_sink.records.header import parse_header
-from tests.broker.asked import Broker
-from tests.broker.wire import batch, produce, result
+from tests.broker.in_process_broker import InProcessBroker
+from tests.broker.wire_client import batch, partition_response, produce_request
 from tests.records.slow_encoder import Row, slow_record, slow_varint
 from tests.records.stamping import stamped
 
@@ -59,7 +59,7 @@ def peak_bytes(data: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
-def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+def test_rejects_compression_bomb_within_memory_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
     data = compressed(codec, zeros(64 * MEGABYTE), 1)
     code, peak = peak_bytes(data)
@@ -68,7 +68,7 @@ def test_a_bomb_is_refused_and_takes_no_more_than_its_limit(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
-def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+def test_memory_limit_includes_overhead_of_records_and_headers(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     for records, count in ((many_records(100_000), 100_000), (many_headers(100_000), 1)):
         monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
         data = compressed(codec, records, count)
@@ -77,7 +77,7 @@ def test_what_is_noted_of_each_record_and_header_counts(monkeypatch: pytest.Monk
         assert peak < 2 * 4 * MEGABYTE
 
 
-def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepts_batch_at_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for records, count in ((zeros(4 * MEGABYTE - 100), 1), (many_records(38_000), 38_000), (many_headers(65_000), 1)):
         monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
         log = PartitionLog(LogConfig())
@@ -90,8 +90,8 @@ def test_a_batch_at_the_limit_is_taken_and_takes_about_that(monkeypatch: pytest.
         assert peak < 2 * 4 * MEGABYTE
 
 
-def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Broker().cluster
+def test_decodes_one_batch_of_a_cluster_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = InProcessBroker().cluster
     turns: list[tuple[str, bool]] = []
 
     def watch(looks: Callable[..., Any]) -> None:
@@ -110,7 +110,7 @@ def test_one_batch_of_a_cluster_is_looked_into_at_a_time(monkeypatch: pytest.Mon
     assert not cluster._record_validator._decode_lock.locked()
 
 
-def test_a_bomb_that_was_stored_unseen_is_not_built_to_find_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_lookup_does_not_decompress_stored_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
     log = PartitionLog(LogConfig(check_records=False))
     log.append(compressed(Codec.ZSTD, zeros(64 * MEGABYTE), 1), wall_ms=1)
@@ -121,7 +121,7 @@ def test_a_bomb_that_was_stored_unseen_is_not_built_to_find_an_offset(monkeypatc
     assert peak < 2 * 4 * MEGABYTE
 
 
-def test_a_stored_batch_keeps_nothing_else_of_its_request() -> None:
+def test_stored_batch_does_not_retain_request_memory() -> None:
     frame = bytearray(batch(b"a")) + bytes(1000)
     log = PartitionLog(LogConfig())
     log.append(memoryview(frame)[:-1000], wall_ms=1)
@@ -130,15 +130,17 @@ def test_a_stored_batch_keeps_nothing_else_of_its_request() -> None:
 
 
 @pytest.mark.parametrize("producer_id", [-2, -(2**63)])
-def test_a_negative_producer_id_is_refused(producer_id: int) -> None:
-    broker = Broker()
-    refused = result(broker.ask(produce(batch(b"a", sequence=0, producer=(producer_id, 0))), 9))
+def test_rejects_negative_producer_id(producer_id: int) -> None:
+    broker = InProcessBroker()
+    refused = partition_response(
+        broker.send_and_receive(produce_request(batch(b"a", sequence=0, producer=(producer_id, 0))), 9)
+    )
     assert refused.error_code == error_codes.INVALID_RECORD
     assert str(producer_id) in (refused.error_message or "")
     assert broker.values() == []
 
 
-def test_records_named_in_a_refusal_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_number_of_record_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_validation, "MAX_RECORD_ERRORS", 3)
     data = memoryview(batch(*[b"a"] * 10))
     with pytest.raises(ApiError) as caught:

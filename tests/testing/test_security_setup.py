@@ -16,7 +16,7 @@ USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
 
 def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
     with KafkaProducer(options) as producer:
-        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v")).partition_response(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
         ({"tls": True, "users": USERS, "mechanism": "SCRAM-SHA-256"}, "SASL_SSL"),
     ],
 )
-def test_the_options_of_the_broker_let_a_client_in(security: dict[str, Any], protocol: str) -> None:
+def test_client_connects_with_options_of_broker(security: dict[str, Any], protocol: str) -> None:
     with embedded_broker({"t": 1}, **security) as broker:
         write(broker, broker.client_options)
         assert broker.topic("t").read().num_rows == 1
@@ -38,25 +38,25 @@ def test_the_options_of_the_broker_let_a_client_in(security: dict[str, Any], pro
 
 
 @pytest.mark.parametrize("security", [{"tls": True}, {"tls": "mutual"}, {"users": USERS}])
-def test_a_client_without_these_options_is_not_let_in(security: dict[str, Any]) -> None:
+def test_rejects_client_without_security_options(security: dict[str, Any]) -> None:
     with embedded_broker({"t": 1}, **security) as broker, pytest.raises(KafkaSinkError):
         write(broker, {"bootstrap.servers": broker.bootstrap_servers, "max.block.ms": 1_000})
 
 
-def test_with_mutual_tls_a_client_must_show_a_certificate() -> None:
+def test_mutual_tls_rejects_client_without_certificate() -> None:
     with embedded_broker({"t": 1}, tls="mutual") as broker:
         options = {name: value for name, value in broker.client_options.items() if "keystore" not in name}
         with pytest.raises(KafkaSinkError, match="certificate"):
             write(broker, options)
 
 
-def test_the_same_options_are_those_of_spark_with_its_prefix() -> None:
+def test_spark_options_are_client_options_with_prefix() -> None:
     with embedded_broker(users=USERS) as broker:
         assert broker.spark_options == {f"kafka.{name}": value for name, value in broker.client_options.items()}
         assert broker.topic("t").spark_options == {**broker.spark_options, "topic": "t"}
 
 
-def test_no_secret_is_in_a_repr() -> None:
+def test_repr_hides_secrets() -> None:
     with embedded_broker(tls="mutual", users=USERS) as broker:
         shown = repr(broker) + repr(broker.topic("t"))
     assert "secret" not in shown
@@ -72,6 +72,6 @@ def test_no_secret_is_in_a_repr() -> None:
         ({"users": {"alice": ""}}, "User alice has an empty password"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused_with_the_reason(arguments: dict[str, Any], words: str) -> None:
+def test_rejects_inconsistent_security_arguments(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         embedded_broker(**arguments)

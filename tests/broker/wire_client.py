@@ -36,13 +36,13 @@ def batch(*values: bytes, sequence: int = -1, producer: tuple[int, int] = (-1, -
     )
 
 
-def produce(data: bytes, topic: str = "t", partition: int = 0, **fields: Any) -> ProduceRequest:
+def produce_request(data: bytes, topic: str = "t", partition: int = 0, **fields: Any) -> ProduceRequest:
     fields = {"acks": -1, "timeout_ms": 1000, **fields}
     partitions = [PartitionProduceData(index=partition, records=data)]
     return ProduceRequest(topic_data=[TopicProduceData(name=topic, partition_data=partitions)], **fields)
 
 
-def result(response: Message) -> PartitionProduceResponse:
+def partition_response(response: Message) -> PartitionProduceResponse:
     """The answer for the one partition that was asked for."""
     assert isinstance(response, ProduceResponse)
     (topic,) = response.responses
@@ -71,7 +71,7 @@ class WireClient:
         )
         return self._correlation_id
 
-    def ask(self, request: Message, version: int | None = None, node: int = 0) -> Any:
+    def send_and_receive(self, request: Message, version: int | None = None, node: int = 0) -> Any:
         """The answer, under the id of the request; None if the connection ends in place of it."""
         spoken = type(request).VERSIONS.max if version is None else version
         correlation_id = self.send(request, spoken, node)
