@@ -30,7 +30,7 @@ class InProcessBroker:
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
         return handle_request(self.cluster, self._control, 0, frame, now)
 
-    def send_and_receive(self, request: Message, version: int, now: float = 0) -> Any:
+    def request(self, request: Message, version: int, now: float = 0) -> Any:
         """None if the connection ends in place of an answer."""
         outcome = self.handle(request, version, now)
         assert isinstance(outcome, ChannelResponse)
@@ -40,7 +40,7 @@ class InProcessBroker:
 
     def write(self, value: bytes) -> tuple[int, int]:
         """Write records. Returns the error code and the offset."""
-        answered = partition_response(self.send_and_receive(produce_request(batch(value)), 9))
+        answered = partition_response(self.request(produce_request(batch(value)), 9))
         return answered.error_code, answered.base_offset
 
     def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:

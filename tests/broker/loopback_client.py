@@ -30,7 +30,7 @@ class LoopbackClient:
         frames = [b"".join(encode_request(request, version, 1, "tests")) for request, version in requests]
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
-    def send_and_receive(self, request: Message, version: int) -> Any:
+    def request(self, request: Message, version: int) -> Any:
         """None if the connection ends in place of an answer."""
         self.send((request, version))
         return self.receive_response(request, version)

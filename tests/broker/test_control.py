@@ -46,7 +46,7 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
 
 def write(client: WireClient, value: bytes = b"a", topic: str = "t", version: int = 9) -> int | None:
     """The error code of the answer; None if the connection ended in place of it."""
-    response = client.send_and_receive(produce_request(batch(value), topic), version)
+    response = client.request(produce_request(batch(value), topic), version)
     return None if response is None else partition_response(response).error_code
 
 
@@ -97,7 +97,7 @@ def test_injects_error_after_execution_for_one_partition_only(
     topics = [TopicProduceData(name=topic if version < 13 else "", partition_data=parts[topic]) for topic in parts]
     for topic, name in zip(topics, parts, strict=True):
         topic.topic_id = cluster.core.topic(name).id
-    answer = client.send_and_receive(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
+    answer = client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
     codes = [[each.error_code for each in topic.partition_responses] for topic in answer.responses]
     assert codes == [[code, NOT_LEADER], [0, NOT_LEADER]]
 
@@ -174,26 +174,26 @@ def test_delays_response_exactly_before_or_after_execution(
 
 def test_injects_throttle_time_into_response(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).throttle(700)
-    assert client.send_and_receive(produce_request(batch(b"a")), 9).throttle_time_ms == 700
-    assert client.send_and_receive(produce_request(batch(b"a")), 9).throttle_time_ms == 0
+    assert client.request(produce_request(batch(b"a")), 9).throttle_time_ms == 700
+    assert client.request(produce_request(batch(b"a")), 9).throttle_time_ms == 0
 
 
 def test_injects_errors_into_any_api(client: WireClient, cluster: SimulatedCluster) -> None:
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(code)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(code)
-    answer = client.send_and_receive(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    answer = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
     assert [each.error_code for each in answer.coordinators] == [code]
-    assert client.send_and_receive(InitProducerIdRequest(transactional_id=None), 5).error_code == code
+    assert client.request(InitProducerIdRequest(transactional_id=None), 5).error_code == code
 
 
 def test_previous_leader_returns_moved_leader(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.move_leader("t", 0, 1)
-    refused = client.send_and_receive(produce_request(batch(b"a")), 12)
+    refused = client.request(produce_request(batch(b"a")), 12)
     assert partition_response(refused).error_code == NOT_LEADER
     assert partition_response(refused).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
     assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
-    assert partition_response(client.send_and_receive(produce_request(batch(b"a")), 12, node=1)).error_code == 0
+    assert partition_response(client.request(produce_request(batch(b"a")), 12, node=1)).error_code == 0
 
 
 def test_stopped_node_closes_and_refuses_connections_and_loses_leadership(
@@ -206,7 +206,7 @@ def test_stopped_node_closes_and_refuses_connections_and_loses_leadership(
     client.selector.connect("0", system.resolve("broker0", 9092)[0])
     client.selector.poll(10)
     assert list(client.selector.disconnected) == ["0"]
-    metadata = client.send_and_receive(MetadataRequest(topics=None), 9, node=1)
+    metadata = client.request(MetadataRequest(topics=None), 9, node=1)
     assert [node.node_id for node in metadata.brokers] == [1]
     assert {p.leader_id for topic in metadata.topics for p in topic.partitions} == {1}
     cluster.control.start_node(0)
@@ -232,9 +232,7 @@ def test_too_few_in_sync_replicas_fail_only_acks_all(client: WireClient, cluster
     assert write(client, topic="strict") == 0
     cluster.control.shrink_in_sync("strict", 1)
     assert write(client, topic="strict") == error_codes.NOT_ENOUGH_REPLICAS
-    assert (
-        partition_response(client.send_and_receive(produce_request(batch(b"a"), "strict", acks=1), 9)).error_code == 0
-    )
+    assert partition_response(client.request(produce_request(batch(b"a"), "strict", acks=1), 9)).error_code == 0
     cluster.control.restore_in_sync("strict")
     assert write(client, topic="strict") == 0
 
@@ -242,37 +240,37 @@ def test_too_few_in_sync_replicas_fail_only_acks_all(client: WireClient, cluster
 def test_hides_topic_from_metadata_only(client: WireClient, cluster: SimulatedCluster) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
     cluster.control.hide_topic("t")
-    assert client.send_and_receive(request, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.request(request, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     assert write(client) == 0
     cluster.control.show_topic("t")
-    assert client.send_and_receive(request, 9).topics[0].error_code == 0
+    assert client.request(request, 9).topics[0].error_code == 0
 
 
 def test_recreated_topic_has_new_id_and_no_records(client: WireClient, cluster: SimulatedCluster) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     write(client)
-    before = client.send_and_receive(request, 12).topics[0].topic_id
+    before = client.request(request, 12).topics[0].topic_id
     cluster.control.delete_topic("t")
     assert write(client) == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     cluster.control.create_topic("t", 1)
-    assert client.send_and_receive(request, 12).topics[0].topic_id != before
+    assert client.request(request, 12).topics[0].topic_id != before
     assert cluster.values("t") == []
 
 
 def test_added_partitions_have_leaders_in_metadata(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.add_partitions("t", 4)
-    (topic,) = client.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
+    (topic,) = client.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9).topics
     assert [(p.partition_index, p.leader_id) for p in topic.partitions] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
 def test_moves_coordinator_to_another_node(client: WireClient, cluster: SimulatedCluster) -> None:
     for node in (0, 1):
         cluster.control.move_coordinator("x", node)
-        found = client.send_and_receive(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
+        found = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
         assert found.node_id == node
     request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
-    assert client.send_and_receive(request, 5).error_code == error_codes.NOT_COORDINATOR
-    assert client.send_and_receive(request, 5, node=1).error_code == 0
+    assert client.request(request, 5).error_code == error_codes.NOT_COORDINATOR
+    assert client.request(request, 5, node=1).error_code == 0
 
 
 def test_random_faults_depend_on_seed() -> None:

@@ -76,7 +76,7 @@ each_version = pytest.mark.parametrize(
 def test_responds_to_every_supported_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
-    assert client.send_and_receive(sample_request(api, version, cluster.core.topic("t").id), version) is not None
+    assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
 @each_version
@@ -84,7 +84,7 @@ def test_injects_error_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR)
-    assert client.send_and_receive(sample_request(api, version, cluster.core.topic("t").id), version) is not None
+    assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
 @each_version
@@ -92,7 +92,7 @@ def test_injects_error_after_execution_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
-    answer = client.send_and_receive(sample_request(api, version, cluster.core.topic("t").id), version)
+    answer = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
     assert set(codes_in(answer, version)) <= {error_codes.UNKNOWN_SERVER_ERROR}
 
 
@@ -112,7 +112,7 @@ def test_injects_throttle_time_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).throttle(7)
-    answer = client.send_and_receive(sample_request(api, version, cluster.core.topic("t").id), version)
+    answer = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
     specs = field_specs(type(answer))
     has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
     assert getattr(answer, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
@@ -134,7 +134,7 @@ def test_unsupported_version_gets_api_versions_v0_or_closes_connection(
     _, answer = decode_response(payload, ApiVersionsResponse, 0)
     assert answer.error_code == error_codes.UNSUPPORTED_VERSION
     assert next((k.min_version, k.max_version) for k in answer.api_keys if k.api_key == ApiKey.PRODUCE) == (3, 7)
-    assert client.send_and_receive(produce_request(batch(b"a")), 8) is None
+    assert client.request(produce_request(batch(b"a")), 8) is None
 
 
 def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient, cluster: SimulatedCluster) -> None:
@@ -142,7 +142,7 @@ def test_acks_0_gets_no_response_and_error_closes_connection(client: WireClient,
     for _ in range(3):
         client.selector.poll(10)
     assert (client.selector.completed_receives, cluster.values("t")) == ([], [b"a"])
-    assert client.send_and_receive(produce_request(b"nonsense", acks=0), 9) is None
+    assert client.request(produce_request(b"nonsense", acks=0), 9) is None
 
 
 def test_fetch_waits_for_records_at_most_max_wait_ms(
@@ -150,19 +150,19 @@ def test_fetch_waits_for_records_at_most_max_wait_ms(
 ) -> None:
     request = fetch(max_wait_ms=5_000)
     start = system.now()
-    answer = client.send_and_receive(request, 12)
+    answer = client.request(request, 12)
     assert (answer.responses[0].partitions[0].records, system.now() - start) == (b"", 5_000)
     writer = WireClient(system)
     client.send(request, 12)
     client.selector.poll(0)
     start = system.now()
-    writer.send_and_receive(produce_request(batch(b"a")), 9)
+    writer.request(produce_request(batch(b"a")), 9)
     assert client.wait() is not None
     assert system.now() - start < 100
 
 
 def test_rejects_fetch_offset_outside_the_log(client: WireClient, cluster: SimulatedCluster) -> None:
-    answer = client.send_and_receive(fetch(offset=1, max_wait_ms=5_000), 12)
+    answer = client.request(fetch(offset=1, max_wait_ms=5_000), 12)
     assert answer.responses[0].partitions[0].error_code == error_codes.OFFSET_OUT_OF_RANGE
 
 
@@ -171,8 +171,8 @@ def test_creates_missing_topic_only_if_request_allows_it(system: FakeSystem) -> 
     SimulatedCluster(system, auto_create_topics=True, default_partitions=2)
     client = WireClient(system)
     unwanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
-    assert client.send_and_receive(unwanted, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    assert len(client.send_and_receive(wanted, 9).topics[0].partitions) == 2
+    assert client.request(unwanted, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(client.request(wanted, 9).topics[0].partitions) == 2
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -183,17 +183,17 @@ def test_rejects_metadata_request_by_topic_id_before_version_12(
     topic_id = cluster.core.topic("t").id if known_id else UUID(int=7)
     named = MetadataRequestTopic(name="t")
     for topics in ([named, MetadataRequestTopic(name=None)], [MetadataRequestTopic(name=None, topic_id=topic_id)]):
-        answer = client.send_and_receive(MetadataRequest(topics=topics), version)
+        answer = client.request(MetadataRequest(topics=topics), version)
         assert {topic.error_code for topic in answer.topics} == {error_codes.INVALID_REQUEST}
-    assert client.send_and_receive(MetadataRequest(topics=[named]), version).topics[0].error_code == 0
+    assert client.request(MetadataRequest(topics=[named]), version).topics[0].error_code == 0
 
 
 @pytest.mark.parametrize(("timestamp", "expected"), [(-1, (1, 0)), (-3, (0, 0)), (1000, (0, 0)), (1001, (-1, -1))])
 def test_lists_leader_epoch_only_with_an_offset(client: WireClient, timestamp: int, expected: tuple[int, int]) -> None:
-    client.send_and_receive(produce_request(batch(b"a")), 9)
+    client.request(produce_request(batch(b"a")), 9)
     partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
-    (topic,) = client.send_and_receive(request).topics
+    (topic,) = client.request(request).topics
     assert (topic.partitions[0].offset, topic.partitions[0].leader_epoch) == expected
 
 
@@ -212,14 +212,14 @@ def test_creates_topic_with_settings_or_rejects_it_with_message(
 ) -> None:
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in settings.items()]
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
-    (answer,) = client.send_and_receive(CreateTopicsRequest(topics=[topic]), 7).topics
+    (answer,) = client.request(CreateTopicsRequest(topics=[topic]), 7).topics
     assert (answer.error_code, bool(answer.error_message)) == (code, bool(code))
     if not code:
         assert (
-            partition_response(client.send_and_receive(produce_request(batch(b"a" * 40), name), 9)).error_code
+            partition_response(client.request(produce_request(batch(b"a" * 40), name), 9)).error_code
             == error_codes.MESSAGE_TOO_LARGE
         )
-        stamped = partition_response(client.send_and_receive(produce_request(batch(b"a"), name), 9))
+        stamped = partition_response(client.request(produce_request(batch(b"a"), name), 9))
         assert stamped.log_append_time_ms > 0
 
 
@@ -239,7 +239,7 @@ def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: 
     }
     assert create_topic(client, created) == 0
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="new", configuration_keys=None)
-    (described,) = client.send_and_receive(DescribeConfigsRequest(resources=[resource])).results
+    (described,) = client.request(DescribeConfigsRequest(resources=[resource])).results
     found = {each.name: (each.value, each.config_source, each.config_type) for each in described.configs}
     assert found.pop("max.message.bytes")[1:] == (5, 3)
     assert found == {name: (value, 1, TOPIC_SETTINGS[name].type) for name, value in created.items()}
@@ -267,7 +267,7 @@ def test_rejects_topic_setting_with_a_value_of_another_type(client: WireClient, 
 def create_topic(client: WireClient, settings: dict[str, str]) -> int:
     configs = [CreatableTopicConfig(name=name, value=value) for name, value in settings.items()]
     topic = CreatableTopic(name="new", num_partitions=1, replication_factor=1, configs=configs)
-    (result,) = client.send_and_receive(CreateTopicsRequest(topics=[topic])).topics
+    (result,) = client.request(CreateTopicsRequest(topics=[topic])).topics
     code: int = result.error_code
     return code
 
@@ -276,7 +276,7 @@ def test_version_1_rejects_batch_until_its_partition_is_added(client: WireClient
     identity = init(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
     refused = {
-        version: partition_response(client.send_and_receive(produce_request(data, transactional_id="x"), version))
+        version: partition_response(client.request(produce_request(data, transactional_id="x"), version))
         for version in (10, 11)
     }
     assert refused[10].error_code == error_codes.INVALID_TXN_STATE
@@ -287,11 +287,11 @@ def test_version_1_rejects_batch_until_its_partition_is_added(client: WireClient
         v3_and_below_producer_epoch=identity[1],
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
     )
-    added = client.send_and_receive(add, 3).results_by_topic_v3_and_below[0].results_by_partition[0]
+    added = client.request(add, 3).results_by_topic_v3_and_below[0].results_by_partition[0]
     assert added.partition_error_code == 0
-    assert partition_response(client.send_and_receive(produce_request(data, transactional_id="x"), 11)).error_code == 0
+    assert partition_response(client.request(produce_request(data, transactional_id="x"), 11)).error_code == 0
     assert cluster.values("t", committed=True) == []
-    assert client.send_and_receive(end(identity, commit=True), 4).error_code == 0
+    assert client.request(end(identity, commit=True), 4).error_code == 0
     assert cluster.values("t", committed=True) == [b"a"]
 
 
@@ -300,12 +300,12 @@ def test_version_2_batch_adds_its_partition_and_end_increments_epoch(
 ) -> None:
     identity = init(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
-    assert partition_response(client.send_and_receive(produce_request(data, transactional_id="x"), 12)).error_code == 0
-    ended = client.send_and_receive(end(identity, commit=False), 5)
+    assert partition_response(client.request(produce_request(data, transactional_id="x"), 12)).error_code == 0
+    ended = client.request(end(identity, commit=False), 5)
     assert (ended.error_code, ended.producer_epoch) == (0, identity[1] + 1)
     late = batch(b"late", sequence=1, producer=identity, transactional=True)
     assert (
-        partition_response(client.send_and_receive(produce_request(late, transactional_id="x"), 12)).error_code
+        partition_response(client.request(produce_request(late, transactional_id="x"), 12)).error_code
         == error_codes.INVALID_PRODUCER_EPOCH
     )
     assert cluster.values("t", committed=True) == []
@@ -317,28 +317,28 @@ def test_aborts_transaction_after_its_timeout(
 ) -> None:
     identity = init(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
-    client.send_and_receive(produce_request(data, transactional_id="x"), 12)
+    client.request(produce_request(data, transactional_id="x"), 12)
     system.advance(999)
     assert cluster.log("t").last_stable_offset == 0
     system.advance(2)
     assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
-    assert client.send_and_receive(end(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
+    assert client.request(end(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_lists_and_describes_transactions(client: WireClient, cluster: SimulatedCluster) -> None:
     identity = init(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
-    client.send_and_receive(produce_request(data, transactional_id="x"), 12)
-    described = client.send_and_receive(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
+    client.request(produce_request(data, transactional_id="x"), 12)
+    described = client.request(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
     assert [(each.transaction_state, each.error_code) for each in described] == [
         ("Ongoing", 0),
         ("", error_codes.TRANSACTIONAL_ID_NOT_FOUND),
     ]
     assert [(each.topic, each.partitions) for each in described[0].topics] == [("t", [0])]
     for pattern, expected in (("x.*", ["x"]), ("z.*", [])):
-        listed = client.send_and_receive(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+        listed = client.request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
         assert [each.transactional_id for each in listed.transaction_states] == expected
-    answer = client.send_and_receive(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    answer = client.request(ListTransactionsRequest(transactional_id_pattern="("), 2)
     assert answer.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 
 
@@ -355,9 +355,9 @@ def test_transactional_offsets_are_committed_with_transaction(client: WireClient
             )
         ],
     )
-    assert client.send_and_receive(commit, 5).topics[0].partitions[0].error_code == 0
+    assert client.request(commit, 5).topics[0].partitions[0].error_code == 0
     assert committed(client) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
-    client.send_and_receive(end(identity, commit=True), 5)
+    client.request(end(identity, commit=True), 5)
     assert committed(client) == (7, 0)
 
 
@@ -380,7 +380,7 @@ def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
 
 
 def init(client: WireClient) -> tuple[int, int]:
-    answer = client.send_and_receive(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
+    answer = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
     return answer.producer_id, answer.producer_epoch
 
 
@@ -391,5 +391,5 @@ def end(identity: tuple[int, int], *, commit: bool) -> EndTxnRequest:
 def committed(client: WireClient) -> tuple[int, int]:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)], require_stable=True)
-    (partition,) = client.send_and_receive(request, 9).groups[0].topics[0].partitions
+    (partition,) = client.request(request, 9).groups[0].topics[0].partitions
     return partition.committed_offset, partition.error_code

@@ -50,6 +50,6 @@ def test_client_can_connect_to_advertised_host(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     with embedded_broker({"t": 1}, host="0.0.0.0") as broker:
         with LoopbackClient(broker.bootstrap_servers) as client:
-            (node,) = client.send_and_receive(MetadataRequest(topics=None), 9).brokers
+            (node,) = client.request(MetadataRequest(topics=None), 9).brokers
         with LoopbackClient(f"{node.host}:{node.port}") as client:
-            assert client.send_and_receive(MetadataRequest(topics=None), 9) is not None
+            assert client.request(MetadataRequest(topics=None), 9) is not None

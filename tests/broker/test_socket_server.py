@@ -56,7 +56,7 @@ def test_unanswered_request_does_not_block_other_connections() -> None:
         broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_answer()
         with LoopbackClient(broker.bootstrap_servers) as stuck, LoopbackClient(broker.bootstrap_servers) as other:
             stuck.send((produce_request(batch(b"a")), 9))
-            assert other.send_and_receive(MetadataRequest(topics=None), 9) is not None
+            assert other.request(MetadataRequest(topics=None), 9) is not None
 
 
 def test_delayed_fetch_occupies_no_handler_and_ends_when_records_arrive() -> None:
@@ -67,7 +67,7 @@ def test_delayed_fetch_occupies_no_handler_and_ends_when_records_arrive() -> Non
         for reader in readers:
             reader.send((poll, 12))
         with LoopbackClient(broker.bootstrap_servers) as writer:
-            assert partition_response(writer.send_and_receive(produce_request(batch(b"a")), 9)).error_code == 0
+            assert partition_response(writer.request(produce_request(batch(b"a")), 9)).error_code == 0
         answers = [reader.receive() for reader in readers]
         for reader in readers:
             reader.__exit__()
@@ -78,32 +78,29 @@ def test_stopped_node_refuses_connections_on_its_port_until_started() -> None:
     with embedded_broker({"t": 2}, nodes=2) as broker:
         first, second = broker.bootstrap_servers.split(",")
         with LoopbackClient(first) as client:
-            assert client.send_and_receive(produce_request(batch(b"a"), partition=1), 9) is not None
+            assert client.request(produce_request(batch(b"a"), partition=1), 9) is not None
             broker.control.stop_node(0)
             assert client.receive() is None
             with pytest.raises(ConnectionRefusedError):
                 LoopbackClient(first)
         with LoopbackClient(second) as client:
-            assert (
-                partition_response(client.send_and_receive(produce_request(batch(b"a"), partition=0), 9)).error_code
-                == 0
-            )
+            assert partition_response(client.request(produce_request(batch(b"a"), partition=0), 9)).error_code == 0
         broker.control.start_node(0)
         with LoopbackClient(first) as client:
-            refused = partition_response(client.send_and_receive(produce_request(batch(b"a"), partition=0), 9))
+            refused = partition_response(client.request(produce_request(batch(b"a"), partition=0), 9))
             assert refused.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
 
 
 def test_refuses_new_connections_and_keeps_open_ones() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as standing:
-        assert standing.send_and_receive(MetadataRequest(topics=None), 9) is not None
+        assert standing.request(MetadataRequest(topics=None), 9) is not None
         broker.control.refuse_connections(0)
         with pytest.raises(ConnectionRefusedError):
             LoopbackClient(broker.bootstrap_servers)
-        assert standing.send_and_receive(MetadataRequest(topics=None), 9) is not None
+        assert standing.request(MetadataRequest(topics=None), 9) is not None
         broker.control.accept_connections(0)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.send_and_receive(MetadataRequest(topics=None), 9) is not None
+            assert client.request(MetadataRequest(topics=None), 9) is not None
 
 
 def test_response_faults_reach_the_socket() -> None:
@@ -124,12 +121,10 @@ def test_response_faults_reach_the_socket() -> None:
 
 def test_aborts_timed_out_transaction_without_requests() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.send_and_receive(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
+        answer = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
         identity = answer.producer_id, answer.producer_epoch
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
-        assert (
-            partition_response(client.send_and_receive(produce_request(data, transactional_id="x"), 12)).error_code == 0
-        )
+        assert partition_response(client.request(produce_request(data, transactional_id="x"), 12)).error_code == 0
         log = broker.cluster.log("t", 0)
         assert eventually(lambda: log.last_stable_offset == log.log_end_offset == 2)
 
@@ -152,7 +147,7 @@ def test_invalid_request_closes_only_its_own_connection(data: bytes) -> None:
         with LoopbackClient(broker.bootstrap_servers) as bad:
             bad.socket.sendall(data)
             assert read_to_end(bad.socket) == b""
-        assert good.send_and_receive(ApiVersionsRequest(), 3) is not None
+        assert good.request(ApiVersionsRequest(), 3) is not None
 
 
 def test_survives_random_bytes() -> None:
@@ -165,7 +160,7 @@ def test_survives_random_bytes() -> None:
             with LoopbackClient(broker.bootstrap_servers) as client:
                 client.socket.sendall(len(head + body).to_bytes(4, "big") + head + body)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.send_and_receive(ApiVersionsRequest(), 3) is not None
+            assert client.request(ApiVersionsRequest(), 3) is not None
 
 
 def test_handler_exception_closes_connection_and_is_logged(
@@ -174,9 +169,9 @@ def test_handler_exception_closes_connection_and_is_logged(
     with embedded_broker({"t": 1}) as broker:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
             patch.setattr(broker.cluster, "running_nodes", lambda: 1 / 0)
-            assert client.send_and_receive(MetadataRequest(topics=None), 9) is None
+            assert client.request(MetadataRequest(topics=None), 9) is None
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.send_and_receive(MetadataRequest(topics=None), 9) is not None
+            assert client.request(MetadataRequest(topics=None), 9) is not None
     assert "Could not handle a request" in caplog.text
 
 
@@ -189,7 +184,7 @@ def test_close_leaves_no_threads_and_descriptors() -> None:
             broker.control.when(api=ApiKey.FETCH).delay(1_000_000)
             clients = [LoopbackClient(broker.bootstrap_servers) for _ in range(5)]
             for client in clients:
-                client.send_and_receive(MetadataRequest(topics=None), 9)
+                client.request(MetadataRequest(topics=None), 9)
                 client.send((produce_request(batch(b"a")), 9))
         for client in clients:
             client.socket.close()
@@ -222,8 +217,8 @@ def test_stopping_node_keeps_connections_to_other_nodes() -> None:
     with embedded_broker(nodes=2) as broker:
         one, other = broker.bootstrap_servers.split(",")
         with LoopbackClient(one) as stays, LoopbackClient(other) as goes:
-            assert stays.send_and_receive(*question) is not None
-            assert goes.send_and_receive(*question) is not None
+            assert stays.request(*question) is not None
+            assert goes.request(*question) is not None
             broker.control.stop_node(1)
             assert goes.receive() is None
-            assert stays.send_and_receive(*question) is not None
+            assert stays.request(*question) is not None

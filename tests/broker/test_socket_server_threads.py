@@ -55,7 +55,7 @@ def test_blocked_handler_delays_no_other_connection_of_its_processor(handlers: B
         blocked.send((produce_request(batch(b"a")), 9))
         assert eventually(lambda: handlers.blocked == 1)
         try:
-            assert other.send_and_receive(*METADATA) is not None
+            assert other.request(*METADATA) is not None
         finally:
             handlers.released.set()
         assert blocked.receive() is not None
@@ -120,7 +120,7 @@ def test_starts_as_many_threads_as_configured(network_threads: int, io_threads: 
     ):
         kinds = [thread.name.split("-")[2] for thread in broker_threads() - before]
         assert (kinds.count("processor"), kinds.count("handler")) == (network_threads, io_threads)
-        assert client.send_and_receive(*METADATA) is not None
+        assert client.request(*METADATA) is not None
 
 
 def test_rejects_thread_counts_out_of_range() -> None:

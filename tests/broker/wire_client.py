@@ -71,7 +71,7 @@ class WireClient:
         )
         return self._correlation_id
 
-    def send_and_receive(self, request: Message, version: int | None = None, node: int = 0) -> Any:
+    def request(self, request: Message, version: int | None = None, node: int = 0) -> Any:
         """The answer, under the id of the request; None if the connection ends in place of it."""
         spoken = type(request).VERSIONS.max if version is None else version
         correlation_id = self.send(request, spoken, node)

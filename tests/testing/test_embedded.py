@@ -20,7 +20,7 @@ SPARK_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "t
 
 def write(bootstrap: str, topic: str, value: bytes) -> int:
     with LoopbackClient(bootstrap) as client:
-        return partition_response(client.send_and_receive(produce_request(batch(value), topic), 9)).error_code
+        return partition_response(client.request(produce_request(batch(value), topic), 9)).error_code
 
 
 def test_reads_topic_in_columns_of_sparks_kafka_source() -> None:
@@ -53,9 +53,7 @@ def test_discarding_broker_counts_records() -> None:
     with embedded_broker({"t": 1}, discard=True) as broker:
         data = batch(b"a", b"b", b"c")
         with LoopbackClient(broker.bootstrap_servers) as client:
-            offsets = [
-                partition_response(client.send_and_receive(produce_request(data), 9)).base_offset for _ in range(3)
-            ]
+            offsets = [partition_response(client.request(produce_request(data), 9)).base_offset for _ in range(3)]
         log = broker.cluster.log("t", 0)
         assert (offsets, log.records_appended, log.bytes_appended) == ([0, 3, 6], 9, 3 * len(data))
         assert read_topic(broker.bootstrap_servers, "t").num_rows == 0

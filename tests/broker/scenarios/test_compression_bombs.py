@@ -132,9 +132,7 @@ def test_stored_batch_does_not_retain_request_memory() -> None:
 @pytest.mark.parametrize("producer_id", [-2, -(2**63)])
 def test_rejects_negative_producer_id(producer_id: int) -> None:
     broker = InProcessBroker()
-    refused = partition_response(
-        broker.send_and_receive(produce_request(batch(b"a", sequence=0, producer=(producer_id, 0))), 9)
-    )
+    refused = partition_response(broker.request(produce_request(batch(b"a", sequence=0, producer=(producer_id, 0))), 9))
     assert refused.error_code == error_codes.INVALID_RECORD
     assert str(producer_id) in (refused.error_message or "")
     assert broker.values() == []

@@ -59,14 +59,14 @@ def test_accepts_same_sequence_after_full_disk(tmp_path: Path) -> None:
     broker = InProcessBroker(tmp_path)
     data = batch(b"a", sequence=0, producer=(7, 0))
     with limit_file_size(30):
-        assert partition_response(broker.send_and_receive(produce_request(data), 9)).error_code == FULL
-    assert partition_response(broker.send_and_receive(produce_request(data), 9)).error_code == 0
+        assert partition_response(broker.request(produce_request(data), 9)).error_code == FULL
+    assert partition_response(broker.request(produce_request(data), 9)).error_code == 0
     assert broker.values() == [b"a"]
 
 
 def began_a_transaction(broker: InProcessBroker) -> tuple[int, int]:
     """Begin a transaction with a record in both partitions of t. Returns the producer's id and epoch."""
-    given = broker.send_and_receive(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
+    given = broker.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
     identity: tuple[int, int] = given.producer_id, given.producer_epoch
     adding = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id="x",
@@ -74,11 +74,11 @@ def began_a_transaction(broker: InProcessBroker) -> tuple[int, int]:
         v3_and_below_producer_epoch=identity[1],
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0, 1])],
     )
-    broker.send_and_receive(adding, 3)
+    broker.request(adding, 3)
     for partition in range(2):
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
         request = produce_request(data, partition=partition, transactional_id="x")
-        assert partition_response(broker.send_and_receive(request, 9)).error_code == 0
+        assert partition_response(broker.request(request, 9)).error_code == 0
     return identity
 
 
@@ -88,9 +88,9 @@ def test_commit_can_be_repeated_after_full_disk(tmp_path: Path, version: int) ->
     identity = began_a_transaction(broker)
     ending = EndTxnRequest(transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], committed=True)
     with limit_file_size((tmp_path / "t-0.log").stat().st_size + 10):
-        assert broker.send_and_receive(ending, version).error_code == FULL
+        assert broker.request(ending, version).error_code == FULL
     assert broker.values(committed=True) == broker.values(1, committed=True) == []
-    assert broker.send_and_receive(ending, version).error_code == 0
+    assert broker.request(ending, version).error_code == 0
     again = InProcessBroker(tmp_path)
     for each in (broker, again):
         assert each.values(committed=True) == each.values(1, committed=True) == [b"a"]
@@ -102,7 +102,7 @@ def test_aborts_timed_out_transaction_once_disk_has_space(tmp_path: Path, caplog
     log = broker.cluster.log("t", 0)
     with limit_file_size((tmp_path / "t-0.log").stat().st_size + 10):
         broker.cluster.tick(2000)
-        assert broker.send_and_receive(MetadataRequest(topics=None), 9, now=2000) is not None
+        assert broker.request(MetadataRequest(topics=None), 9, now=2000) is not None
         assert log.last_stable_offset == 0
     assert "Could not store" in caplog.text
     broker.cluster.tick(3000)
@@ -116,19 +116,19 @@ def test_topic_creation_can_be_repeated_after_full_disk(tmp_path: Path) -> None:
     )
     asking = MetadataRequest(topics=[MetadataRequestTopic(name="w")])
     with limit_file_size(10):
-        assert [each.error_code for each in broker.send_and_receive(creating, 5).topics] == [FULL, FULL]
-        assert [each.error_code for each in broker.send_and_receive(asking, 9).topics] == [FULL]
+        assert [each.error_code for each in broker.request(creating, 5).topics] == [FULL, FULL]
+        assert [each.error_code for each in broker.request(asking, 9).topics] == [FULL]
         assert sorted(broker.cluster.topics) == ["t"]
-    assert [each.error_code for each in broker.send_and_receive(creating, 5).topics] == [0, 0]
-    assert [each.error_code for each in broker.send_and_receive(asking, 9).topics] == [0]
+    assert [each.error_code for each in broker.request(creating, 5).topics] == [0, 0]
+    assert [each.error_code for each in broker.request(asking, 9).topics] == [0]
     assert sorted(InProcessBroker(tmp_path).cluster.topics) == ["t", "u", "v", "w"]
 
 
 def test_assigns_no_producer_id_that_cannot_be_saved(tmp_path: Path) -> None:
     broker = InProcessBroker(tmp_path)
     with limit_file_size(10):
-        assert broker.send_and_receive(InitProducerIdRequest(transactional_id=None), 4).error_code == FULL
-    assert broker.send_and_receive(InitProducerIdRequest(transactional_id=None), 4).error_code == 0
+        assert broker.request(InitProducerIdRequest(transactional_id=None), 4).error_code == FULL
+    assert broker.request(InitProducerIdRequest(transactional_id=None), 4).error_code == 0
 
 
 def test_logs_truncation_of_incomplete_batch_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -52,7 +52,7 @@ def test_failed_thread_shuts_down_broker_and_close_raises(
     threads, before = broker_threads(), count_open_descriptors()
     broker = embedded_broker({"t": 1})
     with LoopbackClient(broker.bootstrap_servers) as standing:
-        standing.send_and_receive(ALL_TOPICS, 9)
+        standing.request(ALL_TOPICS, 9)
         with monkeypatch.context() as patch:
             break_one(patch)
             standing.send((ALL_TOPICS, 9))
@@ -76,8 +76,8 @@ def test_unsendable_response_closes_only_its_own_connection(
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as other:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
             patch.setattr(processor, "NetworkSend", broken)
-            assert client.send_and_receive(ALL_TOPICS, 9) is None
-        assert other.send_and_receive(ALL_TOPICS, 9) is not None
+            assert client.request(ALL_TOPICS, 9) is None
+        assert other.request(ALL_TOPICS, 9) is not None
     assert "Could not send a response" in caplog.text
 
 
@@ -157,7 +157,7 @@ def test_rejects_connections_beyond_limit_until_others_close(
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 2)
     with embedded_broker({"t": 1}) as broker:
         first, second = (LoopbackClient(broker.bootstrap_servers) for _ in range(2))
-        assert (first.send_and_receive(ALL_TOPICS, 9) is None, second.send_and_receive(ALL_TOPICS, 9) is None) == (
+        assert (first.request(ALL_TOPICS, 9) is None, second.request(ALL_TOPICS, 9) is None) == (
             False,
             False,
         )
@@ -168,7 +168,7 @@ def test_rejects_connections_beyond_limit_until_others_close(
         def is_taken() -> bool:
             with LoopbackClient(broker.bootstrap_servers) as client:
                 try:
-                    return client.send_and_receive(ALL_TOPICS, 9) is not None
+                    return client.request(ALL_TOPICS, 9) is not None
                 except BrokenPipeError:
                     return False
 
@@ -195,7 +195,7 @@ def test_answers_requests_beyond_purgatory_limit_at_once(monkeypatch: pytest.Mon
                 gone.send((poll, 12))
         assert eventually(lambda: made[0].count == 3)
         with LoopbackClient(broker.bootstrap_servers) as client:
-            assert client.send_and_receive(poll, 12).responses[0].partitions[0].error_code == 0
+            assert client.request(poll, 12).responses[0].partitions[0].error_code == 0
 
 
 class WatchedMemory(FrameMemory[Any]):

@@ -66,7 +66,7 @@ def test_fetch_reads_repeated_partition_once(request_: FetchRequest) -> None:
     broker.write(b"x" * 20)
     once = answer_bytes(broker.handle(fetch(0), 12))
     assert answer_bytes(broker.handle(request_, 12)) - once < 10 * TIMES
-    answered = broker.send_and_receive(request_, 12)
+    answered = broker.request(request_, 12)
     assert sum(len(topic.partitions) for topic in answered.responses) == 1
 
 
@@ -76,7 +76,7 @@ def test_fetch_response_is_limited_to_max_response_bytes(monkeypatch: pytest.Mon
         broker.cluster.log("t", 0).append(batch(b"x" * 20), wall_ms=1)
     size = broker.cluster.log("t", 0).bytes_appended // 10
     monkeypatch.setattr(api_01_fetch, "MAX_RESPONSE_BYTES", 3 * size)
-    (topic,) = broker.send_and_receive(fetch(0, 1), 12).responses
+    (topic,) = broker.request(fetch(0, 1), 12).responses
     assert [len(partition.records) for partition in topic.partitions] == [3 * size, 0]
 
 
@@ -101,7 +101,7 @@ def test_read_examines_only_returned_batches(monkeypatch: pytest.MonkeyPatch) ->
 def test_rejects_partition_count_out_of_range(partitions: int) -> None:
     broker = InProcessBroker()
     creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
-    (result,) = broker.send_and_receive(CreateTopicsRequest(topics=[creating]), 5).topics
+    (result,) = broker.request(CreateTopicsRequest(topics=[creating]), 5).topics
     assert result.error_code == error_codes.INVALID_PARTITIONS
     assert f"room for {MAX_PARTITIONS - 2}" in result.error_message
     for change in (
@@ -116,7 +116,7 @@ def test_rejects_partition_count_out_of_range(partitions: int) -> None:
 def test_topics_of_one_request_share_available_partitions() -> None:
     broker = InProcessBroker(max_partitions=5)
     asked = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
-    results = broker.send_and_receive(CreateTopicsRequest(topics=asked), 5).topics
+    results = broker.request(CreateTopicsRequest(topics=asked), 5).topics
     too_many = error_codes.INVALID_PARTITIONS
     assert [result.error_code for result in results] == [0, too_many, too_many]
     assert sorted(broker.cluster.topics) == ["t", "u"]
@@ -137,9 +137,9 @@ def test_topic_cost_does_not_grow_with_number_of_topics(monkeypatch: pytest.Monk
     monkeypatch.setattr(CountedTopics, "looks", 0)
     broker.cluster.topics = CountedTopics(broker.cluster.topics)
     asked = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=-1) for number in range(500)]
-    ids = [result.topic_id for result in broker.send_and_receive(CreateTopicsRequest(topics=asked), 7).topics]
+    ids = [result.topic_id for result in broker.request(CreateTopicsRequest(topics=asked), 7).topics]
     unknown = [UUID(int=number) for number in range(500)]
-    broker.send_and_receive(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
+    broker.request(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
     assert CountedTopics.looks < 10
 
 
@@ -169,7 +169,7 @@ def test_listing_cost_does_not_grow_with_number_of_filters() -> None:
 def test_does_not_create_topic_repeated_in_request() -> None:
     broker = InProcessBroker()
     asked = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in "uvu"]
-    results = broker.send_and_receive(CreateTopicsRequest(topics=asked), 5).topics
+    results = broker.request(CreateTopicsRequest(topics=asked), 5).topics
     assert [result.error_code for result in results] == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
     assert sorted(broker.cluster.topics) == ["t", "v"]
 
@@ -179,7 +179,7 @@ def test_metadata_describes_repeated_topic_once() -> None:
     by_name = [MetadataRequestTopic(name="t")] * TIMES
     by_id = [MetadataRequestTopic(topic_id=broker.cluster.topic("t").id)] * TIMES
     unknown = [MetadataRequestTopic(name="unknown")] * TIMES
-    answered = broker.send_and_receive(MetadataRequest(topics=by_name + by_id + unknown), 12)
+    answered = broker.request(MetadataRequest(topics=by_name + by_id + unknown), 12)
     assert len(answered.topics) == 3
 
 
@@ -194,7 +194,7 @@ def test_creating_2000_topics_saves_once_and_opens_no_descriptors(
     monkeypatch.setattr(ClusterFiles, "save", lambda files, cluster: saves.append(len(cluster.topics)))
     before = count_open_descriptors()
     names = [f"u{number}" for number in range(2000)]
-    answered = broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
+    answered = broker.request(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
     assert [topic.error_code for topic in answered.topics] == [0] * 2000
     assert (saves, count_open_descriptors() - before) == ([2001], 0)
 
@@ -204,7 +204,7 @@ def test_does_not_auto_create_topics_beyond_partition_limit(
 ) -> None:
     broker = InProcessBroker(auto_create_topics=True, max_partitions=4)
     asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
-    answered = broker.send_and_receive(MetadataRequest(topics=asked), 12)
+    answered = broker.request(MetadataRequest(topics=asked), 12)
     assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
     assert "Did not create 2 topics" in caplog.text
 
@@ -212,8 +212,8 @@ def test_does_not_auto_create_topics_beyond_partition_limit(
 def test_request_with_too_many_elements_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_apis, "MAX_ARRAY_ELEMENTS", 100)
     broker = InProcessBroker()
-    assert broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
-    assert broker.send_and_receive(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
+    assert broker.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 100), 12) is not None
+    assert broker.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * 101), 12) is None
 
 
 def test_response_longer_than_a_frame_closes_connection_and_is_logged(
@@ -241,9 +241,7 @@ def test_delayed_request_keeps_frame_instead_of_decoded_request() -> None:
 
 def test_list_offsets_rejects_repeated_partitions() -> None:
     wanted = [ListOffsetsPartition(partition_index=index, timestamp=0) for index in (0, 1, 0)]
-    answered = InProcessBroker().send_and_receive(
-        ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5
-    )
+    answered = InProcessBroker().request(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5)
     codes = [each.error_code for each in answered.topics[0].partitions]
     assert codes == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
 
@@ -251,22 +249,22 @@ def test_list_offsets_rejects_repeated_partitions() -> None:
 def test_offset_fetch_returns_repeated_groups_and_partitions_once() -> None:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0] * 2_000)] * 2
     groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)] * 5
-    answered = InProcessBroker().send_and_receive(OffsetFetchRequest(groups=groups), 8)
+    answered = InProcessBroker().request(OffsetFetchRequest(groups=groups), 8)
     assert [[len(topic.partitions) for topic in group.topics] for group in answered.groups] == [[1]]
 
 
 def test_describes_repeated_transactional_id_once() -> None:
-    answered = InProcessBroker().send_and_receive(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
+    answered = InProcessBroker().request(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
     assert len(answered.transaction_states) == 1
 
 
 def test_matches_exponential_pattern_in_linear_time() -> None:
     broker = InProcessBroker()
     for name in ("a" * 64 + "!", "abc"):
-        broker.send_and_receive(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
+        broker.request(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
     listing = ListTransactionsRequest(transactional_id_pattern="(a+)+b?c?")
-    assert [each.transactional_id for each in broker.send_and_receive(listing, 2).transaction_states] == ["abc"]
-    broken = broker.send_and_receive(ListTransactionsRequest(transactional_id_pattern="(("), 2)
+    assert [each.transactional_id for each in broker.request(listing, 2).transaction_states] == ["abc"]
+    broken = broker.request(ListTransactionsRequest(transactional_id_pattern="(("), 2)
     assert broken.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 
 
@@ -277,10 +275,7 @@ def committing(group: str, metadata: str = "", partition: int = 0) -> OffsetComm
 
 def test_rejects_offset_metadata_longer_than_4096_characters() -> None:
     broker = InProcessBroker()
-    codes = [
-        broker.send_and_receive(committing("g", "x" * size), 8).topics[0].partitions[0].error_code
-        for size in (4096, 4097)
-    ]
+    codes = [broker.request(committing("g", "x" * size), 8).topics[0].partitions[0].error_code for size in (4096, 4097)]
     assert codes == [0, error_codes.OFFSET_METADATA_TOO_LARGE]
 
 
@@ -290,10 +285,10 @@ def test_limits_number_of_offsets_and_transactional_ids(monkeypatch: pytest.Monk
     monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.MAX_TRANSACTIONAL_IDS", 2)
     broker = InProcessBroker()
     full = error_codes.POLICY_VIOLATION
-    codes = [broker.send_and_receive(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
+    codes = [broker.request(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
     assert codes == [0, 0, full, 0]
     codes = [
-        broker.send_and_receive(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code
+        broker.request(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code
         for name in "abca"
     ]
     assert codes == [0, 0, full, 0]

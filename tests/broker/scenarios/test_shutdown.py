@@ -88,7 +88,7 @@ def test_second_signal_ends_broker_at_once() -> None:
 def test_failed_broker_exits_with_status_1_and_error_message() -> None:
     with BrokerProcess(FAILING) as broker:
         with LoopbackClient(broker.bootstrap) as client:
-            assert client.send_and_receive(MetadataRequest(topics=None), 9) is None
+            assert client.request(MetadataRequest(topics=None), 9) is None
         status, errors = broker.end()
     assert status == 1
     assert "pykafka: The embedded broker failed: RuntimeError: a fault of ours" in errors

@@ -21,17 +21,17 @@ USERS = {"alice": "a secret that must not show"}
 
 def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
     with LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.send_and_receive(SaslHandshakeRequest(mechanism=mechanism), 1)
+        answer = client.request(SaslHandshakeRequest(mechanism=mechanism), 1)
         return answer.error_code, answer.mechanisms
 
 
 def enters_with_an_unsigned_token(broker: EmbeddedBroker) -> bool:
     token = OauthBearerClient(build_unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
     with LoopbackClient(broker.bootstrap_servers) as client:
-        if client.send_and_receive(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
+        if client.request(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
             return False
-        client.send_and_receive(SaslAuthenticateRequest(auth_bytes=token), 2)
-        return client.send_and_receive(MetadataRequest(topics=None), 9) is not None
+        client.request(SaslAuthenticateRequest(auth_bytes=token), 2)
+        return client.request(MetadataRequest(topics=None), 9) is not None
 
 
 def users_file(folder: Path) -> str:
