@@ -1,14 +1,14 @@
-"""The embedded broker's core behind a FakeSystem: a cluster in virtual time, in the thread of the test.
+"""SimulatedCluster: an embedded cluster behind a FakeSystem, in virtual time and in the test's thread.
 
     system = FakeSystem()
     cluster = SimulatedCluster(system, nodes=2, topics={"t": 3})
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).drop(applied=True)
-    ... a client of `system` connects to cluster.bootstrap_servers: broker0:9092, broker1:9093 ...
+    ... a client that uses `system` connects to cluster.bootstrap_servers: broker0:9092, broker1:9093 ...
     assert cluster.values("t", 0) == [b"a", b"b"]
 
-Node n is at host `broker<n>`, port 9092 + n. Requests of one connection are taken one after the other, each when the
-one before it was answered, as the socket server does it by muting. Delays, long polls and transaction timeouts pass in
-virtual time; a delay of a thousand seconds costs nothing.
+Node n listens on host `broker<n>`, port 9092 + n. As in the socket server, which mutes connections, the requests of one
+connection are handled one at a time: each after the response to the previous one. Delays, long polls and transaction
+timeouts pass in virtual time, so a delay of a thousand seconds takes no real time.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 
 class SimulatedCluster:
     def __init__(self, system: FakeSystem, *, topics: Mapping[str, int] | None = None, **options: Any) -> None:
-        """`options` are those of ClusterConfig."""
+        """`options` are the fields of ClusterConfig."""
         self.system = system
         self.core = EmbeddedCluster(ClusterConfig(**options), topics=topics, wall_ms=system.wall_ms)
         self.core.listeners = self
         self.control = Control(self.core, self.core.config.seed)
         self.requests: list[tuple[float, int, bytes]] = []
-        """(time, node, frame) of all requests that were taken, oldest first."""
-        self.outlives_connections = False
-        """True: a delayed request is still carried out after its connection was closed."""
+        """(time, node, frame) of all requests so far, oldest first."""
+        self.executes_after_disconnect = False
+        """Whether a delayed request is executed even if its connection was closed in the meantime."""
         self._peers: dict[int, NodePeer] = {}
-        self._parked: dict[_Parked, None] = {}
+        self._delayed: dict[_DelayedEntry, None] = {}
         self._timeouts_ms: set[float] = set()
         for node in self.core.nodes.values():
             node.host, node.port = f"broker{node.id}", FIRST_PORT + node.id
@@ -59,10 +59,10 @@ class SimulatedCluster:
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         return self.core.log(topic, partition)
 
-    # --- what is stored, as a reader would get it
+    # --- stored records
 
     def table(self, topic: str, partition: int = 0, *, committed: bool = False) -> pa.Table:
-        """offset, timestamp, key, value, headers of all data records; with `committed`, of no aborted transaction."""
+        """Return the records of a partition. `committed`: only those that a read_committed consumer receives."""
         return stored_records(self.log(topic, partition), committed=committed)
 
     def values(self, topic: str, partition: int = 0, *, committed: bool = False) -> list[bytes | None]:
@@ -76,7 +76,7 @@ class SimulatedCluster:
         self.close_connections(node)
 
     def close_connections(self, node: int) -> None:
-        """End the node's connections; it accepts new ones."""
+        """Close the node's connections. It still accepts new ones."""
         self._peers[node].close_connections()
 
     def start_node(self, node: int) -> None:
@@ -95,16 +95,16 @@ class SimulatedCluster:
         outcome = handle_request(
             self.core, self.control, conversation.node, memoryview(bytearray(frame)), self.system.now()
         )
-        self._follow(conversation, outcome)
-        self._resume_parked()
-        self._await_timeout()
+        self._process_outcome(conversation, outcome)
+        self._resume_changed()
+        self._schedule_timeout()
 
-    def _await_timeout(self) -> None:
-        """Of the transaction that is overdue first. When it was aborted, the next one is awaited."""
+    def _schedule_timeout(self) -> None:
+        """Schedule the abort of the transaction that times out first. The abort schedules the next one."""
         timeout_ms = self.core.coordinator.next_timeout_ms()
         if timeout_ms is not None and timeout_ms not in self._timeouts_ms:
             self._timeouts_ms.add(timeout_ms)
-            self.system.at(timeout_ms, self._abort_overdue)
+            self.system.at(timeout_ms, self._abort_timed_out)
 
     def record_request(self, conversation: Conversation, frame: bytes) -> None:
         self.requests.append((self.system.now(), conversation.node, frame))
@@ -113,7 +113,7 @@ class SimulatedCluster:
         return NodePeer(self, node)
 
     def execute_late(self, sock: FakeSocket, data: bytes) -> None:
-        """Carry out what was sent over a connection that has ended. No one gets the answers."""
+        """Handle requests that were sent over a connection which has been closed. Nobody receives the responses."""
         node = sock.address.port - FIRST_PORT
         connection = FakeConnection(self.system, sock, self._peers[node])
         connection.open = False
@@ -122,45 +122,47 @@ class SimulatedCluster:
             self.handle_frame(Conversation(self, node, connection), data[4 : 4 + size])
             data = data[4 + size :]
 
-    def complete(self, transaction: Transaction) -> None:
-        """Write the markers that the coordinator has left for later (`coordinator.should_defer_completion`)."""
+    def complete_transaction(self, transaction: Transaction) -> None:
+        """Write the markers that the coordinator has deferred (`coordinator.should_defer_completion`)."""
         self.core.coordinator.complete_transaction(transaction)
         self.core.save_transactions()
-        self._resume_parked()
+        self._resume_changed()
 
-    def _follow(self, conversation: Conversation, outcome: RequestOutcome) -> None:
+    def _process_outcome(self, conversation: Conversation, outcome: RequestOutcome) -> None:
         if isinstance(outcome, DelayedRequest):
-            parked = _Parked(conversation, outcome)
-            self._parked[parked] = None
-            self.system.at(outcome.deadline_ms, lambda: self._resume(parked))
+            entry = _DelayedEntry(conversation, outcome)
+            self._delayed[entry] = None
+            self.system.at(outcome.deadline_ms, lambda: self._resume(entry))
         else:
-            conversation.reply(outcome)
+            conversation.send_response(outcome)
 
-    def _resume(self, parked: _Parked) -> None:
-        if parked in self._parked:
-            del self._parked[parked]
-            if parked.conversation.connection.open or self.outlives_connections:
-                self._follow(parked.conversation, parked.later.resume(self.system.now()))
+    def _resume(self, entry: _DelayedEntry) -> None:
+        if entry in self._delayed:
+            del self._delayed[entry]
+            if entry.conversation.connection.open or self.executes_after_disconnect:
+                self._process_outcome(entry.conversation, entry.request.resume(self.system.now()))
 
-    def _resume_parked(self) -> None:
-        """Resumes each parked request whose progress is out of date. It may be parked again, under the new progress."""
-        for parked in [p for p in self._parked if p.later.change_count not in (None, self.core.change_count)]:
-            self._resume(parked)
+    def _resume_changed(self) -> None:
+        """Resume the delayed requests that wait for a change. They may be delayed again, with the new change count."""
+        for entry in [e for e in self._delayed if e.request.change_count not in (None, self.core.change_count)]:
+            self._resume(entry)
 
-    def _abort_overdue(self) -> None:
+    def _abort_timed_out(self) -> None:
         self.core.tick(self.system.now())
-        self._resume_parked()
-        self._await_timeout()
+        self._resume_changed()
+        self._schedule_timeout()
 
 
-class _Parked:
-    def __init__(self, conversation: Conversation, later: DelayedRequest) -> None:
+class _DelayedEntry:
+    """A delayed request with the conversation that waits for the response. Compared by identity."""
+
+    def __init__(self, conversation: Conversation, request: DelayedRequest) -> None:
         self.conversation = conversation
-        self.later = later
+        self.request = request
 
 
 class NodePeer(Peer):
-    """All connections of one node."""
+    """The server side of all connections to one node."""
 
     def __init__(self, cluster: SimulatedCluster, node: int) -> None:
         self._cluster = cluster
@@ -184,7 +186,7 @@ class NodePeer(Peer):
 
 
 class Conversation:
-    """The frames of one connection, one at a time."""
+    """The requests of one connection, handled one at a time."""
 
     def __init__(self, cluster: SimulatedCluster, node: int, connection: FakeConnection) -> None:
         self.node = node
@@ -205,30 +207,33 @@ class Conversation:
                 break
             self._frames.append(bytes(self._bytes[4 : 4 + size]))
             del self._bytes[: 4 + size]
-        self._next()
+        self._handle_next()
 
-    def reply(self, reply: ChannelResponse) -> None:
+    def send_response(self, response: ChannelResponse) -> None:
         if not self.connection.open:
             return
-        if reply.raw_bytes is not None:
-            self.connection.send(reply.raw_bytes)
-        elif reply.frame is not None:
-            payload = b"".join(reply.frame)
+        if response.raw_bytes is not None:
+            self.connection.send(response.raw_bytes)
+        elif response.frame is not None:
+            payload = b"".join(response.frame)
             self.connection.send(struct.pack(">i", len(payload)) + payload)
-        if reply.action is ChannelAction.CLOSE:
+        if response.action is ChannelAction.CLOSE:
             self.connection.close()
-        elif reply.action is ChannelAction.UNMUTE:
+        elif response.action is ChannelAction.UNMUTE:
             self._muted = False
-            self._next()
+            self._handle_next()
 
-    def _next(self) -> None:
+    def _handle_next(self) -> None:
         while self._frames and not self._muted and self.connection.open:
             self._muted = True
             self._cluster.handle_frame(self, self._frames.popleft())
 
 
 def stored_records(log: PartitionLog, *, committed: bool = False) -> pa.Table:
-    """The data records; with `committed` up to the last stable offset, without those of aborted transactions."""
+    """Return the data records of a log.
+
+    `committed`: only those before the last stable offset that are not part of an aborted transaction.
+    """
     read = log.read(log.log_start_offset, 2**62, committed=committed)
     tables = []
     for batch in read.batches:

@@ -1,4 +1,4 @@
-"""`pykafka broker` in the test's own process: in the main thread, as signals want it, with the test in another."""
+"""The command `pykafka broker`, executed in the test's process."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ from tests.waiting import eventually
 
 
 def run_broker_command(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str], meanwhile: Callable[[EmbeddedBroker], None]
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], use_broker: Callable[[EmbeddedBroker], None]
 ) -> int:
-    """Run the command and return its exit status. When `meanwhile` has returned, the process gets a SIGTERM."""
+    """Run the command until `use_broker` has returned, and return its exit status.
+
+    The command runs in the main thread, which handles signals; `use_broker` runs in another thread. The command ends by
+    SIGTERM. Errors of `use_broker` are raised.
+    """
     failures: list[BaseException] = []
     threads: list[threading.Thread] = []
 
-    def beside(broker: EmbeddedBroker) -> None:
+    def use_and_terminate(broker: EmbeddedBroker) -> None:
         try:
-            meanwhile(broker)
+            use_broker(broker)
         except BaseException as error:
             failures.append(error)
         finally:
             eventually(lambda: signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    make = testing.embedded_broker
+    embedded_broker = testing.embedded_broker
 
-    def making(*given: object, **options: object) -> EmbeddedBroker:
-        broker = make(*given, **options)  # type: ignore[arg-type]
-        threads.append(threading.Thread(target=beside, args=(broker,)))
+    def start_broker(*args: object, **kwargs: object) -> EmbeddedBroker:
+        broker = embedded_broker(*args, **kwargs)  # type: ignore[arg-type]
+        threads.append(threading.Thread(target=use_and_terminate, args=(broker,)))
         threads[0].start()
         return broker
 
-    monkeypatch.setattr(testing, "embedded_broker", making)
-    with _signals_restored():
+    monkeypatch.setattr(testing, "embedded_broker", start_broker)
+    with _restore_signal_handlers():
         status = main(["broker", "--port", "0", *arguments])
     for thread in threads:
         thread.join()
@@ -51,12 +55,12 @@ def run_broker_command(
 
 
 @contextmanager
-def _signals_restored() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    # Between the broker's start and its own handlers a signal must not end the tests.
+def _restore_signal_handlers() -> Iterator[None]:
+    previous_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A signal must not end the tests before the command has installed its own handlers.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""A disk that is full: the kernel takes what still fits into a file and refuses the rest."""
+"""Simulation of a full disk by the kernel's limit on file sizes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def limit_file_size(size: int) -> Iterator[None]:
-    """Limit the size of all files of this process: a write is cut off there, and later ones raise OSError."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+def limit_file_size(max_bytes: int) -> Iterator[None]:
+    """Limit the size of all files that this process writes.
+
+    As on a full disk, a write that exceeds the limit is partial, and the following ones raise OSError.
+    """
+    previous_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, previous_limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous_limits)

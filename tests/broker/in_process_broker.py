@@ -1,4 +1,4 @@
-"""A cluster asked as a transport asks it: frames in, outcomes out, no sockets and no clock."""
+"""InProcessBroker: a cluster that handles request frames without sockets and without a clock."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ from tests.simulated_cluster import stored_records
 
 
 class InProcessBroker:
-    """Topic t has two partitions. Another Broker on the same directory is a restart."""
+    """A broker with the topic t, which has two partitions.
+
+    A second InProcessBroker with the same directory is the broker after a restart.
+    """
 
     def __init__(self, directory: Path | None = None, **config: Any) -> None:
         store = None if directory is None else ClusterFiles(directory)
         self.cluster = EmbeddedCluster(ClusterConfig(**config), topics={"t": 2}, store=store)
         self._control = Control(self.cluster, 0)
 
-    def handle(self, request: Message, version: int, now: float = 0) -> RequestOutcome:
-        """Hand a frame to the cluster. Returns what a transport gets."""
-        frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "tests"))))
+    def handle(self, message: Message, version: int, now: float = 0) -> RequestOutcome:
+        """Handle a request, and return the outcome that a transport would receive."""
+        frame = memoryview(bytearray(b"".join(encode_request(message, version, 1, "tests"))))
         return handle_request(self.cluster, self._control, 0, frame, now)
 
-    def request(self, request: Message, version: int, now: float = 0) -> Any:
-        """None if the connection ends in place of an answer."""
-        outcome = self.handle(request, version, now)
+    def request(self, message: Message, version: int, now: float = 0) -> Any:
+        """Return the response to a request, or None if the broker closes the connection instead."""
+        outcome = self.handle(message, version, now)
         assert isinstance(outcome, ChannelResponse)
         if outcome.frame is None:
             return None
-        return decode_response(b"".join(outcome.frame), load_response_type(request.API_KEY), version)[1]
+        return decode_response(b"".join(outcome.frame), load_response_type(message.API_KEY), version)[1]
 
     def write(self, value: bytes) -> tuple[int, int]:
-        """Write records. Returns the error code and the offset."""
-        answered = partition_response(self.request(produce_request(batch(value)), 9))
-        return answered.error_code, answered.base_offset
+        """Produce one record to partition 0. Returns the error code and the offset."""
+        response = partition_response(self.request(produce_request(batch(value)), 9))
+        return response.error_code, response.base_offset
 
     def values(self, partition: int = 0, *, committed: bool = False) -> list[bytes]:
         log = self.cluster.log("t", partition)

@@ -1,4 +1,4 @@
-"""A blocking client on a loopback socket, and what a test may ask about the process."""
+"""LoopbackClient: a blocking client on a loopback socket; also counts of the process's descriptors and threads."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class LoopbackClient:
+    """A connection to the first of the bootstrap servers. Each operation times out after PATIENCE_SECONDS."""
+
     def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(",")[0].rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
@@ -26,33 +28,34 @@ class LoopbackClient:
         self.socket.close()
 
     def send(self, *requests: tuple[Message, int]) -> None:
-        """Send all frames in one write, so that they are pipelined."""
-        frames = [b"".join(encode_request(request, version, 1, "tests")) for request, version in requests]
+        """Send requests (message, version) in one write, so that they are pipelined."""
+        frames = [b"".join(encode_request(message, version, 1, "tests")) for message, version in requests]
         self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
-    def request(self, request: Message, version: int) -> Any:
-        """None if the connection ends in place of an answer."""
-        self.send((request, version))
-        return self.receive_response(request, version)
+    def request(self, message: Message, version: int) -> Any:
+        """Send a request and return the response, or None if the broker closes the connection instead."""
+        self.send((message, version))
+        return self.receive_response(message, version)
 
-    def receive_response(self, request: Message, version: int) -> Any:
+    def receive_response(self, message: Message, version: int) -> Any:
         payload = self.receive()
-        return None if payload is None else decode_response(payload, load_response_type(request.API_KEY), version)[1]
+        return None if payload is None else decode_response(payload, load_response_type(message.API_KEY), version)[1]
 
     def receive(self) -> bytes | None:
-        head = self._receive_exactly(4)
-        return None if head is None else self._receive_exactly(struct.unpack(">i", head)[0])
+        """Return the payload of the next frame, or None at the end of the connection."""
+        header = self._receive_exactly(4)
+        return None if header is None else self._receive_exactly(struct.unpack(">i", header)[0])
 
     def _receive_exactly(self, size: int) -> bytes | None:
         data = b""
         while len(data) < size:
             try:
-                piece = self.socket.recv(size - len(data))
+                chunk = self.socket.recv(size - len(data))
             except ConnectionResetError:
-                piece = b""
-            if not piece:
+                chunk = b""
+            if not chunk:
                 return None
-            data += piece
+            data += chunk
         return data
 
 
@@ -61,5 +64,5 @@ def count_open_descriptors() -> int:
 
 
 def broker_threads() -> set[threading.Thread]:
-    """Return the threads of all embedded brokers of this process, those of earlier tests included."""
+    """Return the threads of all embedded brokers of this process, including those of earlier tests."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("embedded-broker")}

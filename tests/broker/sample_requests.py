@@ -1,4 +1,4 @@
-"""For each API a request that touches as many fields of its answer as it can, in the version that is asked for."""
+"""Sample requests: for each API, a request whose response has values in as many fields as possible."""
 
 from __future__ import annotations
 
@@ -31,34 +31,41 @@ from tests.broker.wire_client import batch
 
 
 def sample_request(api: ApiKey, version: int, topic_id: UUID) -> Message:
-    """For topic "t", whose id is `topic_id`; partition 5, the topics "u" and "unknown" do not exist."""
+    """Return a sample request in a version of an API.
+
+    The request is about the topic "t" with the id `topic_id`, and about things that do not exist: its partition 5, and
+    the topics "u" and "unknown".
+    """
     build = _BUILDERS.get(api)
     return load_request_type(api)() if build is None else build(version, topic_id)
 
 
 def _produce(version: int, topic_id: UUID) -> Message:
-    parts = [PartitionProduceData(index=index, records=batch(b"a")) for index in (0, 5)]
-    topic = TopicProduceData(name="t" if version < 13 else "", partition_data=parts)
+    partitions = [PartitionProduceData(index=index, records=batch(b"a")) for index in (0, 5)]
+    topic = TopicProduceData(name="t" if version < 13 else "", partition_data=partitions)
     topic.topic_id = topic_id
     return ProduceRequest(acks=-1, timeout_ms=1, topic_data=[topic])
 
 
 def _describe_configs(version: int, topic_id: UUID) -> Message:
-    asked = [(2, "t"), (2, "unknown"), (4, "0"), (8, "")]
+    resources = [(2, "t"), (2, "unknown"), (4, "0"), (8, "")]
     return DescribeConfigsRequest(
-        resources=[DescribeConfigsResource(resource_type=kind, resource_name=name) for kind, name in asked]
+        resources=[
+            DescribeConfigsResource(resource_type=resource_type, resource_name=name)
+            for resource_type, name in resources
+        ]
     )
 
 
 def _fetch(version: int, topic_id: UUID) -> Message:
-    parts = [FetchPartition(partition=index, partition_max_bytes=1000) for index in (0, 5)]
-    topic = FetchTopic(topic="t", topic_id=topic_id, partitions=parts)
+    partitions = [FetchPartition(partition=index, partition_max_bytes=1000) for index in (0, 5)]
+    topic = FetchTopic(topic="t", topic_id=topic_id, partitions=partitions)
     return FetchRequest(isolation_level=1, min_bytes=1, topics=[topic])
 
 
 def _list_offsets(version: int, topic_id: UUID) -> Message:
-    wanted = [ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2, 0)]
-    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)])
+    partitions = [ListOffsetsPartition(partition_index=0, timestamp=timestamp) for timestamp in (-1, -2, 0)]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
 
 
 def _metadata(version: int, topic_id: UUID) -> Message:

@@ -1,4 +1,4 @@
-"""A plain client for the tests of the broker: batches made by hand, requests sent one by one in virtual time."""
+"""WireClient: sends single requests in virtual time; also batches encoded by hand, for tests of the broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.records.stamping import stamped
 
 
 def record(value: bytes, offset_delta: int = 0) -> bytes:
-    """A record with a short value, no key and no headers."""
+    """Encode a record with a short value, no key and no headers."""
     body = bytes([0, 0, offset_delta * 2, 1, len(value) * 2]) + value + b"\0"
     assert len(body) < 64
     return bytes([len(body) * 2]) + body
@@ -43,7 +43,7 @@ def produce_request(data: bytes, topic: str = "t", partition: int = 0, **fields:
 
 
 def partition_response(response: Message) -> PartitionProduceResponse:
-    """The answer for the one partition that was asked for."""
+    """Return the response of the only partition in a produce request."""
     assert isinstance(response, ProduceResponse)
     (topic,) = response.responses
     (partition,) = topic.partition_responses
@@ -51,7 +51,7 @@ def partition_response(response: Message) -> PartitionProduceResponse:
 
 
 class WireClient:
-    """One connection per node, made when it is needed."""
+    """A client with one connection per node of a simulated cluster, opened by the first request."""
 
     def __init__(self, system: FakeSystem, client_id: str = "tests") -> None:
         self.selector = Selector(system)
@@ -59,7 +59,8 @@ class WireClient:
         self._client_id = client_id
         self._correlation_id = 0
 
-    def send(self, request: Message, version: int, node: int = 0) -> int:
+    def send(self, message: Message, version: int, node: int = 0) -> int:
+        """Send a request without waiting for the response. Returns its correlation id."""
         channel_id = str(node)
         if not self.selector.is_channel_ready(channel_id):
             self.selector.connect(channel_id, self._system.resolve(f"broker{node}", 9092 + node)[0])
@@ -67,25 +68,30 @@ class WireClient:
             assert self.selector.connected == [channel_id], "refused"
         self._correlation_id += 1
         self.selector.send(
-            NetworkSend(channel_id, encode_request(request, version, self._correlation_id, self._client_id))
+            NetworkSend(channel_id, encode_request(message, version, self._correlation_id, self._client_id))
         )
         return self._correlation_id
 
-    def request(self, request: Message, version: int | None = None, node: int = 0) -> Any:
-        """The answer, under the id of the request; None if the connection ends in place of it."""
-        spoken = type(request).VERSIONS.max if version is None else version
-        correlation_id = self.send(request, spoken, node)
+    def request(self, message: Message, version: int | None = None, node: int = 0) -> Any:
+        """Send a request, by default in its latest version.
+
+        Returns the response, or None if the connection is closed instead.
+        """
+        if version is None:
+            version = type(message).VERSIONS.max
+        correlation_id = self.send(message, version, node)
         payload = self.wait()
         if payload is None:
             return None
         assert peek_correlation_id(payload) == correlation_id
-        return decode_response(payload, load_response_type(request.API_KEY), spoken)[1]
+        return decode_response(payload, load_response_type(message.API_KEY), version)[1]
 
-    def wait(self, polls_max: int = 100) -> memoryview | None:
-        for _ in range(polls_max):
+    def wait(self, max_polls: int = 100) -> memoryview | None:
+        """Wait for a response. Returns its payload, or None if the connection is closed instead."""
+        for _ in range(max_polls):
             self.selector.poll(1_000)
             if self.selector.completed_receives:
                 return self.selector.completed_receives[0].payload
             if self.selector.disconnected:
                 return None
-        raise AssertionError("neither an answer nor the end of the connection")
+        raise AssertionError("neither a response nor the end of the connection")

@@ -93,7 +93,7 @@ class Lateness:
 
     def _complete(self, name: str, due_ms: float | None = None) -> None:
         if due_ms in (None, self._due_ms.get(name)) and self._due_ms.pop(name, None) is not None:
-            self._cluster.complete(self._cluster.core.coordinator.transactions[name])
+            self._cluster.complete_transaction(self._cluster.core.coordinator.transactions[name])
 
 
 def not_ended(known: Iterable[Transaction]) -> set[tuple[str, int, int]]:

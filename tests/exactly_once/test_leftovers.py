@@ -261,7 +261,7 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
     cluster = SimulatedCluster(system, topics={"t": 1}, transaction_version=version)
 
     def later(transaction: Transaction) -> bool:
-        system.after(50, lambda: cluster.complete(transaction))
+        system.after(50, lambda: cluster.complete_transaction(transaction))
         return True
 
     cluster.core.coordinator.should_defer_completion = later

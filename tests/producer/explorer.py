@@ -64,7 +64,7 @@ class Run:
             max_block_ms=3000,
         )
         loop_of(self.producer).after_round = self.check_partitions
-        self.cluster.outlives_connections = self.idempotent
+        self.cluster.executes_after_disconnect = self.idempotent
         self.schedule = Schedule(random, self.cluster, self.partitions, self.fill_the_pipeline)
         self.singles: list[tuple[int, bytes, Future[RecordMetadata]]] = []
         self.columns: list[tuple[int, list[bytes], Future[ColumnsResult]]] = []

@@ -170,7 +170,7 @@ def test_23_a_second_producer_of_the_id_fences_the_first_and_nothing_of_the_firs
 def test_23_a_late_write_of_a_producer_that_was_fenced_is_refused(version: int) -> None:
     cluster, first = begun(version)
     sent(first, b"0")
-    cluster.outlives_connections = True
+    cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.PRODUCE).delay(500, before_applying=True)
     late = send(first, b"zombie")
     pass_time(first, 10)
@@ -193,7 +193,7 @@ def test_23_a_late_write_after_an_abort_opens_no_transaction(version: int) -> No
     """The batch expires in flight, the transaction is aborted, and then the broker takes up the batch."""
     cluster, producer = begun(version, delivery_timeout_ms=300, request_timeout_ms=300)
     sent(producer, b"0")
-    cluster.outlives_connections = True
+    cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.PRODUCE).delay(5000, before_applying=True)
     late = send(producer, b"late")
     pass_time(producer, 1000)
@@ -324,7 +324,7 @@ def test_24_a_record_after_the_timeout_fails_and_nothing_is_seen(version: int) -
 def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(version: int, commit: bool) -> None:
     cluster, producer = begun(version, request_timeout_ms=300)
     sent(producer, b"1")
-    cluster.outlives_connections = True
+    cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.END_TXN).delay(2000, before_applying=True)
     producer.commit_transaction()
     producer.begin_transaction()
@@ -342,7 +342,7 @@ def test_an_end_that_is_carried_out_late_does_not_end_the_next_transaction(versi
 @BOTH
 def test_offsets_that_are_written_late_do_not_take_the_place_of_later_ones(version: int) -> None:
     cluster, producer = begun(version, request_timeout_ms=300)
-    cluster.outlives_connections = True
+    cluster.executes_after_disconnect = True
     cluster.control.when(api=ApiKey.TXN_OFFSET_COMMIT).delay(2000, before_applying=True)
     producer.send_offsets_to_transaction({("t", 0): 1}, "g")
     producer.commit_transaction()

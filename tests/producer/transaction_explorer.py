@@ -55,7 +55,7 @@ class TransactionRun:
             seed=seed,
             transaction_version=random.randint(1, 2),
         )
-        self.cluster.outlives_connections = True
+        self.cluster.executes_after_disconnect = True
         self.timeout_ms = random.choice((PATIENT_MS, PATIENT_MS, HASTY_MS))
         self.pauses_ms = random.choice(((0.1, 3, 40, 400), (300, 1500)))
         self.has_second_callers = random.random() < 0.5

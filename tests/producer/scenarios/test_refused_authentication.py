@@ -57,7 +57,7 @@ class AuthenticatingCluster(SimulatedCluster):
         else:
             self.refused += 1
             answer = SaslAuthenticateResponse(error_code=codes.SASL_AUTHENTICATION_FAILED, error_message="unknown user")
-        conversation.reply(ChannelResponse(encode_response(answer, header.api_version, header.correlation_id)))
+        conversation.send_response(ChannelResponse(encode_response(answer, header.api_version, header.correlation_id)))
 
 
 def simulated(
