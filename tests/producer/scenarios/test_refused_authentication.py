@@ -42,15 +42,15 @@ class AuthenticatingCluster(SimulatedCluster):
         """Connections that stand are ended, too."""
         for node in nodes:
             self.refusing.add(node)
-            self.cut(node)
+            self.close_connections(node)
 
-    def take(self, conversation: Conversation, frame: bytes) -> None:
+    def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         header, request = decode_request(memoryview(frame))
         answer: Message
         if isinstance(request, SaslHandshakeRequest):
             answer = SaslHandshakeResponse(mechanisms=["PLAIN"])
         elif not isinstance(request, SaslAuthenticateRequest):
-            super().take(conversation, frame)
+            super().handle_frame(conversation, frame)
             return
         elif conversation.node not in self.refusing:
             answer = SaslAuthenticateResponse()
