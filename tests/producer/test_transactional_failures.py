@@ -277,7 +277,7 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
     pass_time(producer, 8000)
     producer.close()
     assert sender_of(producer).finished
-    assert cluster.log("t").open_transactions() == []
+    assert cluster.log("t").open_transaction_producer_ids() == []
     assert committed(cluster) == []
 
 

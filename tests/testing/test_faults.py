@@ -22,7 +22,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_000) -> None:
     options = {"retry.backoff.ms": 1, "request.timeout.ms": request_timeout_ms}
     with KafkaProducer(broker.client_options | options) as producer:
-        producer.send(ProducerRecord(topic, b"v")).partition_response(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(topic, b"v")).result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

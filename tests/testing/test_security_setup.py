@@ -16,7 +16,7 @@ USERS = {"alice": 'a "secret" with \\', "bob": "bob's"}
 
 def write(broker: EmbeddedBroker, options: dict[str, object]) -> None:
     with KafkaProducer(options) as producer:
-        producer.send(ProducerRecord("t", b"v")).partition_response(PATIENCE_SECONDS)
+        producer.send(ProducerRecord("t", b"v")).result(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

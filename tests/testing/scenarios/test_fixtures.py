@@ -12,7 +12,7 @@ seen: list[tuple[EmbeddedBroker, str]] = []
 
 def test_fixture_creates_topic_named_after_test(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
     with KafkaProducer(kafka_topic.client_options) as producer:
-        producer.send(ProducerRecord(kafka_topic.name, b"v")).partition_response(PATIENCE_SECONDS)
+        producer.send(ProducerRecord(kafka_topic.name, b"v")).result(PATIENCE_SECONDS)
         assert len(producer.partitions_for(kafka_topic.name)) == 3
     assert kafka_topic.read().num_rows == 1
     assert kafka_topic.name.startswith("test_fixture_creates_topic_named_after_test")
