@@ -17,7 +17,7 @@ class NoResponse:
     """Handler result for requests without a response (acks=0)."""
 
     close: bool = False
-    """Close the connection, as the only way to report an error."""
+    """Whether to close the connection, which is the only way to report an error."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class ListenerSecurity:
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     def build_channels(self, cluster: EmbeddedCluster) -> ChannelBuilder:
-        """Return a builder of server channels with this security. Raises ConfigurationError for unreadable files.
+        """Return a builder of server channels with these settings. Raises ConfigurationError for unreadable files.
 
         Clients may send ApiVersions before they log in, so the builder needs the versions that `cluster` supports.
         """
@@ -126,7 +126,7 @@ class ListenerSecurity:
 def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
     """Load a PEM file with a method of an SSLContext. Raises ConfigurationError if it is unreadable or invalid."""
     try:
-        read_named_file(path)  # rejects devices, which OpenSSL would read for ever
+        read_named_file(path)  # rejects devices, which OpenSSL would read forever
         load(path)
     except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the file's error
         reason = getattr(error, "reason", None) or error.strerror

@@ -6,7 +6,7 @@ are applied in the order in which they were sent, although some of them are dela
 
 The memory for the frames of all connections, and the time for a frame and for a login, are limited. A response that
 cannot be sent closes its own connection only. If an error ends the thread all the same, `on_failure` is called, because
-the clients of its connections would wait for ever.
+the clients of its connections would wait forever.
 """
 
 from __future__ import annotations

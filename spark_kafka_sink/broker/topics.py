@@ -137,9 +137,9 @@ class Topic:
     partitions: list[Partition] = field(default_factory=list)
     config: Mapping[str, str] = field(default_factory=dict)
     hidden: bool = False
-    """Whether Metadata omits the topic, as an injected fault."""
+    """Whether Metadata omits the topic; an injected fault."""
     max_in_sync_replicas: int | None = None
-    """Largest number of in-sync replicas, as an injected fault."""
+    """Limit of the in-sync replicas; an injected fault. None: no limit."""
 
     @property
     def min_in_sync_replicas(self) -> int:

@@ -1,4 +1,4 @@
-"""Each fault, as it is seen on the wire; and that the same requests meet the same faults."""
+"""Injected faults as a client observes them, and the operations that change the cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
 
 
 def write(client: WireClient, value: bytes = b"a", topic: str = "t", version: int = 9) -> int | None:
-    """The error code of the answer; None if the connection ended in place of it."""
+    """Produce a record. Returns the error code, or None if the connection was closed instead of a response."""
     response = client.request(produce_request(batch(value), topic), version)
     return None if response is None else partition_response(response).error_code
 
@@ -90,15 +90,19 @@ def test_injects_error_after_records_are_stored(client: WireClient, cluster: Sim
 def test_injects_error_after_execution_for_one_partition_only(
     client: WireClient, cluster: SimulatedCluster, version: int
 ) -> None:
-    """Node 0, which is asked, leads partition 0 of both topics."""
+    """The request goes to node 0, which leads partition 0 of both topics."""
     code = error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(code, after_applying=True)
-    parts = {topic: [PartitionProduceData(index=n, records=batch(b"a")) for n in (0, 1)] for topic in ("t", "other")}
-    topics = [TopicProduceData(name=topic if version < 13 else "", partition_data=parts[topic]) for topic in parts]
-    for topic, name in zip(topics, parts, strict=True):
+    partitions = {
+        topic: [PartitionProduceData(index=n, records=batch(b"a")) for n in (0, 1)] for topic in ("t", "other")
+    }
+    topics = [
+        TopicProduceData(name=topic if version < 13 else "", partition_data=partitions[topic]) for topic in partitions
+    ]
+    for topic, name in zip(topics, partitions, strict=True):
         topic.topic_id = cluster.core.topic(name).id
-    answer = client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
-    codes = [[each.error_code for each in topic.partition_responses] for topic in answer.responses]
+    response = client.request(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), version)
+    codes = [[partition.error_code for partition in topic.partition_responses] for topic in response.responses]
     assert codes == [[code, NOT_LEADER], [0, NOT_LEADER]]
 
 
@@ -115,7 +119,7 @@ def test_cut_response_closes_connection_in_the_middle(client: WireClient, cluste
     cluster.control.when(api=ApiKey.PRODUCE, times=2).cut()
     assert write(client) is None
     assert cluster.values("t") == [b"a"]
-    sent = raw_answer(cluster)
+    sent = raw_response(cluster)
     assert 4 < len(sent) < 4 + int.from_bytes(sent[:4], "big")
 
 
@@ -131,7 +135,7 @@ def test_client_disconnects_when_frame_length_is_invalid(
 def test_sends_garbage_without_a_frame(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=2).garbage()
     assert write(client) is None
-    assert raw_answer(cluster) == HTTP_RESPONSE
+    assert raw_response(cluster) == HTTP_RESPONSE
 
 
 def test_sends_response_with_wrong_correlation_id(client: WireClient, cluster: SimulatedCluster) -> None:
@@ -182,17 +186,17 @@ def test_injects_errors_into_any_api(client: WireClient, cluster: SimulatedClust
     code = error_codes.COORDINATOR_NOT_AVAILABLE
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(code)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(code)
-    answer = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
-    assert [each.error_code for each in answer.coordinators] == [code]
+    response = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1))
+    assert [coordinator.error_code for coordinator in response.coordinators] == [code]
     assert client.request(InitProducerIdRequest(transactional_id=None), 5).error_code == code
 
 
 def test_previous_leader_returns_moved_leader(client: WireClient, cluster: SimulatedCluster) -> None:
     cluster.control.move_leader("t", 0, 1)
-    refused = client.request(produce_request(batch(b"a")), 12)
-    assert partition_response(refused).error_code == NOT_LEADER
-    assert partition_response(refused).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
-    assert [(node.node_id, node.host, node.port) for node in refused.node_endpoints] == [(1, "broker1", 9093)]
+    response = client.request(produce_request(batch(b"a")), 12)
+    assert partition_response(response).error_code == NOT_LEADER
+    assert partition_response(response).current_leader == ProduceResponseLeaderIdAndEpoch(leader_id=1, leader_epoch=1)
+    assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, "broker1", 9093)]
     assert partition_response(client.request(produce_request(batch(b"a")), 12, node=1)).error_code == 0
 
 
@@ -219,12 +223,12 @@ def test_refuses_new_connections_and_keeps_open_ones(
     assert write(client) == 0
     cluster.control.refuse_connections(0)
     assert write(client) == 0
-    other = WireClient(system)
-    other.selector.connect("0", system.resolve("broker0", 9092)[0])
-    other.selector.poll(10)
-    assert list(other.selector.disconnected) == ["0"]
+    other_client = WireClient(system)
+    other_client.selector.connect("0", system.resolve("broker0", 9092)[0])
+    other_client.selector.poll(10)
+    assert list(other_client.selector.disconnected) == ["0"]
     cluster.control.accept_connections(0)
-    assert write(other) == 0
+    assert write(other_client) == 0
 
 
 def test_too_few_in_sync_replicas_fail_only_acks_all(client: WireClient, cluster: SimulatedCluster) -> None:
@@ -266,8 +270,8 @@ def test_added_partitions_have_leaders_in_metadata(client: WireClient, cluster: 
 def test_moves_coordinator_to_another_node(client: WireClient, cluster: SimulatedCluster) -> None:
     for node in (0, 1):
         cluster.control.move_coordinator("x", node)
-        found = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
-        assert found.node_id == node
+        coordinator = client.request(FindCoordinatorRequest(coordinator_keys=["x"], key_type=1)).coordinators[0]
+        assert coordinator.node_id == node
     request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000)
     assert client.request(request, 5).error_code == error_codes.NOT_COORDINATOR
     assert client.request(request, 5, node=1).error_code == 0
@@ -291,8 +295,8 @@ def test_rejects_partition_without_topic(cluster: SimulatedCluster) -> None:
         cluster.control.when(partition=1)
 
 
-def raw_answer(cluster: SimulatedCluster) -> bytes:
-    """What the core would have written, byte for byte, in place of an answer."""
+def raw_response(cluster: SimulatedCluster) -> bytes:
+    """Return the raw bytes that the broker would write instead of a response."""
     frame = b"".join(encode_request(produce_request(batch(b"a")), 9, 1, "tests"))
     outcome = handle_request(cluster.core, cluster.control, 0, memoryview(bytearray(frame)), 0)
     assert isinstance(outcome, ChannelResponse)
@@ -309,7 +313,7 @@ def test_client_reports_decode_error_for_enormous_length(client: WireClient, clu
 
 
 @pytest.mark.parametrize(
-    "lever",
+    "operation",
     [
         lambda control: control.stop_node(2),
         lambda control: control.start_node(2),
@@ -321,14 +325,14 @@ def test_client_reports_decode_error_for_enormous_length(client: WireClient, clu
     ],
 )
 def test_rejects_unknown_node_and_lists_known_nodes(
-    cluster: SimulatedCluster, lever: Callable[[Control], object]
+    cluster: SimulatedCluster, operation: Callable[[Control], object]
 ) -> None:
     with pytest.raises(KeyError, match=r"Node 2 does not exist in the embedded broker; it has \[0, 1\]"):
-        lever(cluster.control)
+        operation(cluster.control)
 
 
 @pytest.mark.parametrize(
-    "lever",
+    "operation",
     [
         lambda control, topic, partition: control.move_leader(topic, partition, 1),
         lambda control, topic, partition: control.delete_records(topic, partition, 1),
@@ -337,16 +341,16 @@ def test_rejects_unknown_node_and_lists_known_nodes(
 )
 @pytest.mark.parametrize("partition", [-1, 2])
 def test_rejects_unknown_partition_with_partition_count(
-    cluster: SimulatedCluster, lever: Callable[[Control, str, int], object], partition: int
+    cluster: SimulatedCluster, operation: Callable[[Control, str, int], object], partition: int
 ) -> None:
     with pytest.raises(
         KeyError, match=f"Partition {partition} of topic t does not exist; the topic has 2 partitions, numbered from 0"
     ):
-        lever(cluster.control, "t", partition)
+        operation(cluster.control, "t", partition)
 
 
 @pytest.mark.parametrize(
-    "lever",
+    "operation",
     [
         lambda control: control.move_leader("none", 0, 1),
         lambda control: control.shrink_in_sync("none"),
@@ -360,7 +364,7 @@ def test_rejects_unknown_partition_with_partition_count(
     ],
 )
 def test_rejects_unknown_topic_and_lists_known_topics(
-    cluster: SimulatedCluster, lever: Callable[[Control], object]
+    cluster: SimulatedCluster, operation: Callable[[Control], object]
 ) -> None:
     with pytest.raises(KeyError, match=r"Topic none does not exist in the embedded broker; it has \['other', 't'\]"):
-        lever(cluster.control)
+        operation(cluster.control)

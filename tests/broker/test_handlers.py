@@ -1,4 +1,4 @@
-"""Every API is answered in every version that ApiVersions promises, and what the handlers promise beyond that."""
+"""Request handlers: every API in every supported version, and the behavior of single APIs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def client(system: FakeSystem, cluster: SimulatedCluster) -> WireClient:
     return WireClient(system)
 
 
-each_version = pytest.mark.parametrize(
+every_supported_version = pytest.mark.parametrize(
     ("api", "version"),
     [
         pytest.param(ApiKey(api), version, id=f"{ApiKey(api).name} v{version}")
@@ -72,14 +72,14 @@ each_version = pytest.mark.parametrize(
 )
 
 
-@each_version
+@every_supported_version
 def test_responds_to_every_supported_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
-@each_version
+@every_supported_version
 def test_injects_error_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
@@ -87,35 +87,35 @@ def test_injects_error_in_every_version(
     assert client.request(sample_request(api, version, cluster.core.topic("t").id), version) is not None
 
 
-@each_version
+@every_supported_version
 def test_injects_error_after_execution_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).fail(error_codes.UNKNOWN_SERVER_ERROR, after_applying=True)
-    answer = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-    assert set(codes_in(answer, version)) <= {error_codes.UNKNOWN_SERVER_ERROR}
+    response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
+    assert set(collect_error_codes(response, version)) <= {error_codes.UNKNOWN_SERVER_ERROR}
 
 
-def codes_in(message: Struct, version: int) -> Iterator[int]:
-    """Of the message and the structs in it, as far as this version has them."""
+def collect_error_codes(message: Struct, version: int) -> Iterator[int]:
+    """Yield the error codes of a message and its nested structs, in fields that the version has."""
     for name, spec in field_specs(type(message)).items():
         value = getattr(message, name)
         if name in ("error_code", "partition_error_code") and version in spec.versions:
             yield value
         for element in value if isinstance(value, list) else ():
             if isinstance(element, Struct):
-                yield from codes_in(element, version)
+                yield from collect_error_codes(element, version)
 
 
-@each_version
+@every_supported_version
 def test_injects_throttle_time_in_every_version(
     client: WireClient, cluster: SimulatedCluster, api: ApiKey, version: int
 ) -> None:
     cluster.control.when(api=api).throttle(7)
-    answer = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
-    specs = field_specs(type(answer))
+    response = client.request(sample_request(api, version, cluster.core.topic("t").id), version)
+    specs = field_specs(type(response))
     has_throttle_time = "throttle_time_ms" in specs and version in specs["throttle_time_ms"].versions
-    assert getattr(answer, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
+    assert getattr(response, "throttle_time_ms", 0) == (7 if has_throttle_time else 0)
 
 
 def test_every_api_with_messages_has_a_handler() -> None:
@@ -131,9 +131,9 @@ def test_unsupported_version_gets_api_versions_v0_or_closes_connection(
     client.send(ApiVersionsRequest(), 3)
     payload = client.wait()
     assert payload is not None
-    _, answer = decode_response(payload, ApiVersionsResponse, 0)
-    assert answer.error_code == error_codes.UNSUPPORTED_VERSION
-    assert next((k.min_version, k.max_version) for k in answer.api_keys if k.api_key == ApiKey.PRODUCE) == (3, 7)
+    _, response = decode_response(payload, ApiVersionsResponse, 0)
+    assert response.error_code == error_codes.UNSUPPORTED_VERSION
+    assert next((k.min_version, k.max_version) for k in response.api_keys if k.api_key == ApiKey.PRODUCE) == (3, 7)
     assert client.request(produce_request(batch(b"a")), 8) is None
 
 
@@ -150,8 +150,8 @@ def test_fetch_waits_for_records_at_most_max_wait_ms(
 ) -> None:
     request = fetch(max_wait_ms=5_000)
     start = system.now()
-    answer = client.request(request, 12)
-    assert (answer.responses[0].partitions[0].records, system.now() - start) == (b"", 5_000)
+    response = client.request(request, 12)
+    assert (response.responses[0].partitions[0].records, system.now() - start) == (b"", 5_000)
     writer = WireClient(system)
     client.send(request, 12)
     client.selector.poll(0)
@@ -162,17 +162,17 @@ def test_fetch_waits_for_records_at_most_max_wait_ms(
 
 
 def test_rejects_fetch_offset_outside_the_log(client: WireClient, cluster: SimulatedCluster) -> None:
-    answer = client.request(fetch(offset=1, max_wait_ms=5_000), 12)
-    assert answer.responses[0].partitions[0].error_code == error_codes.OFFSET_OUT_OF_RANGE
+    response = client.request(fetch(offset=1, max_wait_ms=5_000), 12)
+    assert response.responses[0].partitions[0].error_code == error_codes.OFFSET_OUT_OF_RANGE
 
 
 def test_creates_missing_topic_only_if_request_allows_it(system: FakeSystem) -> None:
-    wanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+    creating_request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
     SimulatedCluster(system, auto_create_topics=True, default_partitions=2)
     client = WireClient(system)
-    unwanted = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
-    assert client.request(unwanted, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-    assert len(client.request(wanted, 9).topics[0].partitions) == 2
+    plain_request = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=False)
+    assert client.request(plain_request, 9).topics[0].error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(client.request(creating_request, 9).topics[0].partitions) == 2
 
 
 @pytest.mark.parametrize("version", [10, 11])
@@ -183,8 +183,8 @@ def test_rejects_metadata_request_by_topic_id_before_version_12(
     topic_id = cluster.core.topic("t").id if known_id else UUID(int=7)
     named = MetadataRequestTopic(name="t")
     for topics in ([named, MetadataRequestTopic(name=None)], [MetadataRequestTopic(name=None, topic_id=topic_id)]):
-        answer = client.request(MetadataRequest(topics=topics), version)
-        assert {topic.error_code for topic in answer.topics} == {error_codes.INVALID_REQUEST}
+        response = client.request(MetadataRequest(topics=topics), version)
+        assert {topic.error_code for topic in response.topics} == {error_codes.INVALID_REQUEST}
     assert client.request(MetadataRequest(topics=[named]), version).topics[0].error_code == 0
 
 
@@ -212,8 +212,8 @@ def test_creates_topic_with_settings_or_rejects_it_with_message(
 ) -> None:
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in settings.items()]
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
-    (answer,) = client.request(CreateTopicsRequest(topics=[topic]), 7).topics
-    assert (answer.error_code, bool(answer.error_message)) == (code, bool(code))
+    (response,) = client.request(CreateTopicsRequest(topics=[topic]), 7).topics
+    assert (response.error_code, bool(response.error_message)) == (code, bool(code))
     if not code:
         assert (
             partition_response(client.request(produce_request(batch(b"a" * 40), name), 9)).error_code
@@ -273,14 +273,14 @@ def create_topic(client: WireClient, settings: dict[str, str]) -> int:
 
 
 def test_version_1_rejects_batch_until_its_partition_is_added(client: WireClient, cluster: SimulatedCluster) -> None:
-    identity = init(client)
+    identity = init_producer(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
-    refused = {
+    rejections = {
         version: partition_response(client.request(produce_request(data, transactional_id="x"), version))
         for version in (10, 11)
     }
-    assert refused[10].error_code == error_codes.INVALID_TXN_STATE
-    assert refused[11].error_code == error_codes.TRANSACTION_ABORTABLE
+    assert rejections[10].error_code == error_codes.INVALID_TXN_STATE
+    assert rejections[11].error_code == error_codes.TRANSACTION_ABORTABLE
     add = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=identity[0],
@@ -291,17 +291,17 @@ def test_version_1_rejects_batch_until_its_partition_is_added(client: WireClient
     assert added.partition_error_code == 0
     assert partition_response(client.request(produce_request(data, transactional_id="x"), 11)).error_code == 0
     assert cluster.values("t", committed=True) == []
-    assert client.request(end(identity, commit=True), 4).error_code == 0
+    assert client.request(end_request(identity, commit=True), 4).error_code == 0
     assert cluster.values("t", committed=True) == [b"a"]
 
 
 def test_version_2_batch_adds_its_partition_and_end_increments_epoch(
     client: WireClient, cluster: SimulatedCluster
 ) -> None:
-    identity = init(client)
+    identity = init_producer(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
     assert partition_response(client.request(produce_request(data, transactional_id="x"), 12)).error_code == 0
-    ended = client.request(end(identity, commit=False), 5)
+    ended = client.request(end_request(identity, commit=False), 5)
     assert (ended.error_code, ended.producer_epoch) == (0, identity[1] + 1)
     late = batch(b"late", sequence=1, producer=identity, transactional=True)
     assert (
@@ -315,18 +315,18 @@ def test_version_2_batch_adds_its_partition_and_end_increments_epoch(
 def test_aborts_transaction_after_its_timeout(
     client: WireClient, cluster: SimulatedCluster, system: FakeSystem
 ) -> None:
-    identity = init(client)
+    identity = init_producer(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
     client.request(produce_request(data, transactional_id="x"), 12)
     system.advance(999)
     assert cluster.log("t").last_stable_offset == 0
     system.advance(2)
     assert cluster.log("t").last_stable_offset == cluster.log("t").log_end_offset
-    assert client.request(end(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
+    assert client.request(end_request(identity, commit=True), 5).error_code == error_codes.INVALID_TXN_STATE
 
 
 def test_lists_and_describes_transactions(client: WireClient, cluster: SimulatedCluster) -> None:
-    identity = init(client)
+    identity = init_producer(client)
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
     client.request(produce_request(data, transactional_id="x"), 12)
     described = client.request(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
@@ -338,12 +338,12 @@ def test_lists_and_describes_transactions(client: WireClient, cluster: Simulated
     for pattern, expected in (("x.*", ["x"]), ("z.*", [])):
         listed = client.request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
         assert [each.transactional_id for each in listed.transaction_states] == expected
-    answer = client.request(ListTransactionsRequest(transactional_id_pattern="("), 2)
-    assert answer.error_code == error_codes.INVALID_REGULAR_EXPRESSION
+    response = client.request(ListTransactionsRequest(transactional_id_pattern="("), 2)
+    assert response.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 
 
 def test_transactional_offsets_are_committed_with_transaction(client: WireClient, cluster: SimulatedCluster) -> None:
-    identity = init(client)
+    identity = init_producer(client)
     commit = TxnOffsetCommitRequest(
         transactional_id="x",
         group_id="g",
@@ -356,22 +356,22 @@ def test_transactional_offsets_are_committed_with_transaction(client: WireClient
         ],
     )
     assert client.request(commit, 5).topics[0].partitions[0].error_code == 0
-    assert committed(client) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
-    client.request(end(identity, commit=True), 5)
-    assert committed(client) == (7, 0)
+    assert fetch_committed(client) == (-1, error_codes.UNSTABLE_OFFSET_COMMIT)
+    client.request(end_request(identity, commit=True), 5)
+    assert fetch_committed(client) == (7, 0)
 
 
 def test_control_docstring_lists_every_method() -> None:
     from spark_kafka_sink.broker import control
 
-    levers = [
+    operations = [
         name
         for name in vars(Control)
         if not name.startswith("_") and name not in ("add", "collect_effects", "has_rules")
     ]
-    verbs = [name for name in vars(control.FaultBuilder) if not name.startswith("_")]
+    faults = [name for name in vars(control.FaultBuilder) if not name.startswith("_")]
     assert control.__doc__ is not None
-    assert [name for name in levers + verbs if name not in control.__doc__] == []
+    assert [name for name in operations + faults if name not in control.__doc__] == []
 
 
 def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
@@ -379,16 +379,16 @@ def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
     return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
 
 
-def init(client: WireClient) -> tuple[int, int]:
-    answer = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
-    return answer.producer_id, answer.producer_epoch
+def init_producer(client: WireClient) -> tuple[int, int]:
+    response = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 5)
+    return response.producer_id, response.producer_epoch
 
 
-def end(identity: tuple[int, int], *, commit: bool) -> EndTxnRequest:
+def end_request(identity: tuple[int, int], *, commit: bool) -> EndTxnRequest:
     return EndTxnRequest(transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], committed=commit)
 
 
-def committed(client: WireClient) -> tuple[int, int]:
+def fetch_committed(client: WireClient) -> tuple[int, int]:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)], require_stable=True)
     (partition,) = client.request(request, 9).groups[0].topics[0].partitions

@@ -1,4 +1,4 @@
-"""Which name a broker gives to its clients."""
+"""ListenerConfig: the host name that a broker advertises."""
 
 from __future__ import annotations
 

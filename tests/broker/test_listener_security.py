@@ -1,4 +1,4 @@
-"""Which security a listener can have, and what is said of one that it cannot."""
+"""ListenerSecurity: validation of its settings, and logins at a listener."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USERS = {"alice": SECRET}
 
 
 @pytest.mark.parametrize(
-    ("fields", "fault"),
+    ("fields", "message"),
     [
         ({"protocol": "TLS"}, "not TLS"),
         ({"protocol": "SSL"}, "requires a certificate"),
@@ -30,16 +30,16 @@ USERS = {"alice": SECRET}
         ({"mechanisms": ["GSSAPI"]}, "not GSSAPI"),
     ],
 )
-def test_rejects_inconsistent_security_options(fields: dict[str, object], fault: str) -> None:
-    with pytest.raises(ConfigurationError, match=fault):
+def test_rejects_inconsistent_security_options(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         ListenerSecurity(**fields)  # type: ignore[arg-type]
 
 
 def test_rejects_invalid_certificate_file(tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.pem"
-    wrong.write_text("no certificate")
+    path = tmp_path / "wrong.pem"
+    path.write_text("no certificate")
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        embedded_broker(security=ListenerSecurity("SSL", certificate=wrong))
+        embedded_broker(security=ListenerSecurity("SSL", certificate=path))
 
 
 def test_repr_hides_passwords() -> None:
@@ -60,24 +60,24 @@ PIPELINED: list[tuple[Message, int]] = [
 def test_answers_requests_pipelined_around_login_in_order(count: int) -> None:
     with embedded_broker(security=ListenerSecurity("SASL_PLAINTEXT", users=USERS)) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
-        asked = PIPELINED[:count]
+        requests = PIPELINED[:count]
         with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as sock:
             frames = [
                 b"".join(bytes(segment) for segment in encode_request(message, version, number, "pipelining"))
-                for number, (message, version) in enumerate(asked, 1)
+                for number, (message, version) in enumerate(requests, 1)
             ]
             sock.sendall(b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames))
-            assert [answered(sock) for _ in asked] == list(range(1, count + 1))
+            assert [receive_correlation_id(sock) for _ in requests] == list(range(1, count + 1))
 
 
-def answered(sock: socket.socket) -> int:
-    """The correlation id of the next answer."""
-    length = int.from_bytes(received(sock, 4), "big")
-    return int.from_bytes(received(sock, length)[:4], "big")
+def receive_correlation_id(sock: socket.socket) -> int:
+    """Receive a response and return its correlation id."""
+    length = int.from_bytes(receive_exactly(sock, 4), "big")
+    return int.from_bytes(receive_exactly(sock, length)[:4], "big")
 
 
-def received(sock: socket.socket, count: int) -> bytes:
+def receive_exactly(sock: socket.socket, count: int) -> bytes:
     data = b""
-    while len(data) < count and (more := sock.recv(count - len(data))):
-        data += more
+    while len(data) < count and (chunk := sock.recv(count - len(data))):
+        data += chunk
     return data

@@ -1,4 +1,4 @@
-"""Which batches a log accepts, what it stores, and what it shows to readers of each isolation level."""
+"""PartitionLog: validation and storage of batches, and reads at each isolation level."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ INVALID = error_codes.INVALID_RECORD
 CORRUPT = error_codes.CORRUPT_MESSAGE
 
 
-def refusal(data: bytes, config: LogConfig | None = None) -> int:
+def rejection_code(data: bytes, config: LogConfig | None = None) -> int:
     log = PartitionLog(config or LogConfig())
     with pytest.raises(ApiError) as caught:
         log.append(data, wall_ms=1)
-    assert (log.log_end_offset, log.batches_appended) == (0, 0), "a refused batch leaves no trace"
+    assert (log.log_end_offset, log.batches_appended) == (0, 0), "a rejected batch must not change the log"
     return caught.value.code
 
 
-def flipped(data: bytes, at: int) -> bytes:
+def flip_bit(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        pytest.param(flipped(batch(b"abc"), 70), CORRUPT, id="a bit of a record has changed"),
-        pytest.param(flipped(batch(b"abc"), 30), CORRUPT, id="a bit of the header has changed"),
-        pytest.param(batch(b"abc")[:-1], CORRUPT, id="cut off"),
+        pytest.param(flip_bit(batch(b"abc"), 70), CORRUPT, id="bit of a record flipped"),
+        pytest.param(flip_bit(batch(b"abc"), 30), CORRUPT, id="bit of the header flipped"),
+        pytest.param(batch(b"abc")[:-1], CORRUPT, id="truncated"),
         pytest.param(b"", INVALID, id="empty"),
         pytest.param(batch(b"a") + batch(b"b"), INVALID, id="two batches"),
-        pytest.param(batch(b"a", record_count=2), INVALID, id="more records are announced than there are"),
-        pytest.param(batch(b"a", b"b", record_count=1, last_offset_delta=0), INVALID, id="more records than announced"),
-        pytest.param(batch(b"a", last_offset_delta=3), INVALID, id="a last offset that the count does not give"),
+        pytest.param(batch(b"a", record_count=2), INVALID, id="fewer records than in header"),
+        pytest.param(batch(b"a", b"b", record_count=1, last_offset_delta=0), INVALID, id="more records than in header"),
+        pytest.param(batch(b"a", last_offset_delta=3), INVALID, id="last offset delta differs from count"),
         pytest.param(batch(b"a", record_count=0, last_offset_delta=-1), INVALID, id="no records"),
-        pytest.param(batch(b"a", control=True), INVALID, id="a control batch of a client"),
-        pytest.param(batch(b"a", producer=(1, 0)), INVALID, id="a producer without a sequence"),
-        pytest.param(batch(b"a", transactional=True), INVALID, id="transactional without a producer"),
-        pytest.param(batch(b"a", codec=1), INVALID, id="gzip that is none"),
-        pytest.param(batch(b"a", codec=7), INVALID, id="an unknown codec"),
+        pytest.param(batch(b"a", control=True), INVALID, id="control batch"),
+        pytest.param(batch(b"a", producer=(1, 0)), INVALID, id="producer id without sequence"),
+        pytest.param(batch(b"a", transactional=True), INVALID, id="transactional without producer id"),
+        pytest.param(batch(b"a", codec=1), INVALID, id="invalid gzip"),
+        pytest.param(batch(b"a", codec=7), INVALID, id="unknown codec"),
         pytest.param(
             batch(b"a")[:16] + b"\x01" + batch(b"a")[17:], error_codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, id="format v1"
         ),
     ],
 )
 def test_rejects_data_that_is_not_exactly_one_valid_batch(data: bytes, code: int) -> None:
-    assert refusal(data) == code
+    assert rejection_code(data) == code
 
 
 def test_rejects_batch_larger_than_max_message_bytes() -> None:
     data = batch(b"abc")
-    assert refusal(data, LogConfig(max_message_bytes=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
+    assert rejection_code(data, LogConfig(max_message_bytes=len(data) - 1)) == error_codes.MESSAGE_TOO_LARGE
     assert PartitionLog(LogConfig(max_message_bytes=len(data))).append(data, wall_ms=1).base_offset == 0
 
 
@@ -71,9 +71,9 @@ def test_rejects_batch_larger_than_max_message_bytes() -> None:
 def test_compacted_topic_rejects_keyless_records_by_index(check_records: bool) -> None:
     log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
     data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
-    with pytest.raises(ApiError) as refused:
+    with pytest.raises(ApiError) as raised:
         log.append(data, wall_ms=1)
-    assert (refused.value.code, sorted(refused.value.record_errors)) == (INVALID, [1, 3])
+    assert (raised.value.code, sorted(raised.value.record_errors)) == (INVALID, [1, 3])
     assert log.log_end_offset == 0
 
 
@@ -101,7 +101,9 @@ def test_reads_whole_batches_within_limit_and_at_least_one() -> None:
     for _ in range(3):
         log.append(batch(b"a", b"b"), wall_ms=1)
     assert [parse_header(b).base_offset for b in log.read(0, 2 * size).batches] == [0, 2]
-    assert [parse_header(b).base_offset for b in log.read(3, 1).batches] == [2], "the batch that holds the offset"
+    assert [parse_header(b).base_offset for b in log.read(3, 1).batches] == [2], (
+        "must begin with the batch that contains the offset"
+    )
     assert not log.read(0, 1, min_one_batch=False).batches
     assert not log.read(6, 1000).batches
 
@@ -144,8 +146,8 @@ def test_writes_end_marker_in_kafkas_format() -> None:
 
 def test_finds_offset_by_timestamp_within_a_batch() -> None:
     log = PartitionLog(LogConfig())
-    later = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
-    body = record(b"a") + later[:1] + later[1:]
+    second_record = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
+    body = record(b"a") + second_record[:1] + second_record[1:]
     header = stamped(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
     log.append(header + body, wall_ms=1)
     assert [log.find_offset_by_timestamp(time) for time in (0, 100, 101, 106)] == [

@@ -1,4 +1,4 @@
-"""A processor turn by turn, in virtual time: its thread is the test's."""
+"""Processor: one poll at a time, in virtual time and in the test's thread."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame
 
 
-class Served:
-    """A processor and its clients; `ask` lets one of them send a frame."""
+class ProcessorHarness:
+    """A processor with connected clients, which send frames with `send_frame`."""
 
     def __init__(self, clients: int, nodes: int = 1) -> None:
         self.system = FakeSystem()
         self.requests: list[ReceivedRequest] = []
         self.failures: list[BaseException] = []
         self.peers: list[FramePeer] = []
-        self.ends: list[FakeConnection] = []
+        self.connections: list[FakeConnection] = []
         self.processor = Processor(0, self.system, plaintext_channels, self.requests.append, self.failures.append)
         for number in range(clients):
             peer = FramePeer(lambda *_: None)
@@ -31,94 +31,96 @@ class Served:
             sock = self.system.connect(address, -1, -1)
             self.processor.accept(str(number), number % nodes, sock, address)
             self.peers.append(peer)
-            self.ends.append(self.system.connections[-1])
-        self.turn()
+            self.connections.append(self.system.connections[-1])
+        self.run_once()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         self.processor.run_once()
 
-    def ask(self, number: int, payload: bytes) -> ReceivedRequest:
+    def send_frame(self, number: int, payload: bytes) -> ReceivedRequest:
         before = len(self.requests)
-        self.ends[number].send(frame(payload))
+        self.connections[number].send(frame(payload))
         while len(self.requests) == before:
             self.processor.run_once()
         return self.requests[-1]
 
-    def answer(self, request: ReceivedRequest, reply: ChannelResponse) -> None:
-        self.processor.send_response(request, reply)
+    def send_response(self, request: ReceivedRequest, response: ChannelResponse) -> None:
+        self.processor.send_response(request, response)
         for _ in range(3):
-            self.turn()
+            self.run_once()
 
 
 def test_passes_next_request_only_after_response_was_sent() -> None:
-    served = Served(clients=1)
-    served.ends[0].send(frame(b"one") + frame(b"two"))
+    harness = ProcessorHarness(clients=1)
+    harness.connections[0].send(frame(b"one") + frame(b"two"))
     for _ in range(4):
-        served.turn()
-    assert [bytes(request.frame) for request in served.requests] == [b"one"]
-    served.answer(served.requests[0], ChannelResponse(frame=[b"answer"]))
-    assert [bytes(request.frame) for request in served.requests] == [b"one", b"two"]
-    assert served.peers[0].frames == [b"answer"]
+        harness.run_once()
+    assert [bytes(request.frame) for request in harness.requests] == [b"one"]
+    harness.send_response(harness.requests[0], ChannelResponse(frame=[b"answer"]))
+    assert [bytes(request.frame) for request in harness.requests] == [b"one", b"two"]
+    assert harness.peers[0].frames == [b"answer"]
 
 
 @pytest.mark.parametrize(
-    ("reply", "reads_on", "closed"),
+    ("response", "reads_next_request", "closed"),
     [
         (ChannelResponse(), True, 0),
         (ChannelResponse(action=ChannelAction.KEEP_MUTED), False, 0),
         (ChannelResponse(action=ChannelAction.CLOSE), False, 1),
     ],
 )
-def test_response_without_frame_applies_its_channel_action(reply: ChannelResponse, reads_on: bool, closed: int) -> None:
-    served = Served(clients=1)
-    request = served.ask(0, b"one")
-    served.ends[0].send(frame(b"two"))
-    served.answer(request, reply)
-    assert (len(served.requests) == 2, served.peers[0].closed) == (reads_on, closed)
-    assert served.processor.connection_count == 1 - closed
+def test_response_without_frame_applies_its_channel_action(
+    response: ChannelResponse, reads_next_request: bool, closed: int
+) -> None:
+    harness = ProcessorHarness(clients=1)
+    request = harness.send_frame(0, b"one")
+    harness.connections[0].send(frame(b"two"))
+    harness.send_response(request, response)
+    assert (len(harness.requests) == 2, harness.peers[0].closed) == (reads_next_request, closed)
+    assert harness.processor.connection_count == 1 - closed
 
 
 def test_drops_response_to_disconnected_client(caplog: pytest.LogCaptureFixture) -> None:
-    served = Served(clients=2, nodes=2)
-    request = served.ask(0, b"one")
-    served.processor.close_connections(0)
-    served.answer(request, ChannelResponse(frame=[b"answer"]))
-    other = served.ask(1, b"two")
-    served.answer(other, ChannelResponse(frame=[b"answer"]))
-    assert (served.peers[0].frames, served.peers[1].frames) == ([], [b"answer"])
+    harness = ProcessorHarness(clients=2, nodes=2)
+    request = harness.send_frame(0, b"one")
+    harness.processor.close_connections(0)
+    harness.send_response(request, ChannelResponse(frame=[b"answer"]))
+    second_request = harness.send_frame(1, b"two")
+    harness.send_response(second_request, ChannelResponse(frame=[b"answer"]))
+    assert (harness.peers[0].frames, harness.peers[1].frames) == ([], [b"answer"])
     assert caplog.text == ""
 
 
 def test_does_not_count_connection_closed_by_client() -> None:
-    served = Served(clients=2)
-    assert served.processor.connection_count == 2
-    served.ends[0].close()
+    harness = ProcessorHarness(clients=2)
+    assert harness.processor.connection_count == 2
+    harness.connections[0].close()
     for _ in range(2):
-        served.turn()
-    assert served.processor.connection_count == 1
+        harness.run_once()
+    assert harness.processor.connection_count == 1
 
 
 def test_closes_connections_of_one_node_only() -> None:
-    served = Served(clients=4, nodes=2)
-    done = served.processor.close_connections(1)
+    harness = ProcessorHarness(clients=4, nodes=2)
+    done = harness.processor.close_connections(1)
     assert not done.is_set()
-    served.turn()
-    served.turn()
+    harness.run_once()
+    harness.run_once()
     assert done.is_set()
-    assert [peer.closed for peer in served.peers] == [0, 1, 0, 1]
-    assert served.processor.connection_count == 2
+    assert [peer.closed for peer in harness.peers] == [0, 1, 0, 1]
+    assert harness.processor.connection_count == 2
 
 
 def test_stop_closes_all_sockets_and_completes_pending_close_requests() -> None:
     before = set(threading.enumerate())
-    served = Served(clients=2)
-    address = served.system.resolve("client0", 1)[0]
-    late = served.processor.close_connections(0)
-    served.processor.stop()
-    served.processor.start()
-    served.processor.accept("late", 0, served.system.connect(address, -1, -1), address)
-    served.processor.join()
-    assert late.is_set()
-    assert not served.system.open_sockets
-    assert served.failures == []
+    harness = ProcessorHarness(clients=2)
+    address = harness.system.resolve("client0", 1)[0]
+    pending_close = harness.processor.close_connections(0)
+    harness.processor.stop()
+    harness.processor.start()
+    harness.processor.accept("late", 0, harness.system.connect(address, -1, -1), address)
+    harness.processor.join()
+    assert pending_close.is_set()
+    assert not harness.system.open_sockets
+    assert harness.failures == []
     assert set(threading.enumerate()) <= before

@@ -1,4 +1,4 @@
-"""Which batch of a producer is appended, which one is known already, and which one is refused."""
+"""ProducerStateEntry: which batches of a producer are appended, recognized as duplicates or rejected."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ from spark_kafka_sink.broker.log import LogConfig, PartitionLog
 from spark_kafka_sink.protocol import error_codes
 from tests.broker.wire_client import batch
 
-SEQUENCE_MAX = 2**31 - 1
+MAX_SEQUENCE = 2**31 - 1
 GAP = error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER
 FENCED = error_codes.INVALID_PRODUCER_EPOCH
 
 
 def append(log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, **options: bool) -> str | int:
-    """What became of a batch of producer 7: "offset", "duplicate of offset", or the code of its refusal."""
+    """Append a batch of producer 7. Returns "offset", "duplicate of offset", or the error code of a rejected batch."""
     values = [b"x"] * count
     try:
         appended = log.append(batch(*values, sequence=sequence, producer=(7, epoch)), wall_ms=1, **options)
-    except ApiError as refusal:
-        return refusal.code
+    except ApiError as error:
+        return error.code
     return f"duplicate of {appended.base_offset}" if appended.duplicate else str(appended.base_offset)
 
 
 @pytest.mark.parametrize(
     ("batches", "expected"),
     [
-        pytest.param([(0, 0, 1), (0, 1, 1)], ["0", "1"], id="one after the other"),
-        pytest.param([(0, 0, 2), (0, 2, 3)], ["0", "2"], id="sequences count records"),
-        pytest.param([(0, 0, 1), (0, 0, 1)], ["0", "duplicate of 0"], id="the last one again"),
-        pytest.param([(0, 0, 1), (0, 2, 1)], ["0", GAP], id="a gap"),
-        pytest.param([(0, 0, 2), (0, 1, 2)], ["0", GAP], id="an overlap"),
-        pytest.param([(0, 0, 2), (0, 0, 1)], ["0", GAP], id="the same start with fewer records is no duplicate"),
-        pytest.param([(0, 41, 1), (0, 42, 1)], ["0", "1"], id="an unknown producer may begin anywhere"),
-        pytest.param([(0, 0, 1), (1, 0, 1)], ["0", "1"], id="a new epoch begins at 0"),
-        pytest.param([(0, 0, 1), (1, 1, 1)], ["0", GAP], id="a new epoch does not begin elsewhere"),
-        pytest.param([(1, 0, 1), (0, 1, 1)], ["0", FENCED], id="an old epoch"),
-        pytest.param([(0, 0, 1), (1, 0, 1), (0, 0, 1)], ["0", "1", FENCED], id="duplicates of an old epoch"),
+        pytest.param([(0, 0, 1), (0, 1, 1)], ["0", "1"], id="consecutive"),
+        pytest.param([(0, 0, 2), (0, 2, 3)], ["0", "2"], id="sequence numbers count records"),
+        pytest.param([(0, 0, 1), (0, 0, 1)], ["0", "duplicate of 0"], id="last batch again"),
+        pytest.param([(0, 0, 1), (0, 2, 1)], ["0", GAP], id="gap"),
+        pytest.param([(0, 0, 2), (0, 1, 2)], ["0", GAP], id="overlap"),
+        pytest.param([(0, 0, 2), (0, 0, 1)], ["0", GAP], id="same start with fewer records"),
+        pytest.param([(0, 41, 1), (0, 42, 1)], ["0", "1"], id="unknown producer with any sequence"),
+        pytest.param([(0, 0, 1), (1, 0, 1)], ["0", "1"], id="new epoch begins at 0"),
+        pytest.param([(0, 0, 1), (1, 1, 1)], ["0", GAP], id="new epoch does not begin at 0"),
+        pytest.param([(1, 0, 1), (0, 1, 1)], ["0", FENCED], id="previous epoch"),
+        pytest.param([(0, 0, 1), (1, 0, 1), (0, 0, 1)], ["0", "1", FENCED], id="duplicate of previous epoch"),
         pytest.param(
-            [(0, SEQUENCE_MAX, 1), (0, 0, 1), (0, SEQUENCE_MAX, 1)],
+            [(0, MAX_SEQUENCE, 1), (0, 0, 1), (0, MAX_SEQUENCE, 1)],
             ["0", "1", "duplicate of 0"],
-            id="after the last sequence comes 0",
+            id="wrap between batches",
         ),
         pytest.param(
-            [(0, SEQUENCE_MAX - 1, 4), (0, 2, 1), (0, SEQUENCE_MAX - 1, 4)],
+            [(0, MAX_SEQUENCE - 1, 4), (0, 2, 1), (0, MAX_SEQUENCE - 1, 4)],
             ["0", "4", "duplicate of 0"],
-            id="a batch across the wrap",
+            id="wrap within a batch",
         ),
     ],
 )
@@ -54,16 +54,16 @@ def test_accepts_or_rejects_batch_by_epoch_and_sequence(
     batches: list[tuple[int, int, int]], expected: list[str | int]
 ) -> None:
     log = PartitionLog(LogConfig())
-    got = [append(log, sequence, epoch=epoch, count=count) for epoch, sequence, count in batches]
-    assert got == expected
+    results = [append(log, sequence, epoch=epoch, count=count) for epoch, sequence, count in batches]
+    assert results == expected
 
 
 def test_recognizes_duplicates_of_last_five_batches() -> None:
     log = PartitionLog(LogConfig())
     for sequence in range(6):
         append(log, sequence)
-    again = [append(log, sequence) for sequence in range(6)]
-    assert again == [GAP, *(f"duplicate of {offset}" for offset in range(1, 6))]
+    repeated = [append(log, sequence) for sequence in range(6)]
+    assert repeated == [GAP, *(f"duplicate of {offset}" for offset in range(1, 6))]
     assert log.log_end_offset == 6
 
 

@@ -1,4 +1,4 @@
-"""Requests that wait: each is due at its time, or by progress, and none waits for ever."""
+"""RequestPurgatory: tasks are due at their deadline or after a change, and waiting threads are woken."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
-from tests.waiting import eventually
+from tests.purgatory import eventually
 
-A_DAY_MS = 86_400_000.0
+DAY_MS = 86_400_000.0
 
 
 class Clock:
@@ -18,109 +18,109 @@ class Clock:
         self.now_ms = 0.0
         self.change_count = 0
 
-    def waiting(self) -> RequestPurgatory:
+    def new_purgatory(self) -> RequestPurgatory:
         return RequestPurgatory(now=lambda: self.now_ms, change_count=lambda: self.change_count)
 
 
-def task() -> Callable[[], None]:
+def new_task() -> Callable[[], None]:
     return lambda: None
 
 
-def in_wait(monkeypatch: pytest.MonkeyPatch, waiting: RequestPurgatory) -> list[float | None]:
-    """For how many seconds its thread waits, in turn."""
+def record_waits(monkeypatch: pytest.MonkeyPatch, purgatory: RequestPurgatory) -> list[float | None]:
+    """Record the timeouts with which the thread in `get` waits, in seconds."""
     seconds: list[float | None] = []
-    wait = waiting._work.wait
+    wait = purgatory._work.wait
 
     def watched(timeout: float | None = None) -> bool:
         seconds.append(timeout)
         return wait(timeout)
 
-    monkeypatch.setattr(waiting._work, "wait", watched)
+    monkeypatch.setattr(purgatory._work, "wait", watched)
     return seconds
 
 
 def test_close_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Clock().waiting()
-    seconds = in_wait(monkeypatch, waiting)
-    thread = threading.Thread(target=waiting.get, args=(A_DAY_MS,), daemon=True)
+    purgatory = Clock().new_purgatory()
+    seconds = record_waits(monkeypatch, purgatory)
+    thread = threading.Thread(target=purgatory.get, args=(DAY_MS,), daemon=True)
     thread.start()
-    assert eventually(lambda: seconds == [A_DAY_MS / 1000])
-    waiting.close()
+    assert eventually(lambda: seconds == [DAY_MS / 1000])
+    purgatory.close()
     thread.join()
-    assert waiting.is_closed
-    assert waiting.get(0) is None
+    assert purgatory.is_closed
+    assert purgatory.get(0) is None
 
 
-@pytest.mark.parametrize("by", ["a task", "progress"])
-def test_task_due_earlier_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+@pytest.mark.parametrize("reason", ["a task", "a change"])
+def test_task_due_earlier_wakes_waiting_thread(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     clock = Clock()
-    waiting, sooner, got = clock.waiting(), task(), list[object]()
-    waiting.put(A_DAY_MS, sooner if by == "progress" else task(), change_count=0)
-    seconds = in_wait(monkeypatch, waiting)
-    thread = threading.Thread(target=lambda: got.append(waiting.get(A_DAY_MS)), daemon=True)
+    purgatory, expected, results = clock.new_purgatory(), new_task(), list[object]()
+    purgatory.put(DAY_MS, expected if reason == "a change" else new_task(), change_count=0)
+    seconds = record_waits(monkeypatch, purgatory)
+    thread = threading.Thread(target=lambda: results.append(purgatory.get(DAY_MS)), daemon=True)
     thread.start()
     assert eventually(lambda: len(seconds) == 1)
-    if by == "progress":
+    if reason == "a change":
         clock.change_count = 1
-        waiting.release_on_change()
+        purgatory.release_on_change()
     else:
-        waiting.put(0, sooner)
+        purgatory.put(0, expected)
     thread.join()
-    assert got == [sooner]
+    assert results == [expected]
 
 
 def test_returns_tasks_in_order_of_deadlines() -> None:
     clock = Clock()
-    waiting, first, second = clock.waiting(), task(), task()
-    waiting.put(6, second)
-    waiting.put(5, first)
-    assert waiting.get(0) is None
-    assert waiting.count == 2
+    purgatory, first, second = clock.new_purgatory(), new_task(), new_task()
+    purgatory.put(6, second)
+    purgatory.put(5, first)
+    assert purgatory.get(0) is None
+    assert purgatory.count == 2
     clock.now_ms = 6
-    assert [waiting.get(0), waiting.get(0), waiting.get(0)] == [first, second, None]
-    assert waiting.count == 0
+    assert [purgatory.get(0), purgatory.get(0), purgatory.get(0)] == [first, second, None]
+    assert purgatory.count == 0
 
 
 def test_change_releases_only_tasks_with_older_change_count() -> None:
     clock = Clock()
-    waiting, timed, parked = clock.waiting(), task(), task()
-    waiting.put(1000, timed)
-    waiting.put(1000, parked, change_count=0)
-    waiting.release_on_change()
-    assert waiting.get(0) is None
+    purgatory, timed_task, watching_task = clock.new_purgatory(), new_task(), new_task()
+    purgatory.put(1000, timed_task)
+    purgatory.put(1000, watching_task, change_count=0)
+    purgatory.release_on_change()
+    assert purgatory.get(0) is None
     clock.change_count = 1
-    waiting.release_on_change()
-    assert [waiting.get(0), waiting.get(0), waiting.count] == [parked, None, 1]
+    purgatory.release_on_change()
+    assert [purgatory.get(0), purgatory.get(0), purgatory.count] == [watching_task, None, 1]
 
 
 def test_releases_task_that_missed_a_change_before_put() -> None:
     clock = Clock()
-    waiting, parked = clock.waiting(), task()
+    purgatory, watching_task = clock.new_purgatory(), new_task()
     clock.change_count = 1
-    waiting.put(1000, parked, change_count=0)
-    assert waiting.get(0) is parked
+    purgatory.put(1000, watching_task, change_count=0)
+    assert purgatory.get(0) is watching_task
 
 
 def test_change_after_deadline_does_not_repeat_task() -> None:
     clock = Clock()
-    waiting, parked = clock.waiting(), task()
-    waiting.put(10, parked, change_count=0)
+    purgatory, watching_task = clock.new_purgatory(), new_task()
+    purgatory.put(10, watching_task, change_count=0)
     clock.now_ms = 10
-    assert waiting.get(0) is parked
+    assert purgatory.get(0) is watching_task
     clock.change_count = 1
-    waiting.release_on_change()
-    assert waiting.get(0) is None
+    purgatory.release_on_change()
+    assert purgatory.get(0) is None
 
 
 def test_waits_until_next_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    waiting, later, waits = clock.waiting(), task(), list[float]()
-    waiting.put(40, later)
+    purgatory, delayed_task, waits = clock.new_purgatory(), new_task(), list[float]()
+    purgatory.put(40, delayed_task)
 
     def wait(_: threading.Condition, seconds: float) -> None:
         waits.append(seconds)
         clock.now_ms += 1000 * seconds
 
     monkeypatch.setattr(threading.Condition, "wait", wait)
-    assert waiting.get(1000) is later
+    assert purgatory.get(1000) is delayed_task
     assert waits == [0.04]

@@ -1,4 +1,4 @@
-"""The bounded queue between processors and handler threads."""
+"""RequestQueue: the bounded queue between processors and handler threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.waiting import eventually
 
 
 class PutThread(threading.Thread):
-    """Puts a request, and reports when it waits for room and what `put` has returned."""
+    """A thread that puts a request. `waits` is set when it waits for room, `accepted` is the result of `put`."""
 
     def __init__(self, queue: RequestQueue[str], request: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(daemon=True)

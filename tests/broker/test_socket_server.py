@@ -1,4 +1,4 @@
-"""The broker on real sockets: order within a connection, faults, hostile bytes, and nothing left behind."""
+"""SocketServer on real sockets: request order, faults, invalid bytes, and shutdown."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ REQUESTS = 60
 
 
 def applied_order(broker: EmbeddedBroker) -> list[bytes]:
-    """Requests of one connection, all sent at once, each handled after its own delay: the order they are applied in."""
+    """Pipeline produce requests with random delays on one connection. Returns the values in the order of the log."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(0, 5, before_applying=True)
     values = [b"%03d" % number for number in range(REQUESTS)]
     log = broker.cluster.log("t", 0)
     with LoopbackClient(broker.bootstrap_servers) as client:
-        # acks=0: no answers, whose order would hide that of the requests.
+        # With acks=0 there are no responses, so the order of responses cannot enforce the order of requests.
         client.send(*((produce_request(batch(value), acks=0), 9) for value in values))
         assert eventually(lambda: log.records_appended == REQUESTS)
     stored: list[bytes] = stored_records(log).column("value").to_pylist()
@@ -54,9 +54,12 @@ def test_applies_requests_out_of_order_without_muting(monkeypatch: pytest.Monkey
 def test_unanswered_request_does_not_block_other_connections() -> None:
     with embedded_broker({"t": 1}) as broker:
         broker.control.when(api=ApiKey.PRODUCE, client_id="tests").never_answer()
-        with LoopbackClient(broker.bootstrap_servers) as stuck, LoopbackClient(broker.bootstrap_servers) as other:
-            stuck.send((produce_request(batch(b"a")), 9))
-            assert other.request(MetadataRequest(topics=None), 9) is not None
+        with (
+            LoopbackClient(broker.bootstrap_servers) as blocked_client,
+            LoopbackClient(broker.bootstrap_servers) as other_client,
+        ):
+            blocked_client.send((produce_request(batch(b"a")), 9))
+            assert other_client.request(MetadataRequest(topics=None), 9) is not None
 
 
 def test_delayed_fetch_occupies_no_handler_and_ends_when_records_arrive() -> None:
@@ -68,10 +71,10 @@ def test_delayed_fetch_occupies_no_handler_and_ends_when_records_arrive() -> Non
             reader.send((poll, 12))
         with LoopbackClient(broker.bootstrap_servers) as writer:
             assert partition_response(writer.request(produce_request(batch(b"a")), 9)).error_code == 0
-        answers = [reader.receive() for reader in readers]
+        payloads = [reader.receive() for reader in readers]
         for reader in readers:
             reader.__exit__()
-    assert all(answer is not None and b"a" in answer for answer in answers)
+    assert all(payload is not None and b"a" in payload for payload in payloads)
 
 
 def test_stopped_node_refuses_connections_on_its_port_until_started() -> None:
@@ -87,17 +90,17 @@ def test_stopped_node_refuses_connections_on_its_port_until_started() -> None:
             assert partition_response(client.request(produce_request(batch(b"a"), partition=0), 9)).error_code == 0
         broker.control.start_node(0)
         with LoopbackClient(first) as client:
-            refused = partition_response(client.request(produce_request(batch(b"a"), partition=0), 9))
-            assert refused.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
+            response = partition_response(client.request(produce_request(batch(b"a"), partition=0), 9))
+            assert response.error_code == error_codes.NOT_LEADER_OR_FOLLOWER
 
 
 def test_refuses_new_connections_and_keeps_open_ones() -> None:
-    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as standing:
-        assert standing.request(MetadataRequest(topics=None), 9) is not None
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as open_client:
+        assert open_client.request(MetadataRequest(topics=None), 9) is not None
         broker.control.refuse_connections(0)
         with pytest.raises(ConnectionRefusedError):
             LoopbackClient(broker.bootstrap_servers)
-        assert standing.request(MetadataRequest(topics=None), 9) is not None
+        assert open_client.request(MetadataRequest(topics=None), 9) is not None
         broker.control.accept_connections(0)
         with LoopbackClient(broker.bootstrap_servers) as client:
             assert client.request(MetadataRequest(topics=None), 9) is not None
@@ -121,8 +124,8 @@ def test_response_faults_reach_the_socket() -> None:
 
 def test_aborts_timed_out_transaction_without_requests() -> None:
     with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
-        identity = answer.producer_id, answer.producer_epoch
+        response = client.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1), 5)
+        identity = response.producer_id, response.producer_epoch
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
         assert partition_response(client.request(produce_request(data, transactional_id="x"), 12)).error_code == 0
         log = broker.cluster.log("t", 0)
@@ -134,20 +137,20 @@ def test_aborts_timed_out_transaction_without_requests() -> None:
     [
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="tls"),
-        pytest.param(b"\xff\xff\xff\xff", id="a negative length"),
+        pytest.param(b"\xff\xff\xff\xff", id="negative length"),
         pytest.param(b"\x7f\xff\xff\xff", id="two gigabytes"),
-        pytest.param(b"\x00\x00\x00\x00", id="an empty frame"),
-        pytest.param(b"\x00\x00\x00\x02\x00\x00", id="a cut header"),
-        pytest.param(b"\x00\x00\x00\x0a\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff", id="an unknown api"),
-        pytest.param(b"\x00\x00\x00\x0e\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff", id="a cut body"),
+        pytest.param(b"\x00\x00\x00\x00", id="empty frame"),
+        pytest.param(b"\x00\x00\x00\x02\x00\x00", id="truncated header"),
+        pytest.param(b"\x00\x00\x00\x0a\x7f\xff\x00\x00\x00\x00\x00\x01\xff\xff", id="unknown API"),
+        pytest.param(b"\x00\x00\x00\x0e\x00\x00\x00\x09\x00\x00\x00\x01\xff\xff\x00\xff\xff\xff", id="truncated body"),
     ],
 )
 def test_invalid_request_closes_only_its_own_connection(data: bytes) -> None:
-    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as good:
-        with LoopbackClient(broker.bootstrap_servers) as bad:
-            bad.socket.sendall(data)
-            assert read_to_end(bad.socket) == b""
-        assert good.request(ApiVersionsRequest(), 3) is not None
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as valid_client:
+        with LoopbackClient(broker.bootstrap_servers) as invalid_client:
+            invalid_client.socket.sendall(data)
+            assert read_to_end(invalid_client.socket) == b""
+        assert valid_client.request(ApiVersionsRequest(), 3) is not None
 
 
 def test_survives_random_bytes() -> None:
@@ -213,12 +216,12 @@ def read_to_end(sock: socket.socket) -> bytes:
 
 
 def test_stopping_node_keeps_connections_to_other_nodes() -> None:
-    question = (MetadataRequest(topics=[]), 9)
+    request = (MetadataRequest(topics=[]), 9)
     with embedded_broker(nodes=2) as broker:
-        one, other = broker.bootstrap_servers.split(",")
-        with LoopbackClient(one) as stays, LoopbackClient(other) as goes:
-            assert stays.request(*question) is not None
-            assert goes.request(*question) is not None
+        first, second = broker.bootstrap_servers.split(",")
+        with LoopbackClient(first) as first_client, LoopbackClient(second) as second_client:
+            assert first_client.request(*request) is not None
+            assert second_client.request(*request) is not None
             broker.control.stop_node(1)
-            assert goes.receive() is None
-            assert stays.request(*question) is not None
+            assert second_client.receive() is None
+            assert first_client.request(*request) is not None

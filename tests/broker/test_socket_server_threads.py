@@ -1,4 +1,4 @@
-"""The threads of the broker: handlers beside processors, a bounded queue between them, and an orderly end."""
+"""Threads of SocketServer: handlers, processors, the bounded queue between them, and the shutdown."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_full_queue_stops_its_processor_from_reading(handlers: BlockedProduce, m
     ):
         queue = broker._server._requests
         assert eventually(lambda: bool(queue._not_full._waiters))  # type: ignore[attr-defined]
-        assert len(read) == 3  # one is handled, one is queued, and with one the processor waits
+        assert len(read) == 3  # one is being handled, one is queued, and the processor waits to queue another one
         handlers.released.set()
         assert all(client.receive() is not None for client in clients)
 

@@ -1,4 +1,4 @@
-"""The coordinator's answers, in both transaction versions."""
+"""TransactionCoordinator in both transaction versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ PARTITION: TopicPartition = ("t", 0)
 FENCED = error_codes.PRODUCER_FENCED
 
 
-class Markers:
+class MarkerRecorder:
+    """Records the markers and ended offsets of a coordinator."""
+
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, int, int, bool]] = []
         self.ended: list[tuple[str, bool]] = []
@@ -31,12 +33,12 @@ class Markers:
 
 
 @pytest.fixture
-def markers() -> Markers:
-    return Markers()
+def markers() -> MarkerRecorder:
+    return MarkerRecorder()
 
 
 @pytest.fixture
-def coordinator(markers: Markers) -> TransactionCoordinator:
+def coordinator(markers: MarkerRecorder) -> TransactionCoordinator:
     return TransactionCoordinator(markers.write, markers.end_offsets)
 
 
@@ -79,7 +81,7 @@ def test_second_producer_with_transactional_id_fences_the_first(coordinator: Tra
 
 
 def test_commit_writes_marker_to_each_partition_and_can_be_repeated(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     identity = init(coordinator)
     coordinator.add_partitions("x", identity, [("t", 1), ("t", 0)], 0, 0)
@@ -90,12 +92,12 @@ def test_commit_writes_marker_to_each_partition_and_can_be_repeated(
 
 def test_rejects_end_without_open_transaction(coordinator: TransactionCoordinator) -> None:
     assert end(coordinator, init(coordinator)).error == error_codes.INVALID_TXN_STATE
-    stranger = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
-    assert stranger.error == error_codes.INVALID_PRODUCER_ID_MAPPING
+    unknown = coordinator.end_transaction("unknown", ProducerIdentity(0, 0), commit=True, version=1)
+    assert unknown.error == error_codes.INVALID_PRODUCER_ID_MAPPING
 
 
 def test_version_2_end_increments_epoch_and_can_be_repeated(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     identity = init(coordinator)
     add(coordinator, identity, version=2)
@@ -109,7 +111,7 @@ def test_version_2_end_increments_epoch_and_can_be_repeated(
 
 
 def test_version_2_accepts_abort_without_open_transaction(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     identity = init(coordinator)
     for _ in range(3):
@@ -122,7 +124,7 @@ def test_version_2_accepts_abort_without_open_transaction(
 
 
 def test_new_producer_aborts_open_transaction_and_must_retry(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     old = init(coordinator)
     add(coordinator, old)
@@ -134,16 +136,16 @@ def test_new_producer_aborts_open_transaction_and_must_retry(
 
 def test_producer_with_expected_identity_gets_next_epoch(coordinator: TransactionCoordinator) -> None:
     identity = init(coordinator)
-    bumped = init(coordinator, identity)
-    assert bumped == ProducerIdentity(identity.producer_id, identity.epoch + 1)
-    assert init(coordinator, identity) == bumped, "the answer was lost: the same again"
+    next_identity = init(coordinator, identity)
+    assert next_identity == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+    assert init(coordinator, identity) == next_identity, "a repeated request must get the same result"
     assert init(coordinator, ProducerIdentity(99, 0)).error == FENCED
     init(coordinator)
     assert init(coordinator, identity).error == FENCED
 
 
 def test_aborts_timed_out_transaction_and_fences_its_producer(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     identity = init(coordinator)
     add(coordinator, identity, now=100)
@@ -161,9 +163,9 @@ def test_aborts_at_the_computed_deadline_despite_rounding(coordinator: Transacti
     add(coordinator, identity, now=began_ms)
     announced_ms = coordinator.next_timeout_ms()
     assert announced_ms is not None
-    assert announced_ms - began_ms < 900_000, "rounded"
+    assert announced_ms - began_ms < 900_000, "the deadline must be rounded for this test"
     assert coordinator.abort_timed_out(announced_ms) == ["x"]
-    assert end(coordinator, identity, commit=False).error == 0, "as if it had aborted it itself"
+    assert end(coordinator, identity, commit=False).error == 0, "as if the producer had aborted the transaction"
 
 
 def test_assigns_new_producer_id_when_epochs_are_exhausted(coordinator: TransactionCoordinator) -> None:
@@ -197,34 +199,34 @@ def test_version_1_verifies_only_added_partitions(coordinator: TransactionCoordi
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_deferred_completion_blocks_next_transaction_until_markers_are_written(
-    coordinator: TransactionCoordinator, markers: Markers, version: int
+    coordinator: TransactionCoordinator, markers: MarkerRecorder, version: int
 ) -> None:
     coordinator.should_defer_completion = lambda transaction: True
     identity = init(coordinator)
     assert add(coordinator, identity, version=version) == 0
-    following = end(coordinator, identity, version=version)
-    assert not following.error
-    assert (following.epoch == identity.epoch) == (version == 1)
+    next_identity = end(coordinator, identity, version=version)
+    assert not next_identity.error
+    assert (next_identity.epoch == identity.epoch) == (version == 1)
     transaction = coordinator.transactions["x"]
     assert transaction.state.value == "PrepareCommit"
     assert markers.written == []
-    busy = error_codes.CONCURRENT_TRANSACTIONS
-    assert add(coordinator, following, version=version) == busy
-    assert coordinator.add_group("x", following, "g", 0, 0, version) == busy
-    assert init(coordinator).error == init(coordinator, following).error == busy
-    assert end(coordinator, identity, version=version).error == busy
+    blocked = error_codes.CONCURRENT_TRANSACTIONS
+    assert add(coordinator, next_identity, version=version) == blocked
+    assert coordinator.add_group("x", next_identity, "g", 0, 0, version) == blocked
+    assert init(coordinator).error == init(coordinator, next_identity).error == blocked
+    assert end(coordinator, identity, version=version).error == blocked
     assert end(coordinator, identity, commit=False, version=version).error == error_codes.INVALID_TXN_STATE
     coordinator.abort_timed_out(1e9)
     coordinator.complete_transaction(transaction)
     coordinator.complete_transaction(transaction)
     assert transaction.state.value == "CompleteCommit"
-    assert markers.written == [(PARTITION, identity.producer_id, following.epoch, True)]
-    assert end(coordinator, identity, version=version) == following
-    assert add(coordinator, following, version=version) == 0
+    assert markers.written == [(PARTITION, identity.producer_id, next_identity.epoch, True)]
+    assert end(coordinator, identity, version=version) == next_identity
+    assert add(coordinator, next_identity, version=version) == 0
 
 
 def test_deferred_markers_of_last_epoch_keep_their_producer_id(
-    coordinator: TransactionCoordinator, markers: Markers
+    coordinator: TransactionCoordinator, markers: MarkerRecorder
 ) -> None:
     coordinator.should_defer_completion = lambda transaction: True
     identity = init(coordinator)
@@ -232,7 +234,7 @@ def test_deferred_markers_of_last_epoch_keep_their_producer_id(
     transaction.epoch = MAX_EPOCH - 1
     last = ProducerIdentity(identity.producer_id, MAX_EPOCH - 1)
     assert add(coordinator, last, version=2) == 0
-    following = end(coordinator, last, version=2)
-    assert following.producer_id != identity.producer_id
+    next_identity = end(coordinator, last, version=2)
+    assert next_identity.producer_id != identity.producer_id
     coordinator.complete_transaction(transaction)
     assert markers.written == [(PARTITION, identity.producer_id, MAX_EPOCH, True)]

@@ -1,4 +1,4 @@
-"""What users get: embedded_broker, the fixture, `pykafka broker`."""
+"""embedded_broker, the fixture kafka_broker, and the command `pykafka broker`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_testing_does_not_import_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--topic", "t:none"], "--topic is NAME or NAME:PARTITIONS, not t:none"),
         (["--security", "SSL"], "requires a certificate"),
@@ -87,15 +87,15 @@ def test_testing_does_not_import_spark() -> None:
     ],
 )
 def test_broker_command_rejects_invalid_arguments(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers_before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         assert cli.main(["broker", "--port", "0", *arguments]) == 1
     finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers_before, strict=True):
             signal.signal(number, handler)
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_broker_command_reports_invalid_users_line_without_its_content(

@@ -1,4 +1,4 @@
-"""Each fault by its name, as a producer meets it."""
+"""Faults: their effects on a producer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_
 
 
 @pytest.mark.parametrize(
-    "make",
+    "add_fault",
     [
         lambda faults: faults.produce_fails_once("NOT_LEADER_OR_FOLLOWER"),
         lambda faults: faults.produce_fails("NOT_ENOUGH_REPLICAS", times=3),
@@ -38,9 +38,9 @@ def send(broker: EmbeddedBroker, topic: str = "t", request_timeout_ms: int = 30_
         lambda faults: faults.throttles(1),
     ],
 )
-def test_writes_record_exactly_once_despite_fault(broker: EmbeddedBroker, make: object) -> None:
-    assert callable(make)
-    rule: FaultRule = make(broker.faults)
+def test_writes_record_exactly_once_despite_fault(broker: EmbeddedBroker, add_fault: object) -> None:
+    assert callable(add_fault)
+    rule: FaultRule = add_fault(broker.faults)
     send(broker)
     assert rule.struck >= 1
     assert broker.topic("t").read().num_rows == 1
@@ -60,15 +60,15 @@ def test_fatal_error_is_raised_with_its_name(broker: EmbeddedBroker) -> None:
 
 
 def test_on_selects_requests_of_fault(broker: EmbeddedBroker) -> None:
-    elsewhere = broker.faults.on(topic="other").loses_answers()
+    other_topic = broker.faults.on(topic="other").loses_answers()
     second = broker.faults.on(nth=2).loses_answers()
-    ids = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
-    everything = broker.faults.on(request=None).slow(1)
+    producer_id_rule = broker.faults.on(request="INIT_PRODUCER_ID").drops_connections()
+    all_requests = broker.faults.on(request=None).slow(1)
     send(broker)
-    assert (elsewhere.struck, second.struck, ids.struck) == (0, 0, 1)
-    assert everything.struck > 3
+    assert (other_topic.struck, second.struck, producer_id_rule.struck) == (0, 0, 1)
+    assert all_requests.struck > 3
     send(broker, "other")
-    assert (elsewhere.struck, second.struck) == (1, 1)
+    assert (other_topic.struck, second.struck) == (1, 1)
 
 
 def test_fault_ends_with_its_with_block(broker: EmbeddedBroker) -> None:
@@ -86,7 +86,7 @@ def test_clear_removes_all_rules(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda faults: faults.produce_fails_once("NOT_LEADER"), "Kafka has no error named 'NOT_LEADER'"),
         (
@@ -95,8 +95,8 @@ def test_clear_removes_all_rules(broker: EmbeddedBroker) -> None:
         ),
     ],
 )
-def test_rejects_unknown_error_and_request_names(broker: EmbeddedBroker, call: object, words: str) -> None:
+def test_rejects_unknown_error_and_request_names(broker: EmbeddedBroker, call: object, message: str) -> None:
     faults: Faults = broker.faults
     assert callable(call)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         call(faults)

@@ -1,4 +1,4 @@
-"""Brokers with TLS and SASL in one line: who comes with the options of the broker is let in, and no other."""
+"""Embedded brokers with TLS and SASL: only clients with the broker's options can connect."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_spark_options_are_client_options_with_prefix() -> None:
 
 def test_repr_hides_secrets() -> None:
     with embedded_broker(tls="mutual", users=USERS) as broker:
-        shown = repr(broker) + repr(broker.topic("t"))
-    assert "secret" not in shown
-    assert "PRIVATE KEY" not in shown
+        text = repr(broker) + repr(broker.topic("t"))
+    assert "secret" not in text
+    assert "PRIVATE KEY" not in text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"tls": "both"}, "tls must be True, False or 'mutual', not 'both'"),
         ({"users": USERS, "mechanism": "GSSAPI"}, "not GSSAPI"),
@@ -72,6 +72,6 @@ def test_repr_hides_secrets() -> None:
         ({"users": {"alice": ""}}, "User alice has an empty password"),
     ],
 )
-def test_rejects_inconsistent_security_arguments(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+def test_rejects_inconsistent_security_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         embedded_broker(**arguments)

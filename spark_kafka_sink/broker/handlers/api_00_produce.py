@@ -115,7 +115,7 @@ def _append(
     header = parse_batch_header(records)
     if header.is_transactional:
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
-        # The lock prevents that the transaction ends between the check and the append.
+        # The lock keeps the transaction open between the check and the append.
         with context.cluster.lock:
             _check_transaction(context, request.transactional_id or "", identity, (topic.name, partition.index))
             return _append_to_log(context, partition, records, requires_sequence_zero=_is_version_2(context))

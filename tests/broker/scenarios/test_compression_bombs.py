@@ -1,4 +1,4 @@
-"""Batches that are small on the wire and large before compression: what a look at them may take is counted here."""
+"""Compression bombs: batches that are small on the wire may use only a limited amount of memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def compressed(codec: Codec, records: bytes, count: int) -> bytes:
 
 
 def zeros(size: int) -> bytes:
-    """One record of a value of zeros."""
+    """Encode a record whose value is zeros."""
     return slow_record(Row(bytes(size)), 0, 0)
 
 
 def many_records(count: int) -> bytes:
-    """Records of two sizes in turn, so that each must be looked at."""
-    bodies = [b"\0\0" + slow_varint(place) + b"\1" + (b"\2v" if place % 2 else b"\1") + b"\0" for place in range(count)]
+    """Encode records of two alternating sizes, so that the decoder must examine each one."""
+    bodies = [b"\0\0" + slow_varint(index) + b"\1" + (b"\2v" if index % 2 else b"\1") + b"\0" for index in range(count)]
     return b"".join(slow_varint(len(body)) + body for body in bodies)
 
 
@@ -47,7 +47,7 @@ def many_headers(count: int) -> bytes:
 
 
 def peak_bytes(data: bytes) -> tuple[int, int]:
-    """The code with which the batch is refused, and what that took beside the batch."""
+    """Append a batch that is rejected. Returns the error code, and the peak of allocated memory without the batch."""
     log = PartitionLog(LogConfig(max_message_bytes=len(data)))
     tracemalloc.start()
     try:
@@ -92,21 +92,21 @@ def test_accepts_batch_at_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_decodes_one_batch_of_a_cluster_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = InProcessBroker().cluster
-    turns: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
 
-    def watch(looks: Callable[..., Any]) -> None:
-        def watched(*given: Any, **options: Any) -> Any:
-            turns.append((looks.__name__, cluster._record_validator._decode_lock.locked()))
-            return looks(*given, **options)
+    def record_calls(function: Callable[..., Any]) -> None:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            calls.append((function.__name__, cluster._record_validator._decode_lock.locked()))
+            return function(*args, **kwargs)
 
-        monkeypatch.setattr(batch_validation, looks.__name__, watched)
+        monkeypatch.setattr(batch_validation, function.__name__, recorded)
 
-    watch(find_keyless_records)
-    watch(decode_records)
+    record_calls(find_keyless_records)
+    record_calls(decode_records)
     for partition in range(2):
         cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
     cluster.log("t", 0).find_max_timestamp()
-    assert turns == [("find_keyless_records", True), ("find_keyless_records", True), ("decode_records", True)]
+    assert calls == [("find_keyless_records", True), ("find_keyless_records", True), ("decode_records", True)]
     assert not cluster._record_validator._decode_lock.locked()
 
 
@@ -132,9 +132,11 @@ def test_stored_batch_does_not_retain_request_memory() -> None:
 @pytest.mark.parametrize("producer_id", [-2, -(2**63)])
 def test_rejects_negative_producer_id(producer_id: int) -> None:
     broker = InProcessBroker()
-    refused = partition_response(broker.request(produce_request(batch(b"a", sequence=0, producer=(producer_id, 0))), 9))
-    assert refused.error_code == error_codes.INVALID_RECORD
-    assert str(producer_id) in (refused.error_message or "")
+    response = partition_response(
+        broker.request(produce_request(batch(b"a", sequence=0, producer=(producer_id, 0))), 9)
+    )
+    assert response.error_code == error_codes.INVALID_RECORD
+    assert str(producer_id) in (response.error_message or "")
     assert broker.values() == []
 
 

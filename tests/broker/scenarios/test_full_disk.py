@@ -1,4 +1,4 @@
-"""What a broker with a directory answers when its disk is full, and that nothing is lost that it has acknowledged."""
+"""A broker with a full disk: it rejects requests, loses no acknowledged record, and recovers."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ FULL = error_codes.KAFKA_STORAGE_ERROR
 def test_truncates_file_after_partial_append(tmp_path: Path) -> None:
     broker, file = InProcessBroker(tmp_path), tmp_path / "t-0.log"
     assert broker.write(b"a") == (0, 0)
-    before = file.read_bytes()
-    with limit_file_size(len(before) + 30):
+    content = file.read_bytes()
+    with limit_file_size(len(content) + 30):
         assert broker.write(b"b") == (FULL, -1)
-    assert file.read_bytes() == before
+    assert file.read_bytes() == content
 
 
 def test_restart_restores_batches_acknowledged_after_failed_append(tmp_path: Path) -> None:
     broker = InProcessBroker(tmp_path)
     with limit_file_size(30):
-        assert broker.write(b"refused") == (FULL, -1)
+        assert broker.write(b"rejected") == (FULL, -1)
     assert [broker.write(b"a"), broker.write(b"b")] == [(0, 0), (0, 1)]
     assert broker.values() == InProcessBroker(tmp_path).values() == [b"a", b"b"]
 
 
 def test_next_append_truncates_when_truncation_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError("this file cannot be cut")
+    def fail(*_: object) -> None:
+        raise OSError("truncation failed")
 
     broker = InProcessBroker(tmp_path)
     assert broker.write(b"a") == (0, 0)
     size = (tmp_path / "t-0.log").stat().st_size
     with monkeypatch.context() as patch:
-        patch.setattr(os, "ftruncate", refuse)
+        patch.setattr(os, "ftruncate", fail)
         with limit_file_size(size + 30):
-            assert broker.write(b"refused") == (FULL, -1)
+            assert broker.write(b"rejected") == (FULL, -1)
         assert (tmp_path / "t-0.log").stat().st_size == size + 30
-        assert broker.write(b"refused, too") == (FULL, -1)
+        assert broker.write(b"also rejected") == (FULL, -1)
     assert broker.write(b"b") == (0, 1)
     assert InProcessBroker(tmp_path).values() == [b"a", b"b"]
 
@@ -64,17 +64,17 @@ def test_accepts_same_sequence_after_full_disk(tmp_path: Path) -> None:
     assert broker.values() == [b"a"]
 
 
-def began_a_transaction(broker: InProcessBroker) -> tuple[int, int]:
-    """Begin a transaction with a record in both partitions of t. Returns the producer's id and epoch."""
-    given = broker.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
-    identity: tuple[int, int] = given.producer_id, given.producer_epoch
-    adding = AddPartitionsToTxnRequest(
+def begin_transaction(broker: InProcessBroker) -> tuple[int, int]:
+    """Begin a transaction with a record in each partition of t. Returns the producer id and epoch."""
+    response = broker.request(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=1000), 4)
+    identity: tuple[int, int] = response.producer_id, response.producer_epoch
+    add_request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=identity[0],
         v3_and_below_producer_epoch=identity[1],
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0, 1])],
     )
-    broker.request(adding, 3)
+    broker.request(add_request, 3)
     for partition in range(2):
         data = batch(b"a", sequence=0, producer=identity, transactional=True)
         request = produce_request(data, partition=partition, transactional_id="x")
@@ -85,20 +85,22 @@ def began_a_transaction(broker: InProcessBroker) -> tuple[int, int]:
 @pytest.mark.parametrize("version", [4, 5])
 def test_commit_can_be_repeated_after_full_disk(tmp_path: Path, version: int) -> None:
     broker = InProcessBroker(tmp_path)
-    identity = began_a_transaction(broker)
-    ending = EndTxnRequest(transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], committed=True)
+    identity = begin_transaction(broker)
+    end_request = EndTxnRequest(
+        transactional_id="x", producer_id=identity[0], producer_epoch=identity[1], committed=True
+    )
     with limit_file_size((tmp_path / "t-0.log").stat().st_size + 10):
-        assert broker.request(ending, version).error_code == FULL
+        assert broker.request(end_request, version).error_code == FULL
     assert broker.values(committed=True) == broker.values(1, committed=True) == []
-    assert broker.request(ending, version).error_code == 0
-    again = InProcessBroker(tmp_path)
-    for each in (broker, again):
-        assert each.values(committed=True) == each.values(1, committed=True) == [b"a"]
+    assert broker.request(end_request, version).error_code == 0
+    restarted = InProcessBroker(tmp_path)
+    for instance in (broker, restarted):
+        assert instance.values(committed=True) == instance.values(1, committed=True) == [b"a"]
 
 
 def test_aborts_timed_out_transaction_once_disk_has_space(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broker = InProcessBroker(tmp_path)
-    began_a_transaction(broker)
+    begin_transaction(broker)
     log = broker.cluster.log("t", 0)
     with limit_file_size((tmp_path / "t-0.log").stat().st_size + 10):
         broker.cluster.tick(2000)
@@ -111,16 +113,16 @@ def test_aborts_timed_out_transaction_once_disk_has_space(tmp_path: Path, caplog
 
 def test_topic_creation_can_be_repeated_after_full_disk(tmp_path: Path) -> None:
     broker = InProcessBroker(tmp_path, auto_create_topics=True)
-    creating = CreateTopicsRequest(
+    create_request = CreateTopicsRequest(
         topics=[CreatableTopic(name=n, num_partitions=1, replication_factor=-1) for n in ("u", "v")]
     )
-    asking = MetadataRequest(topics=[MetadataRequestTopic(name="w")])
+    metadata_request = MetadataRequest(topics=[MetadataRequestTopic(name="w")])
     with limit_file_size(10):
-        assert [each.error_code for each in broker.request(creating, 5).topics] == [FULL, FULL]
-        assert [each.error_code for each in broker.request(asking, 9).topics] == [FULL]
+        assert [topic.error_code for topic in broker.request(create_request, 5).topics] == [FULL, FULL]
+        assert [topic.error_code for topic in broker.request(metadata_request, 9).topics] == [FULL]
         assert sorted(broker.cluster.topics) == ["t"]
-    assert [each.error_code for each in broker.request(creating, 5).topics] == [0, 0]
-    assert [each.error_code for each in broker.request(asking, 9).topics] == [0]
+    assert [topic.error_code for topic in broker.request(create_request, 5).topics] == [0, 0]
+    assert [topic.error_code for topic in broker.request(metadata_request, 9).topics] == [0]
     assert sorted(InProcessBroker(tmp_path).cluster.topics) == ["t", "u", "v", "w"]
 
 

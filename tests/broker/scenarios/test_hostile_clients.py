@@ -1,4 +1,4 @@
-"""What clients, or a fault of ours, can do to the broker's threads: it stays within bounds, or ends for all to see."""
+"""Hostile clients and internal errors: the broker limits its resources, or shuts down in a visible way."""
 
 from __future__ import annotations
 
@@ -32,39 +32,41 @@ from tests.waiting import eventually
 ALL_TOPICS = MetadataRequest(topics=None)
 
 
-def broken(*_: object) -> None:
-    raise RuntimeError("a fault of ours")
+def raise_error(*_: object) -> None:
+    raise RuntimeError("an injected error")
 
 
 @pytest.mark.parametrize(
-    "break_one",
+    "break_thread",
     [
-        pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", broken), id="a processor"),
-        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "get", broken), id="the thread of what waits"),
-        pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", broken), id="the acceptor"),
+        pytest.param(lambda patch: patch.setattr(processor.Processor, "run_once", raise_error), id="a processor"),
+        pytest.param(lambda patch: patch.setattr(RequestPurgatory, "get", raise_error), id="the purgatory thread"),
+        pytest.param(lambda patch: patch.setattr(Acceptor, "run_once", raise_error), id="the acceptor"),
     ],
 )
 def test_failed_thread_shuts_down_broker_and_close_raises(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    break_one: Callable[[pytest.MonkeyPatch], None],
+    break_thread: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
     threads, before = broker_threads(), count_open_descriptors()
     broker = embedded_broker({"t": 1})
-    with LoopbackClient(broker.bootstrap_servers) as standing:
-        standing.request(ALL_TOPICS, 9)
+    with LoopbackClient(broker.bootstrap_servers) as open_client:
+        open_client.request(ALL_TOPICS, 9)
         with monkeypatch.context() as patch:
-            break_one(patch)
-            standing.send((ALL_TOPICS, 9))
+            break_thread(patch)
+            open_client.send((ALL_TOPICS, 9))
             with contextlib.suppress(ConnectionError):
-                LoopbackClient(broker.bootstrap_servers).socket.close()  # wakes the acceptor and a processor
+                LoopbackClient(
+                    broker.bootstrap_servers
+                ).socket.close()  # the connection wakes the acceptor and a processor
             assert eventually(lambda: broker.failure is not None)
-        while standing.receive() is not None:
-            """The answer may have been written before."""
+        while open_client.receive() is not None:
+            """The response may have been sent before the thread failed."""
     assert eventually(lambda: broker_threads() <= threads)
     with pytest.raises(ConnectionRefusedError):
         LoopbackClient(broker.bootstrap_servers)
-    with pytest.raises(IllegalStateError, match="The embedded broker failed: RuntimeError: a fault of ours"):
+    with pytest.raises(IllegalStateError, match="The embedded broker failed: RuntimeError: an injected error"):
         broker.close()
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
     assert count_open_descriptors() == before
@@ -73,16 +75,16 @@ def test_failed_thread_shuts_down_broker_and_close_raises(
 def test_unsendable_response_closes_only_its_own_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as other:
+    with embedded_broker({"t": 1}) as broker, LoopbackClient(broker.bootstrap_servers) as other_client:
         with monkeypatch.context() as patch, LoopbackClient(broker.bootstrap_servers) as client:
-            patch.setattr(processor, "NetworkSend", broken)
+            patch.setattr(processor, "NetworkSend", raise_error)
             assert client.request(ALL_TOPICS, 9) is None
-        assert other.request(ALL_TOPICS, 9) is not None
+        assert other_client.request(ALL_TOPICS, 9) is not None
     assert "Could not send a response" in caplog.text
 
 
-class NoDescriptors:
-    """A listening socket that is always readable and never accepts."""
+class UnacceptingSocket:
+    """A listening socket that is always readable and fails to accept, as without file descriptors."""
 
     def __init__(self, *_: object) -> None:
         self.attempts = 0
@@ -101,14 +103,14 @@ class NoDescriptors:
         assert not flag
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
-class CountingSystem(OperatingSystem):
-    """Its poller never waits: all but the waker is always ready."""
+class RecordingSystem(OperatingSystem):
+    """A system whose poller records its timeouts and never waits: everything but the waker is always ready."""
 
     def __init__(self) -> None:
-        self.waits: list[float | None] = []
+        self.timeouts: list[float | None] = []
         self.registered: dict[int, SelectorKey] = {}
 
     def poller(self) -> Any:
@@ -121,33 +123,35 @@ class CountingSystem(OperatingSystem):
         del self.registered[id(fileobj)]
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        self.waits.append(timeout)
+        self.timeouts.append(timeout)
         return [(key, key.events) for key in self.registered.values() if key.data is not None]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def test_acceptor_pauses_without_file_descriptors(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listeners = [NoDescriptors(), NoDescriptors()]
+    listeners = [UnacceptingSocket(), UnacceptingSocket()]
     unbound = iter(listeners)
     monkeypatch.setattr(socket, "create_server", lambda *_, **__: next(unbound))
-    system = CountingSystem()
-    accepting = Acceptor(system, "127.0.0.1", broken, broken)
+    system = RecordingSystem()
+    paused_acceptor = Acceptor(system, "127.0.0.1", raise_error, raise_error)
     for node in range(2):
-        accepting.bind(node, 0)
+        paused_acceptor.bind(node, 0)
     for _ in range(5):
-        accepting.run_once()
+        paused_acceptor.run_once()
     assert sum(listener.attempts for listener in listeners) == 3
-    assert system.waits == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
-    assert caplog.text.count("Too many open files") == 1, "the log does not grow while the limit lasts"
-    refusing = threading.Thread(target=accepting.stop_listening, args=(0,), daemon=True)
-    refusing.start()
-    while refusing.is_alive():
-        accepting.run_once()
-    accepting.close()
+    assert system.timeouts == [acceptor.POLL_SECONDS, acceptor.PAUSE_SECONDS] * 2 + [acceptor.POLL_SECONDS]
+    assert caplog.text.count("Too many open files") == 1, (
+        "the warning must not be repeated while descriptors are missing"
+    )
+    stop_thread = threading.Thread(target=paused_acceptor.stop_listening, args=(0,), daemon=True)
+    stop_thread.start()
+    while stop_thread.is_alive():
+        paused_acceptor.run_once()
+    paused_acceptor.close()
     assert [key for key in system.registered.values() if key.data is not None] == []
 
 
@@ -165,56 +169,56 @@ def test_rejects_connections_beyond_limit_until_others_close(
             assert third.receive() is None
         first.socket.close()
 
-        def is_taken() -> bool:
+        def can_connect() -> bool:
             with LoopbackClient(broker.bootstrap_servers) as client:
                 try:
                     return client.request(ALL_TOPICS, 9) is not None
                 except BrokenPipeError:
                     return False
 
-        assert eventually(is_taken)
+        assert eventually(can_connect)
         second.socket.close()
     assert "the limit is 2 connections" in caplog.text
 
 
 def test_answers_requests_beyond_purgatory_limit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[RequestPurgatory] = []
+    purgatories: list[RequestPurgatory] = []
 
-    class Known(RequestPurgatory):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            made.append(self)
+    class RecordedPurgatory(RequestPurgatory):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            purgatories.append(self)
 
-    monkeypatch.setattr(socket_server, "RequestPurgatory", Known)
+    monkeypatch.setattr(socket_server, "RequestPurgatory", RecordedPurgatory)
     monkeypatch.setattr(socket_server, "MAX_WATCHING_REQUESTS", 3)
     partition = FetchPartition(partition=0, partition_max_bytes=1000)
     poll = FetchRequest(max_wait_ms=2**31 - 1, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[partition])])
     with embedded_broker({"t": 1}) as broker:
         for _ in range(3):
-            with LoopbackClient(broker.bootstrap_servers) as gone:
-                gone.send((poll, 12))
-        assert eventually(lambda: made[0].count == 3)
+            with LoopbackClient(broker.bootstrap_servers) as disconnected_client:
+                disconnected_client.send((poll, 12))
+        assert eventually(lambda: purgatories[0].count == 3)
         with LoopbackClient(broker.bootstrap_servers) as client:
             assert client.request(poll, 12).responses[0].partitions[0].error_code == 0
 
 
-class WatchedMemory(FrameMemory[Any]):
-    most_taken = 0
-    waited = 0
+class RecordedMemory(FrameMemory[Any]):
+    max_reserved_bytes = 0
+    wait_count = 0
 
     def take(self, owner: Any, size: int) -> bool:
-        taken = super().take(owner, size)
-        WatchedMemory.waited += not taken
-        return taken
+        granted = super().take(owner, size)
+        RecordedMemory.wait_count += not granted
+        return granted
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "bytes_left":
-            WatchedMemory.most_taken = max(WatchedMemory.most_taken, self.bytes_max - value)
+            RecordedMemory.max_reserved_bytes = max(RecordedMemory.max_reserved_bytes, self.bytes_max - value)
         super().__setattr__(name, value)
 
 
 def test_reads_concurrent_long_frames_within_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "FrameMemory", WatchedMemory)
+    monkeypatch.setattr(processor, "FrameMemory", RecordedMemory)
     monkeypatch.setattr(processor, "MAX_FRAME_MEMORY_BYTES", 100_000)
     request = produce_request(batch(0, bytes(40_000)))
     with embedded_broker({"t": 1}) as broker:
@@ -227,27 +231,27 @@ def test_reads_concurrent_long_frames_within_memory_limit(monkeypatch: pytest.Mo
             codes.append(partition_response(client.receive_response(request, 9)).error_code)
             client.socket.close()
     assert codes == [0] * 20
-    assert 80_000 < WatchedMemory.most_taken <= 100_000
-    assert WatchedMemory.waited > 0
+    assert 80_000 < RecordedMemory.max_reserved_bytes <= 100_000
+    assert RecordedMemory.wait_count > 0
 
 
 def test_closes_connections_with_incomplete_frame_or_login(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "DEADLINES", Deadlines(idle_ms=-1, setup_ms=1, frame_ms=1))
     with embedded_broker({"t": 1}) as broker:
-        half = LoopbackClient(broker.bootstrap_servers)
-        half.socket.sendall(struct.pack(">i", 1000) + b"half")
-        half.socket.setblocking(False)
+        incomplete_client = LoopbackClient(broker.bootstrap_servers)
+        incomplete_client.socket.sendall(struct.pack(">i", 1000) + b"half")
+        incomplete_client.socket.setblocking(False)
 
-        def has_ended() -> bool:
-            for _ in range(2):  # both processors look at the time
+        def is_closed() -> bool:
+            for _ in range(2):  # both processors must check their deadlines
                 with LoopbackClient(broker.bootstrap_servers):
-                    """Each connection wakes one."""
+                    """Each connection wakes one processor."""
             try:
-                return half.socket.recv(1) == b""
+                return incomplete_client.socket.recv(1) == b""
             except BlockingIOError:
                 return False
             except ConnectionResetError:
                 return True
 
-        assert eventually(has_ended)
-        half.socket.close()
+        assert eventually(is_closed)
+        incomplete_client.socket.close()

@@ -1,4 +1,4 @@
-"""Small requests that ask for much: each is answered within bounds that are counted here, or refused."""
+"""Small requests that cause much work: the work is limited, or the request is rejected."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from spark_kafka_sink.protocol.messages.offset_fetch import (
 from tests.broker.in_process_broker import InProcessBroker
 from tests.broker.wire_client import batch
 
-MOST = 2**31 - 1
-TIMES = 20_000
+MAX_INT32 = 2**31 - 1
+REPETITIONS = 20_000
 
 
 def fetch(*partitions: int, topics: int = 1, min_bytes: int = 0) -> FetchRequest:
-    wanted = [FetchPartition(partition=index, partition_max_bytes=MOST) for index in partitions]
-    topic = FetchTopic(topic="t", partitions=wanted)
-    return FetchRequest(max_wait_ms=MOST, min_bytes=min_bytes, max_bytes=MOST, topics=[topic] * topics)
+    requested = [FetchPartition(partition=index, partition_max_bytes=MAX_INT32) for index in partitions]
+    topic = FetchTopic(topic="t", partitions=requested)
+    return FetchRequest(max_wait_ms=MAX_INT32, min_bytes=min_bytes, max_bytes=MAX_INT32, topics=[topic] * topics)
 
 
 def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
@@ -60,14 +60,16 @@ def answer_bytes(outcome: ChannelResponse | DelayedRequest) -> int:
     return sum(len(segment) for segment in outcome.frame)
 
 
-@pytest.mark.parametrize("request_", [fetch(*[0] * TIMES), fetch(0, topics=TIMES)], ids=["one topic", "many topics"])
+@pytest.mark.parametrize(
+    "request_", [fetch(*[0] * REPETITIONS), fetch(0, topics=REPETITIONS)], ids=["one topic", "many topics"]
+)
 def test_fetch_reads_repeated_partition_once(request_: FetchRequest) -> None:
     broker = InProcessBroker()
     broker.write(b"x" * 20)
     once = answer_bytes(broker.handle(fetch(0), 12))
-    assert answer_bytes(broker.handle(request_, 12)) - once < 10 * TIMES
-    answered = broker.request(request_, 12)
-    assert sum(len(topic.partitions) for topic in answered.responses) == 1
+    assert answer_bytes(broker.handle(request_, 12)) - once < 10 * REPETITIONS
+    response = broker.request(request_, 12)
+    assert sum(len(topic.partitions) for topic in response.responses) == 1
 
 
 def test_fetch_response_is_limited_to_max_response_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,76 +83,76 @@ def test_fetch_response_is_limited_to_max_response_bytes(monkeypatch: pytest.Mon
 
 
 def test_read_examines_only_returned_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Counted(list[Any]):
-        looked_at = 0
+    class CountingList(list[Any]):
+        reads = 0
 
         def __getitem__(self, index: Any) -> Any:
-            assert isinstance(index, int), "a copy of the rest of the log"
-            Counted.looked_at += 1
+            assert isinstance(index, int), "must not copy a slice of the log"
+            CountingList.reads += 1
             return super().__getitem__(index)
 
     log = PartitionLog(InProcessBroker().cluster.log("t", 0).config)
     for _ in range(1000):
         log.append(batch(b"a"), wall_ms=1)
-    monkeypatch.setattr(log, "_batches", Counted(log._batches))
+    monkeypatch.setattr(log, "_batches", CountingList(log._batches))
     assert len(log.read(500, 1).batches) == 1
-    assert Counted.looked_at < 10
+    assert CountingList.reads < 10
 
 
-@pytest.mark.parametrize("partitions", [MOST, MAX_PARTITIONS, 0, -2])
+@pytest.mark.parametrize("partitions", [MAX_INT32, MAX_PARTITIONS, 0, -2])
 def test_rejects_partition_count_out_of_range(partitions: int) -> None:
     broker = InProcessBroker()
-    creating = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
-    (result,) = broker.request(CreateTopicsRequest(topics=[creating]), 5).topics
+    topic = CreatableTopic(name="u", num_partitions=partitions, replication_factor=-1)
+    (result,) = broker.request(CreateTopicsRequest(topics=[topic]), 5).topics
     assert result.error_code == error_codes.INVALID_PARTITIONS
     assert f"room for {MAX_PARTITIONS - 2}" in result.error_message
-    for change in (
+    for attempt in (
         lambda: broker.cluster.create_topic("u", partitions),
         lambda: broker.cluster.add_partitions("t", max(partitions, MAX_PARTITIONS + 1)),
     ):
         with pytest.raises(ConfigurationError, match="partitions"):
-            change()
+            attempt()
     assert [len(topic.partitions) for topic in broker.cluster.topics.values()] == [2]
 
 
 def test_topics_of_one_request_share_available_partitions() -> None:
     broker = InProcessBroker(max_partitions=5)
-    asked = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
-    results = broker.request(CreateTopicsRequest(topics=asked), 5).topics
+    requested = [CreatableTopic(name=name, num_partitions=2, replication_factor=-1) for name in "uvw"]
+    results = broker.request(CreateTopicsRequest(topics=requested), 5).topics
     too_many = error_codes.INVALID_PARTITIONS
     assert [result.error_code for result in results] == [0, too_many, too_many]
     assert sorted(broker.cluster.topics) == ["t", "u"]
 
 
-class CountedTopics(dict[str, Topic]):
-    """Counts how often all topics are looked at."""
+class CountingTopics(dict[str, Topic]):
+    """Topics that count iterations over all of them."""
 
-    looks = 0
+    lookups = 0
 
     def values(self) -> Any:
-        CountedTopics.looks += 1
+        CountingTopics.lookups += 1
         return super().values()
 
 
 def test_topic_cost_does_not_grow_with_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = InProcessBroker()
-    monkeypatch.setattr(CountedTopics, "looks", 0)
-    broker.cluster.topics = CountedTopics(broker.cluster.topics)
-    asked = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=-1) for number in range(500)]
-    ids = [result.topic_id for result in broker.request(CreateTopicsRequest(topics=asked), 7).topics]
+    monkeypatch.setattr(CountingTopics, "lookups", 0)
+    broker.cluster.topics = CountingTopics(broker.cluster.topics)
+    requested = [CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=-1) for number in range(500)]
+    ids = [result.topic_id for result in broker.request(CreateTopicsRequest(topics=requested), 7).topics]
     unknown = [UUID(int=number) for number in range(500)]
     broker.request(FetchRequest(topics=[FetchTopic(topic_id=topic_id) for topic_id in [*ids, *unknown]]), 13)
-    assert CountedTopics.looks < 10
+    assert CountingTopics.lookups < 10
 
 
-class Compared(int):
-    """Counts how often it is compared."""
+class CountingInt(int):
+    """An integer that counts its comparisons."""
 
-    looks = 0
+    lookups = 0
     __hash__ = int.__hash__
 
     def __eq__(self, other: object) -> bool:
-        Compared.looks += 1
+        CountingInt.lookups += 1
         return super().__eq__(other)
 
 
@@ -159,28 +161,28 @@ def test_listing_cost_does_not_grow_with_number_of_filters() -> None:
     for number in range(100):
         broker.cluster.coordinator.init_producer_id(f"x{number}", 1000, None)
     context = RequestContext(broker.cluster, 0, RequestHeader(ApiKey.LIST_TRANSACTIONS, 2, 0, None), 0, 0)
-    request = ListTransactionsRequest(producer_id_filters=[*map(Compared, range(99, 1000))])
-    answered = api_66_list_transactions.handle(context, request)
-    assert isinstance(answered, ListTransactionsResponse)
-    assert [each.transactional_id for each in answered.transaction_states] == ["x99"]
-    assert Compared.looks < 1000
+    request = ListTransactionsRequest(producer_id_filters=[*map(CountingInt, range(99, 1000))])
+    response = api_66_list_transactions.handle(context, request)
+    assert isinstance(response, ListTransactionsResponse)
+    assert [state.transactional_id for state in response.transaction_states] == ["x99"]
+    assert CountingInt.lookups < 1000
 
 
 def test_does_not_create_topic_repeated_in_request() -> None:
     broker = InProcessBroker()
-    asked = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in "uvu"]
-    results = broker.request(CreateTopicsRequest(topics=asked), 5).topics
+    requested = [CreatableTopic(name=name, num_partitions=1, replication_factor=-1) for name in "uvu"]
+    results = broker.request(CreateTopicsRequest(topics=requested), 5).topics
     assert [result.error_code for result in results] == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
     assert sorted(broker.cluster.topics) == ["t", "v"]
 
 
 def test_metadata_describes_repeated_topic_once() -> None:
     broker = InProcessBroker()
-    by_name = [MetadataRequestTopic(name="t")] * TIMES
-    by_id = [MetadataRequestTopic(topic_id=broker.cluster.topic("t").id)] * TIMES
-    unknown = [MetadataRequestTopic(name="unknown")] * TIMES
-    answered = broker.request(MetadataRequest(topics=by_name + by_id + unknown), 12)
-    assert len(answered.topics) == 3
+    by_name = [MetadataRequestTopic(name="t")] * REPETITIONS
+    by_id = [MetadataRequestTopic(topic_id=broker.cluster.topic("t").id)] * REPETITIONS
+    unknown = [MetadataRequestTopic(name="unknown")] * REPETITIONS
+    response = broker.request(MetadataRequest(topics=by_name + by_id + unknown), 12)
+    assert len(response.topics) == 3
 
 
 def test_creating_2000_topics_saves_once_and_opens_no_descriptors(
@@ -192,20 +194,20 @@ def test_creating_2000_topics_saves_once_and_opens_no_descriptors(
     broker = InProcessBroker(tmp_path, auto_create_topics=True)
     saves: list[int] = []
     monkeypatch.setattr(ClusterFiles, "save", lambda files, cluster: saves.append(len(cluster.topics)))
-    before = count_open_descriptors()
+    count_before = count_open_descriptors()
     names = [f"u{number}" for number in range(2000)]
-    answered = broker.request(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
-    assert [topic.error_code for topic in answered.topics] == [0] * 2000
-    assert (saves, count_open_descriptors() - before) == ([2001], 0)
+    response = broker.request(MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names]), 12)
+    assert [topic.error_code for topic in response.topics] == [0] * 2000
+    assert (saves, count_open_descriptors() - count_before) == ([2001], 0)
 
 
 def test_does_not_auto_create_topics_beyond_partition_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker = InProcessBroker(auto_create_topics=True, max_partitions=4)
-    asked = [MetadataRequestTopic(name=name) for name in "uvwx"]
-    answered = broker.request(MetadataRequest(topics=asked), 12)
-    assert [topic.error_code for topic in answered.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
+    requested = [MetadataRequestTopic(name=name) for name in "uvwx"]
+    response = broker.request(MetadataRequest(topics=requested), 12)
+    assert [topic.error_code for topic in response.topics] == [0, 0] + [error_codes.POLICY_VIOLATION] * 2
     assert "Did not create 2 topics" in caplog.text
 
 
@@ -227,55 +229,59 @@ def test_response_longer_than_a_frame_closes_connection_and_is_logged(
 
 
 def test_delayed_request_keeps_frame_instead_of_decoded_request() -> None:
-    def made() -> int:
-        return sum(isinstance(each, FetchPartition) for each in gc.get_objects())
+    def count_decoded_partitions() -> int:
+        return sum(isinstance(item, FetchPartition) for item in gc.get_objects())
 
     broker, request = InProcessBroker(), fetch(*range(1000), min_bytes=1)
     broker.cluster.add_partitions("t", 1000)
-    before = made()
+    count_before = count_decoded_partitions()
     outcome = broker.handle(request, 12)
     assert isinstance(outcome, DelayedRequest)
-    assert made() == before
+    assert count_decoded_partitions() == count_before
     assert isinstance(outcome.resume(10.0**9), ChannelResponse)
 
 
 def test_list_offsets_rejects_repeated_partitions() -> None:
-    wanted = [ListOffsetsPartition(partition_index=index, timestamp=0) for index in (0, 1, 0)]
-    answered = InProcessBroker().request(ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=wanted)]), 5)
-    codes = [each.error_code for each in answered.topics[0].partitions]
+    requested = [ListOffsetsPartition(partition_index=index, timestamp=0) for index in (0, 1, 0)]
+    response = InProcessBroker().request(
+        ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=requested)]), 5
+    )
+    codes = [partition.error_code for partition in response.topics[0].partitions]
     assert codes == [error_codes.INVALID_REQUEST, 0, error_codes.INVALID_REQUEST]
 
 
 def test_offset_fetch_returns_repeated_groups_and_partitions_once() -> None:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0] * 2_000)] * 2
     groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)] * 5
-    answered = InProcessBroker().request(OffsetFetchRequest(groups=groups), 8)
-    assert [[len(topic.partitions) for topic in group.topics] for group in answered.groups] == [[1]]
+    response = InProcessBroker().request(OffsetFetchRequest(groups=groups), 8)
+    assert [[len(topic.partitions) for topic in group.topics] for group in response.groups] == [[1]]
 
 
 def test_describes_repeated_transactional_id_once() -> None:
-    answered = InProcessBroker().request(DescribeTransactionsRequest(transactional_ids=["x"] * TIMES), 0)
-    assert len(answered.transaction_states) == 1
+    response = InProcessBroker().request(DescribeTransactionsRequest(transactional_ids=["x"] * REPETITIONS), 0)
+    assert len(response.transaction_states) == 1
 
 
 def test_matches_exponential_pattern_in_linear_time() -> None:
     broker = InProcessBroker()
     for name in ("a" * 64 + "!", "abc"):
         broker.request(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4)
-    listing = ListTransactionsRequest(transactional_id_pattern="(a+)+b?c?")
-    assert [each.transactional_id for each in broker.request(listing, 2).transaction_states] == ["abc"]
-    broken = broker.request(ListTransactionsRequest(transactional_id_pattern="(("), 2)
-    assert broken.error_code == error_codes.INVALID_REGULAR_EXPRESSION
+    list_request = ListTransactionsRequest(transactional_id_pattern="(a+)+b?c?")
+    assert [state.transactional_id for state in broker.request(list_request, 2).transaction_states] == ["abc"]
+    response = broker.request(ListTransactionsRequest(transactional_id_pattern="(("), 2)
+    assert response.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 
 
-def committing(group: str, metadata: str = "", partition: int = 0) -> OffsetCommitRequest:
+def build_commit(group: str, metadata: str = "", partition: int = 0) -> OffsetCommitRequest:
     offset = OffsetCommitRequestPartition(partition_index=partition, committed_offset=1, committed_metadata=metadata)
     return OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[offset])])
 
 
 def test_rejects_offset_metadata_longer_than_4096_characters() -> None:
     broker = InProcessBroker()
-    codes = [broker.request(committing("g", "x" * size), 8).topics[0].partitions[0].error_code for size in (4096, 4097)]
+    codes = [
+        broker.request(build_commit("g", "x" * size), 8).topics[0].partitions[0].error_code for size in (4096, 4097)
+    ]
     assert codes == [0, error_codes.OFFSET_METADATA_TOO_LARGE]
 
 
@@ -285,7 +291,7 @@ def test_limits_number_of_offsets_and_transactional_ids(monkeypatch: pytest.Monk
     monkeypatch.setattr("spark_kafka_sink.broker.transaction_coordinator.MAX_TRANSACTIONAL_IDS", 2)
     broker = InProcessBroker()
     full = error_codes.POLICY_VIOLATION
-    codes = [broker.request(committing(group), 8).topics[0].partitions[0].error_code for group in "abca"]
+    codes = [broker.request(build_commit(group), 8).topics[0].partitions[0].error_code for group in "abca"]
     assert codes == [0, 0, full, 0]
     codes = [
         broker.request(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000), 4).error_code

@@ -1,4 +1,4 @@
-"""A listener with users refuses unsigned tokens, which any client can make, unless it was configured to accept them."""
+"""Unsigned tokens, which every client can create: listeners reject them unless they are configured to accept them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ USERS = {"alice": "a secret that must not show"}
 
 def handshake(broker: EmbeddedBroker, mechanism: str) -> tuple[int, list[str]]:
     with LoopbackClient(broker.bootstrap_servers) as client:
-        answer = client.request(SaslHandshakeRequest(mechanism=mechanism), 1)
-        return answer.error_code, answer.mechanisms
+        response = client.request(SaslHandshakeRequest(mechanism=mechanism), 1)
+        return response.error_code, response.mechanisms
 
 
-def enters_with_an_unsigned_token(broker: EmbeddedBroker) -> bool:
+def logs_in_with_unsigned_token(broker: EmbeddedBroker) -> bool:
     token = OauthBearerClient(build_unsecured_token({"sub": "mallory", "exp": 4_000_000_000})).start()
     with LoopbackClient(broker.bootstrap_servers) as client:
         if client.request(SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1).error_code:
@@ -45,16 +45,19 @@ def test_listener_with_users_offers_plain_and_scram_only() -> None:
         code, offered = handshake(broker, "OAUTHBEARER")
         assert code == error_codes.UNSUPPORTED_SASL_MECHANISM
         assert offered == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-        assert not enters_with_an_unsigned_token(broker)
+        assert not logs_in_with_unsigned_token(broker)
 
 
 def test_broker_command_with_users_rejects_unsigned_tokens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entered: list[bool] = []
+    logins: list[bool] = []
     arguments = ["--security", "SASL_PLAINTEXT", "--users", users_file(tmp_path)]
-    assert run_broker_command(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
-    assert entered == [False]
+    assert (
+        run_broker_command(monkeypatch, arguments, lambda broker: logins.append(logs_in_with_unsigned_token(broker)))
+        == 0
+    )
+    assert logins == [False]
     assert caplog.messages == []
 
 
@@ -62,11 +65,14 @@ def test_broker_command_with_users_rejects_unsigned_tokens(
 def test_broker_command_accepts_unsigned_tokens_with_warning_if_enabled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, with_users: bool
 ) -> None:
-    entered: list[bool] = []
+    logins: list[bool] = []
     arguments = ["--security", "SASL_PLAINTEXT", "--unsigned-tokens"]
     arguments += ["--users", users_file(tmp_path)] if with_users else []
-    assert run_broker_command(monkeypatch, arguments, lambda b: entered.append(enters_with_an_unsigned_token(b))) == 0
-    assert entered == [True]
+    assert (
+        run_broker_command(monkeypatch, arguments, lambda broker: logins.append(logs_in_with_unsigned_token(broker)))
+        == 0
+    )
+    assert logins == [True]
     (warning,) = caplog.messages
     assert "every client can log in under any name" in warning
 

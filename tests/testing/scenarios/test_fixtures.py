@@ -1,4 +1,4 @@
-"""The fixtures of the plugin, as tests use them."""
+"""The fixtures of the pytest plugin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spark_kafka_sink.pytest_plugin import NewKafkaTopic
 from spark_kafka_sink.testing import EmbeddedBroker, KafkaTopic
 from tests.waiting import PATIENCE_SECONDS
 
-seen: list[tuple[EmbeddedBroker, str]] = []
+shared_topics: list[tuple[EmbeddedBroker, str]] = []
 
 
 def test_fixture_creates_topic_named_after_test(kafka_topic: KafkaTopic, session_kafka_broker: EmbeddedBroker) -> None:
@@ -16,11 +16,11 @@ def test_fixture_creates_topic_named_after_test(kafka_topic: KafkaTopic, session
         assert len(producer.partitions_for(kafka_topic.name)) == 3
     assert kafka_topic.read().num_rows == 1
     assert kafka_topic.name.startswith("test_fixture_creates_topic_named_after_test")
-    seen.append((session_kafka_broker, kafka_topic.name))
+    shared_topics.append((session_kafka_broker, kafka_topic.name))
 
 
 def test_session_broker_is_shared_and_topics_are_deleted_after_test(session_kafka_broker: EmbeddedBroker) -> None:
-    for broker, topic in seen:
+    for broker, topic in shared_topics:
         assert broker is session_kafka_broker
         assert topic not in broker.cluster.topics
 
@@ -28,6 +28,6 @@ def test_session_broker_is_shared_and_topics_are_deleted_after_test(session_kafk
 def test_additional_topics_have_different_names(
     new_kafka_topic: NewKafkaTopic, session_kafka_broker: EmbeddedBroker
 ) -> None:
-    one, other = new_kafka_topic(), new_kafka_topic(partitions=12, config={"cleanup.policy": "compact"})
-    assert one.name != other.name
-    assert len(session_kafka_broker.cluster.topic(other.name).partitions) == 12
+    first, second = new_kafka_topic(), new_kafka_topic(partitions=12, config={"cleanup.policy": "compact"})
+    assert first.name != second.name
+    assert len(session_kafka_broker.cluster.topic(second.name).partitions) == 12
