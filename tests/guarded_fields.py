@@ -125,7 +125,7 @@ BROKER_GUARDS = [
         PartitionLog,
         "_lock",
         _names("_base_offsets _batches _producers _aborted"),
-        _names("next_offset log_start_offset records_appended bytes_appended batches_appended"),
+        _names("log_end_offset log_start_offset records_appended bytes_appended batches_appended"),
     ),
     Guard(RequestQueue, "_lock", _names("_requests _closed")),
     Guard(

@@ -45,7 +45,7 @@ DOORS = (
     Door("broker.handlers.*", ("broker.handlers",), "the handler of one API, by its key, when it is first used"),
     Door("lz4.frame", ("records.compression",), "optional dependency"),
     Door("gssapi", ("sasl.gssapi",), "optional dependency"),
-    Door("chispa", ("testing.frames",), "optional dependency"),
+    Door("chispa", ("testing.dataframes",), "optional dependency"),
     Door("google.protobuf*", ("formats.protobuf_descriptor",), "optional dependency"),
     Door("tqdm", ("producer.progress_bar",), "optional dependency"),
     Door("cryptography.*", ("network.security.assertions", "network.security.keystores"), "optional dependency"),

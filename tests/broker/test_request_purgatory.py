@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
-from tests.purgatory import eventually
+from tests.waiting import eventually
 
 DAY_MS = 86_400_000.0
 

@@ -114,7 +114,7 @@ def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: Embe
     delivery = dataclasses.replace(Query(broker).delivery, options=DeliveryOptions(topic=LOG, replication=3))
     with (
         Driver(delivery) as driver,
-        pytest.raises(PreflightError, match="3 replicas cannot be on 2 nodes"),
+        pytest.raises(PreflightError, match="Replication factor 3 is invalid in a cluster of 2 nodes"),
     ):
         driver.begin("driver-1")
     assert LOG not in broker.cluster.topics

@@ -19,5 +19,5 @@ def test_letters_digits_dots_underscores_and_hyphens_make_a_name(name: str) -> N
 @pytest.mark.parametrize("name", WRONG)
 def test_anything_else_is_no_name_and_no_program_can_create_it(name: str) -> None:
     assert not is_topic_name(name)
-    with pytest.raises(ConfigurationError, match="no name for a topic"):
+    with pytest.raises(ConfigurationError, match="not a valid topic name"):
         EmbeddedCluster(ClusterConfig(), topics={name: 1})

@@ -50,7 +50,7 @@ def _add_partitions(
     verify_only: bool = False,
 ) -> list[AddPartitionsToTxnTopicResult]:
     """Add the partitions to a transaction. `verify_only`: check that the transaction contains them."""
-    cluster, coordinator = context.cluster, context.cluster.coordinator
+    cluster = context.cluster
     topic_partitions = [(topic.name, index) for topic in topics for index in topic.partitions]
     with cluster.lock:
         errors = {partition: _find_partition_error(context, *partition) for partition in topic_partitions}
@@ -58,11 +58,11 @@ def _add_partitions(
         if not common_error and not any(errors.values()):
             if verify_only:
                 errors = {
-                    partition: coordinator.verify_partition(transactional_id, identity, partition)
+                    partition: cluster.coordinator.verify_partition(transactional_id, identity, partition)
                     for partition in topic_partitions
                 }
             else:
-                common_error = coordinator.add_partitions(
+                common_error = cluster.coordinator.add_partitions(
                     transactional_id, identity, topic_partitions, context.now, cluster.wall_ms()
                 )
                 cluster.save_transactions()

@@ -12,12 +12,13 @@ TRANSACTIONS_V2_VERSION = 5
 
 
 def handle(context: RequestContext, request: EndTxnRequest) -> HandlerResult:
-    cluster, coordinator = context.cluster, context.cluster.coordinator
+    cluster = context.cluster
     error = context.coordinator_error(request.transactional_id)
     if error:
         return EndTxnResponse(error_code=error, producer_id=-1, producer_epoch=-1)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     with cluster.lock:
+        coordinator = cluster.coordinator
         version = 2 if context.version >= TRANSACTIONS_V2_VERSION and coordinator.version >= 2 else 1
         next_identity = coordinator.end_transaction(
             request.transactional_id, identity, commit=request.committed, version=version

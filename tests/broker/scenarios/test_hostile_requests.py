@@ -110,7 +110,7 @@ def test_rejects_partition_count_out_of_range(partitions: int) -> None:
         lambda: broker.cluster.create_topic("u", partitions),
         lambda: broker.cluster.add_partitions("t", max(partitions, MAX_PARTITIONS + 1)),
     ):
-        with pytest.raises(ConfigurationError, match="partitions"):
+        with pytest.raises(ConfigurationError, match="partition"):
             attempt()
     assert [len(topic.partitions) for topic in broker.cluster.topics.values()] == [2]
 

@@ -369,7 +369,7 @@ def test_rule_6_the_broker_s_own_words_reach_the_record_that_was_alone_in_its_ba
     run_until(producer, future.done)
     error = future.exception(0)
     assert isinstance(error, InvalidRecordError)
-    assert "a compacted topic takes no record without a key" in str(error)
+    assert "Records of a compacted topic must have a key" in str(error)
     producer.close()
 
 
