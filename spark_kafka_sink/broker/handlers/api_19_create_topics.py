@@ -7,6 +7,7 @@ from collections import Counter
 from spark_kafka_sink.broker.api_error import ApiError
 from spark_kafka_sink.broker.context import HandlerResult, RequestContext
 from spark_kafka_sink.broker.topics import TopicDefinition, build_log_config
+from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.create_topics import (
@@ -84,7 +85,8 @@ def _find_error(
         return error_codes.INVALID_PARTITIONS, message
     replication_factor = requested.replication_factor
     if replication_factor not in (-1, *range(1, len(cluster.nodes) + 1)) and not requested.assignments:
-        message = f"Replication factor {replication_factor} is invalid in a cluster of {len(cluster.nodes)} nodes."
+        nodes = format_count(len(cluster.nodes), "node")
+        message = f"Replication factor {replication_factor} is invalid in a cluster of {nodes}."
         return error_codes.INVALID_REPLICATION_FACTOR, message
     try:
         build_log_config(definition.config, max_message_bytes=0, check_records=True, discard=False)
