@@ -13,7 +13,7 @@ from integration.support.artifacts import connector_jars
 from integration.support.kafka_cluster import KafkaCluster
 from integration.support.proxy import Proxy
 from integration.support.registry import schema_registry
-from tests.interrupts import heed_interrupts
+from tests.interrupts import restore_sigint
 
 if TYPE_CHECKING:
     from integration.support.spark_cluster import StandaloneCluster
@@ -23,7 +23,7 @@ OVERDUE_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "
 
 
 def pytest_configure() -> None:
-    heed_interrupts()
+    restore_sigint()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from integration.benchmarks.network import fairness_rounds
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
-from tests.left_over import nothing_is_left
+from tests.leak_check import assert_no_leaks
 
 CONNECTIONS = 10_000
 BATCH = 500
@@ -23,7 +23,7 @@ def test_ten_thousand_connections_leave_no_descriptor_and_no_thread() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen(BATCH)
         address = system.resolve("127.0.0.1", listener.getsockname()[1])[0]
-        with nothing_is_left():
+        with assert_no_leaks():
             selector = Selector(system)
             for first in range(0, CONNECTIONS, BATCH):
                 waiting = {str(number) for number in range(first, first + BATCH)}

@@ -1,4 +1,4 @@
-"""In the tests of classes with a lock, every access to what it guards is looked at: see tests/guarded_fields.py."""
+"""Checks every access to guarded fields in the tests of classes with a lock (tests/guarded_fields.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interrupts import heed_interrupts
+from tests.interrupts import restore_sigint
 
 ROOT = Path(__file__).resolve().parent
 GUARDED = (
@@ -32,7 +32,7 @@ BROKER = "broker/"
 
 
 def pytest_configure() -> None:
-    heed_interrupts()
+    restore_sigint()
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,9 @@ def guarded_fields(request: pytest.FixtureRequest) -> Iterator[None]:
     if not path.startswith((*GUARDED, BROKER)):
         yield
         return
-    from tests.guarded_fields import BROKER_GUARDS, GUARDS, guards  # not for tests that import nothing of the package
+    # Imported here, because some tests must not import the package.
+    from tests.guarded_fields import BROKER_GUARDS, GUARDS, check_guards
 
-    with guards(BROKER_GUARDS if path.startswith(BROKER) else GUARDS) as found:
+    with check_guards(BROKER_GUARDS if path.startswith(BROKER) else GUARDS) as violations:
         yield
-    assert sorted(set(found)) == [], "without the lock that guards it"
+    assert sorted(set(violations)) == [], "accessed without the lock"

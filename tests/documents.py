@@ -1,4 +1,4 @@
-"""The pages of the documentation, and the blocks of code in them."""
+"""The pages of the documentation and their code blocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[str]:
-    """README.md, those of docs/ and those of .github/, by their paths."""
-    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
-    return sorted(page.relative_to(ROOT).as_posix() for page in found)
+    """Return the paths of README.md and of the pages in docs/ and .github/."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / ".github").rglob("*.md")]
+    return sorted(page.relative_to(ROOT).as_posix() for page in files)
 
 
 def languages(page: str) -> set[str]:
@@ -20,11 +20,11 @@ def languages(page: str) -> set[str]:
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
-    return [text for found, text in FENCE.findall((ROOT / page).read_text()) if found == language]
+    return [text for block_language, text in FENCE.findall((ROOT / page).read_text()) if block_language == language]
 
 
 def command_lines(page: str) -> list[str]:
-    """The lines of its shell blocks, continued lines as one, without comments."""
+    """Return the commands in the shell blocks of a page: continued lines joined, comments removed."""
     text = "".join(blocks(page, "sh")).replace("\\\n", " ")
     lines = [re.sub(r"(^|\s)#\s.*", "", line).strip() for line in text.splitlines()]
     return [re.sub(r"\s+", " ", line) for line in lines if line]

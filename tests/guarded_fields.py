@@ -1,7 +1,7 @@
-"""Which lock guards which fields, and a check that it is held: `with guards(): ...`.
+"""Guarded fields: the locks that guard them, and a check that the locks are held: `with check_guards(): ...`.
 
-Threads that meet at the wrong moment are too rare for a test to wait for them. What does not depend on luck is that the
-code of the package touches a guarded field only while its lock is held; each access is looked at.
+A race between threads is too rare for a test to wait for it. The check does not depend on chance: it examines every
+access to a guarded field by the package's code, and records those without the lock.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ PACKAGE = str(Path(spark_kafka_sink.__file__).parent) + "/"
 
 @dataclass(frozen=True)
 class Guard:
-    """`fields` are neither read nor written without the lock, `written` may be read. `exempt`: methods that may touch
-    them, since the object is not shared yet, or does not change any more, or a value that is a moment old will do."""
+    """The fields of a class that a lock guards."""
 
-    kind: type
+    cls: type
     lock: str
     fields: frozenset[str]
+    """Fields that are neither read nor written without the lock."""
     written: frozenset[str] = frozenset()
+    """Fields that are not written without the lock, but may be read."""
     exempt: frozenset[str] = frozenset()
+    """Methods that need no lock: the object is not shared yet, no longer changes, or a stale value is good enough."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -137,47 +139,52 @@ BROKER_GUARDS = [
     ),
     Guard(Control, "_lock", _names("_rules"), exempt=_names("has_rules")),
 ]
-"""For the tests of the embedded broker only: each guard makes every access to its class slower."""
+"""Guards for the tests of the embedded broker only, because each guard slows down every access to its class."""
 
 
 @contextmanager
-def guards(guarded: Sequence[Guard] = GUARDS) -> Iterator[list[str]]:
-    """Collects the accesses without a lock, each as `class.field in file:line`."""
-    found: list[str] = []
+def check_guards(guards: Sequence[Guard] = GUARDS) -> Iterator[list[str]]:
+    """Record the accesses without a lock in the returned list, as `class.field in file:line`."""
+    violations: list[str] = []
     with ExitStack() as patches:
-        for guard in guarded:
+        for guard in guards:
             for name in ("__getattribute__", "__setattr__"):
-                checked = _checked(guard, name, getattr(guard.kind, name), found)
-                patches.enter_context(patch.object(guard.kind, name, checked))
-        yield found
+                checked = _build_checked_access(guard, name, getattr(guard.cls, name), violations)
+                patches.enter_context(patch.object(guard.cls, name, checked))
+        yield violations
 
 
-def _checked(guard: Guard, name: str, original: Any, found: list[str]) -> Any:
+def _build_checked_access(guard: Guard, name: str, original: Any, violations: list[str]) -> Any:
     fields = guard.fields if name == "__getattribute__" else guard.fields | guard.written
 
     def access(self: object, field: str, *value: object) -> object:
         if field in fields:
             caller = sys._getframe(1)
-            if _is_ours(caller.f_code, guard) and not _is_locked(self, caller, guard):
-                found.append(f"{guard.kind.__name__}.{field} in {caller.f_code.co_filename}:{caller.f_lineno}")
+            if _must_hold_lock(caller.f_code, guard) and not _is_locked(self, caller, guard):
+                violations.append(f"{guard.cls.__name__}.{field} in {caller.f_code.co_filename}:{caller.f_lineno}")
         return original(self, field, *value)
 
     return access
 
 
-def _is_ours(code: CodeType, guard: Guard) -> bool:
-    """Whether this is code of the package, outside a constructor, which may be asked for its lock."""
+def _must_hold_lock(code: CodeType, guard: Guard) -> bool:
+    """Return whether the code belongs to the package, and is neither exempt nor a constructor."""
     return code.co_filename.startswith(PACKAGE) and code.co_name not in guard.exempt | {"__init__", "_own_gauges"}
 
 
-def _is_locked(touched: object, caller: FrameType, guard: Guard) -> bool:
-    """By its own lock, or by that of the object whose method touches it: one that is new, and has no other user yet."""
-    holders = (touched, caller.f_locals.get("self"))
-    return any(isinstance(one, guard.kind) and _is_held(object.__getattribute__(one, guard.lock)) for one in holders)
+def _is_locked(accessed: object, caller: FrameType, guard: Guard) -> bool:
+    """Return whether the lock is held, either of the accessed object or of the caller.
+
+    The caller's lock is sufficient for an object that it has just created and that nobody else uses yet.
+    """
+    owners = (accessed, caller.f_locals.get("self"))
+    return any(
+        isinstance(owner, guard.cls) and _is_held(object.__getattribute__(owner, guard.lock)) for owner in owners
+    )
 
 
 def _is_held(lock: Any) -> bool:
-    """By this thread, as far as the lock knows its owner."""
+    """Return whether this thread holds the lock; for plain locks, which do not know their owner, whether any does."""
     if isinstance(lock, type(threading.Lock())):
         return lock.locked()
     return bool(lock._is_owned())

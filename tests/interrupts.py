@@ -1,14 +1,15 @@
-"""Ctrl-C reaches what tests start, also where the run itself is in the background."""
+"""Handling of SIGINT in processes that tests start."""
 
 from __future__ import annotations
 
 import signal
 
 
-def heed_interrupts() -> None:
-    """A shell lets the jobs that it runs in the background ignore SIGINT, and all their children inherit that.
+def restore_sigint() -> None:
+    """Restore the default handler of SIGINT if the signal is ignored.
 
-    Tests that interrupt a command would then wait for ever.
+    A shell ignores SIGINT in background jobs, and all their children inherit that. Without this function, tests that
+    interrupt a command would wait forever in such a job.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""All locks that an object of ours has, wherever they are. A thread that holds one must not stop the others."""
+"""Search for locks in an object of the package and in all objects that it references."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ from typing import Any
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition)
 
 
-def locks_of(whole: object) -> dict[str, Any]:
-    """The locks of an object of the package and of its parts, each by the way to it."""
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-    ways = deque([(type(whole).__name__, whole)])
-    while ways:
-        way, one = ways.popleft()
-        if id(one) in seen:
+def find_locks(root: object) -> dict[str, Any]:
+    """Return the locks that are reachable from an object of the package, by their attribute paths."""
+    locks: dict[str, Any] = {}
+    visited: set[int] = set()
+    queue = deque([(type(root).__name__, root)])
+    while queue:
+        path, item = queue.popleft()
+        if id(item) in visited:
             continue
-        seen.add(id(one))
-        if isinstance(one, LOCKS):
-            found[way] = one
+        visited.add(id(item))
+        if isinstance(item, LOCKS):
+            locks[path] = item
         else:
-            ways.extend((f"{way}.{name}", part) for name, part in _parts(one))
-    return found
+            queue.extend((f"{path}.{name}", child) for name, child in _children(item))
+    return locks
 
 
-def held_locks(whole: object) -> list[str]:
-    """The ways to those that any thread holds. They are asked for by a new thread, which has none."""
-    locks = locks_of(whole)
-    with ThreadPoolExecutor(1) as asker:
-        free = asker.submit(lambda: [way for way, lock in locks.items() if lock.acquire(blocking=False)]).result()
-    return [way for way in locks if way not in free]
+def held_locks(root: object) -> list[str]:
+    """Return the paths of the locks that are held by any thread.
+
+    A new thread tries to acquire them, because the current thread may hold reentrant locks itself.
+    """
+    locks = find_locks(root)
+    with ThreadPoolExecutor(1) as executor:
+        free = executor.submit(lambda: [path for path, lock in locks.items() if lock.acquire(blocking=False)]).result()
+    return [path for path in locks if path not in free]
 
 
-def _parts(one: object) -> Iterator[tuple[str, object]]:
-    if isinstance(one, Mapping):
-        yield from ((str(key), value) for key, value in list(one.items()))
-    elif isinstance(one, list | tuple | set | deque):
-        yield from ((str(index), value) for index, value in enumerate(list(one)))
-    elif isinstance(one, MethodType):
-        yield "self", one.__self__
-    elif any(kind.__module__.startswith("spark_kafka_sink.") for kind in type(one).__mro__):
-        yield from list(getattr(one, "__dict__", {}).items())
-        for name in getattr(type(one), "__slots__", ()):
-            if hasattr(one, name):
-                yield name, getattr(one, name)
+def _children(item: object) -> Iterator[tuple[str, object]]:
+    if isinstance(item, Mapping):
+        yield from ((str(key), value) for key, value in list(item.items()))
+    elif isinstance(item, list | tuple | set | deque):
+        yield from ((str(index), value) for index, value in enumerate(list(item)))
+    elif isinstance(item, MethodType):
+        yield "self", item.__self__
+    elif any(base.__module__.startswith("spark_kafka_sink.") for base in type(item).__mro__):
+        yield from list(getattr(item, "__dict__", {}).items())
+        for name in getattr(type(item), "__slots__", ()):
+            if hasattr(item, name):
+                yield name, getattr(item, name)

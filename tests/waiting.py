@@ -1,6 +1,6 @@
-"""How tests wait for what other threads and processes do.
+"""Waiting for other threads and processes.
 
-A limit is there so that a failure ends, not so that a slow machine fails: only a failure waits for PATIENCE_SECONDS.
+The timeout only ends tests that fail. It is so long that no test fails because the machine is slow.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from collections.abc import Callable
 
 PATIENCE_SECONDS = 600.0
 ANSWER_SECONDS = 60
-"""After which a client of another project asks again: a server of another project may lose a request."""
+"""Time after which clients of other projects send a request again, because servers of other projects may lose one."""
 PAUSE_SECONDS = 0.01
-LONGEST_PAUSE_SECONDS = 0.2
-"""A look may go through all processes of the machine, or read a topic: looks come less often the longer one waits."""
+MAX_PAUSE_SECONDS = 0.2
+"""The pause between two checks grows to this, because a check may be expensive, such as listing all processes."""
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it comes to hold; other threads get all the time that they need."""
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds. Returns False after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause, seconds = threading.Event(), PAUSE_SECONDS
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline:
             return False
         pause.wait(seconds)
-        seconds = min(1.2 * seconds, LONGEST_PAUSE_SECONDS)
+        seconds = min(1.2 * seconds, MAX_PAUSE_SECONDS)
     return True
 
 
-def wait_until(holds: Callable[[], bool], complaint: Callable[[], str] = lambda: "it did not happen") -> None:
-    assert eventually(holds), complaint()
+def wait_until(
+    condition: Callable[[], bool], describe_failure: Callable[[], str] = lambda: "the condition did not become true"
+) -> None:
+    """Wait until a condition holds. Fails with `describe_failure()` after PATIENCE_SECONDS."""
+    assert eventually(condition), describe_failure()

@@ -24,7 +24,7 @@ from spark_kafka_sink.network.system import (
     configure_socket,
     peer_address,
 )
-from tests.left_over import nothing_is_left
+from tests.leak_check import assert_no_leaks
 
 WAIT_MS = 30_000
 
@@ -181,7 +181,7 @@ def test_a_name_with_an_impossible_label_is_an_unknown_name() -> None:
 
 def test_connections_opened_and_closed_leave_no_descriptor_and_no_thread(listener: socket.socket) -> None:
     """A few hundred here; ten thousand in integration/."""
-    with nothing_is_left():
+    with assert_no_leaks():
         selector = Selector(OperatingSystem())
         for round_number in range(10):
             ids = [f"{round_number}-{number}" for number in range(30)]

@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import WALL_MS, FakeSystem
-from tests.left_over import nothing_is_left
+from tests.leak_check import assert_no_leaks
 from tests.producer.schedules import TOPIC, Schedule
 from tests.producer.virtual_time import loop_of, memory_used, sender_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
@@ -164,7 +164,7 @@ def check_partitions_of(producer: KafkaProducer) -> None:
 
 
 def explore(seed: int) -> None:
-    with nothing_is_left():
+    with assert_no_leaks():
         Run(seed).run()
 
 

@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from tests.fake_system import FakeSystem
 from tests.history import History, Outcome, Place, Write, offsets_anomalies
-from tests.left_over import nothing_is_left
+from tests.leak_check import assert_no_leaks
 from tests.producer.explorer import check_partitions_of, command
 from tests.producer.schedules import TOPIC
 from tests.producer.second_caller import serialize_paused
@@ -273,7 +273,7 @@ def as_write(written: Written) -> Write:
 
 
 def explore(seed: int) -> None:
-    with nothing_is_left():
+    with assert_no_leaks():
         TransactionRun(seed).run()
 
 

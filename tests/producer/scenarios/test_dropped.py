@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.fake_system import FakeSystem
-from tests.locks import locks_of
+from tests.locks import find_locks
 from tests.producer.virtual_time import InlineLoop, loop_of, run_until, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
@@ -48,7 +48,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     producer, loop, future = unanswered()
     memory = loop.sender.accumulator.pool
-    locks = locks_of(producer)
+    locks = find_locks(producer)
     assert len(locks) > 5
     holder = Holder(producer)
     collected: list[int] = []

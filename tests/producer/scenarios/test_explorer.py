@@ -109,7 +109,7 @@ def test_the_explorer_notices_a_thread_that_is_left(monkeypatch: pytest.MonkeyPa
     left = threading.Thread(target=end.wait)
     monkeypatch.setattr(Run, "check", lambda run: left.start())
     try:
-        with pytest.raises(AssertionError, match="a thread or a descriptor is left"):
+        with pytest.raises(AssertionError, match="leaked threads or descriptors"):
             explore(0)
     finally:
         end.set()
@@ -120,7 +120,7 @@ def test_the_explorer_notices_a_descriptor_that_is_left(monkeypatch: pytest.Monk
     left: list[int] = []
     monkeypatch.setattr(Run, "check", lambda run: left.append(os.open(tmp_path, os.O_RDONLY)))
     try:
-        with pytest.raises(AssertionError, match="a thread or a descriptor is left"):
+        with pytest.raises(AssertionError, match="leaked threads or descriptors"):
             explore(0)
     finally:
         os.close(left[0])

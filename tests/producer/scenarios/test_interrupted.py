@@ -16,7 +16,7 @@ from spark_kafka_sink.producer.batching.batch_filler import BatchFiller
 from spark_kafka_sink.producer.batching.staging import Stage
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
-from tests.locks import locks_of
+from tests.locks import find_locks
 from tests.producer.scenarios.test_threads import Caller
 from tests.producer.threaded import ThreadedProducer
 from tests.producer.virtual_time import memory_used
@@ -109,11 +109,11 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_an
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
     with producer_of(broker, **options) as idle:
-        ways = list(locks_of(idle))
+        ways = list(find_locks(idle))
     assert len(ways) > 5
     for way in ways:
         producer = producer_of(broker, **options)
-        lock = locks_of(producer)[way]
+        lock = find_locks(producer)[way]
         if transactional:
             producer.init_transactions()
             producer.begin_transaction()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_kafka_sink import KafkaProducer, ProducerRecord, RecordColumns
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.testing import embedded_broker
-from tests.left_over import nothing_is_left
+from tests.leak_check import assert_no_leaks
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -22,7 +22,7 @@ def senders() -> set[threading.Thread]:
 
 def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
     before = senders()
-    with nothing_is_left(), embedded_broker(topics={"t": 3}) as broker:
+    with assert_no_leaks(), embedded_broker(topics={"t": 3}) as broker:
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
             single = producer.send(ProducerRecord("t", b"first"))
             columns = producer.send_columns("t", RecordColumns(pa.array([b"v"] * 100_000)))
