@@ -7,7 +7,7 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.requirements import REMEDIES, say_what_did_not_run, skip_what_cannot_run
+from tests.requirements import REMEDIES, report_skipped_tests, skip_unsupported_tests
 
 # No test may fail because the machine has other work to do.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,7 +16,7 @@ settings.load_profile("patient")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    skip_what_cannot_run(items)
+    skip_unsupported_tests(items)
 
 
 @pytest.hookimpl(trylast=True)
@@ -28,7 +28,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    say_what_did_not_run(terminalreporter)
+    report_skipped_tests(terminalreporter)
 
 
 @pytest.fixture

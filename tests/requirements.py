@@ -1,10 +1,11 @@
-"""What a test needs beyond Python, and what happens where it is missing.
+"""Requirements of tests beyond Python: `@pytest.mark.needs("java")`.
 
-`@pytest.mark.needs("java")`, `"kafka"` (the jars of a real Kafka), `"connector"` (the jars of Spark's own connector) or
-`"registry"` (those of a schema registry, which brings a Java of its own); or, without Java, `"browser"` or
+The requirements are `"java"`, `"kafka"` (the jars of Apache Kafka), `"connector"` (the jars of Spark's own Kafka
+connector), `"registry"` (a schema registry, which includes its own Java) and, without Java, `"browser"` and
 `"promtool"`.
-On a user's machine such a test is skipped, and the last lines of the run say how many were, and what to install. In CI
-(the variable CI is set) a missing piece is a failure: a proof that did not run is no proof.
+
+On a user's machine, a test with a missing requirement is skipped, and the summary lists the number of skipped tests and
+what to install. In CI (the variable CI is set) the test fails, because a guarantee must not go unchecked.
 """
 
 from __future__ import annotations
@@ -47,28 +48,31 @@ def is_present(requirement: str) -> bool:
 
 
 def browser() -> str | None:
-    """Its path."""
+    """Return the path of an installed browser."""
     return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
 
 
-def skip_what_cannot_run(items: Iterable[pytest.Item]) -> None:
-    """For pytest_collection_modifyitems."""
-    present = {requirement: is_present(requirement) for requirement in REMEDIES}
+def skip_unsupported_tests(items: Iterable[pytest.Item]) -> None:
+    """Skip the tests whose requirements are missing. To be called in pytest_collection_modifyitems."""
+    available = {requirement: is_present(requirement) for requirement in REMEDIES}
     for item in items:
-        wanted = [name for mark in item.iter_markers("needs") for name in mark.args]
-        needed = wanted if WITHOUT_JAVA.issuperset(wanted) else ["java", *wanted]
-        missing = next((name for name in needed if not present[name]), None)
+        marked = [name for mark in item.iter_markers("needs") for name in mark.args]
+        required = marked if WITHOUT_JAVA.issuperset(marked) else ["java", *marked]
+        missing = next((name for name in required if not available[name]), None)
         if missing is None:
             continue
         if os.environ.get("CI"):
-            # In front of all fixtures: they would fail too, and say less.
+            # The first fixture, because the others would fail as well, with less helpful messages.
             item.fixturenames.insert(0, "missing_in_ci")  # type: ignore[attr-defined]
         else:
             item.add_marker(pytest.mark.skip(reason=REMEDIES[missing]))
 
 
-def say_what_did_not_run(reporter: pytest.TerminalReporter) -> None:
-    """For pytest_terminal_summary. From the reports, which also come when other processes run the tests."""
+def report_skipped_tests(reporter: pytest.TerminalReporter) -> None:
+    """Print the number of skipped tests by reason. To be called in pytest_terminal_summary.
+
+    The numbers come from the test reports, which exist even if other processes run the tests.
+    """
     reasons = Counter(str(report.longrepr[2]) for report in reporter.stats.get("skipped", []))
     for remedy in REMEDIES.values():
         if count := reasons[f"Skipped: {remedy}"]:

@@ -3,7 +3,7 @@
 `python -m tests.sizes` lists those that are longer. The limit for files was 400 until names and docstrings were written
 out: full names and whole sentences take a fifth more lines.
 
-EXCEPTIONS has the exceptions with their reasons. One that is not needed is an error too, so that the list gets shorter.
+EXCEPTIONS has the exceptions with their reasons. An exception that is not needed is an error, so that the list shrinks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("spark_kafka_sink", "tests", "integration", "tools")
-FILE_LINES_MAX = 480
-FUNCTION_LINES_MAX = 50
+MAX_FILE_LINES = 480
+MAX_FUNCTION_LINES = 50
 
 EXCEPTIONS: Mapping[str, str] = {
     "spark_kafka_sink/producer/batching/accumulator.py": "one lock guards all of it: who holds it must be seen",
@@ -26,31 +26,32 @@ EXCEPTIONS: Mapping[str, str] = {
 }
 
 
-def too_long(root: Path, path: Path) -> Iterator[tuple[str, int]]:
-    """The file, and each function in it, that is too long; with its number of lines."""
+def find_oversized(root: Path, path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the file and each of its functions that are too long, with their numbers of lines."""
     text, name = path.read_text(), path.relative_to(root).as_posix()
     lines = len(text.splitlines())
-    if lines > FILE_LINES_MAX:
+    if lines > MAX_FILE_LINES:
         yield name, lines
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = _lines_of(node)
-            if lines > FUNCTION_LINES_MAX:
+            lines = _count_lines(node)
+            if lines > MAX_FUNCTION_LINES:
                 yield f"{name}: {node.name}", lines
 
 
-def complaints(root: Path, exceptions: Mapping[str, str]) -> list[str]:
-    found = {
-        what: lines
+def find_errors(root: Path, exceptions: Mapping[str, str]) -> list[str]:
+    """Return messages about files and functions that are too long, and about exceptions that are not needed."""
+    oversized = {
+        name: lines
         for folder in FOLDERS
         for path in sorted((root / folder).rglob("*.py"))
-        for what, lines in too_long(root, path)
+        for name, lines in find_oversized(root, path)
     }
-    wrong = [f"{what} has {lines} lines" for what, lines in found.items() if what not in exceptions]
-    return wrong + [f"{what} is short enough: remove its exception" for what in exceptions if what not in found]
+    errors = [f"{name} has {lines} lines" for name, lines in oversized.items() if name not in exceptions]
+    return errors + [f"{name} is short enough: remove its exception" for name in exceptions if name not in oversized]
 
 
-def _lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _count_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     last = function.end_lineno
     assert last is not None
     lines = last - function.lineno + 1
@@ -61,6 +62,6 @@ def _lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 if __name__ == "__main__":
-    wrong = complaints(ROOT, EXCEPTIONS)
-    limits = f"at most {FILE_LINES_MAX} lines in a file and {FUNCTION_LINES_MAX} in a function"
-    sys.exit("\n".join([*wrong, f"{len(wrong)} of the sizes are wrong: {limits} (tests/sizes.py)"]) if wrong else 0)
+    errors = find_errors(ROOT, EXCEPTIONS)
+    limits = f"at most {MAX_FILE_LINES} lines in a file and {MAX_FUNCTION_LINES} in a function"
+    sys.exit("\n".join([*errors, f"{len(errors)} errors: {limits} (tests/sizes.py)"]) if errors else 0)

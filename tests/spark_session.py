@@ -1,8 +1,8 @@
-"""The one Spark of a test run: a JVM takes seconds to start, and a process can have only one.
+"""The shared Spark session of a test run: a JVM takes seconds to start, and a process can have only one.
 
-tests/spark and integration both take it from here. Spark's own Kafka connector is on its class path where it has been
-fetched, so that what was written can be read by format("kafka"). It serves Spark Connect too, on a free port, so that
-a client in another process needs no JVM of its own.
+tests/spark and integration both use it. Spark's own Kafka connector is on the class path if it was downloaded, so that
+tests can read topics with format("kafka"). The session also serves Spark Connect, on a free port, so that a client in
+another process needs no JVM of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_kafka_sink import register
 from tests.runner.class_archive import archive_options
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""For a JVM that lives for a minute: half of the time of its start would go into compiling what is soon over."""
+"""Options for a JVM that lives for a minute: otherwise it would spend half of its start on compiling code."""
 JVM = JVM_OPTIONS + archive_options()
 
 SMALL = {
@@ -34,10 +34,10 @@ SMALL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Where Python and the JVM connect to each other: a busy machine has taken longer than the default, 15 seconds.
+    # Timeout of connections between Python and the JVM. On a busy machine the default, 15 seconds, was too short.
     "spark.python.authenticate.socketTimeout": "5m",
 }
-"""Settings of every Spark that the tests start, also of those in processes of their own."""
+"""Settings of all Spark sessions in tests, including those in other processes."""
 
 MASTER = "local[2]"
 
@@ -46,11 +46,11 @@ CONNECT_SERVER = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
 }
-"""For a Spark that serves Spark Connect; `remote("local")` would listen on a fixed port, and on all interfaces."""
+"""Settings of a session that serves Spark Connect. `remote("local")` would use a fixed port on all interfaces."""
 
 
 def start_spark(settings: Mapping[str, str], master: str = MASTER) -> SparkSession:
-    # Spark's workers must be the Python of the tests, else they miss its packages.
+    # Spark's workers must run the Python of the tests; another one lacks the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("spark-kafka-sink-tests")
     for name, value in (SMALL | dict(settings)).items():
@@ -61,14 +61,14 @@ def start_spark(settings: Mapping[str, str], master: str = MASTER) -> SparkSessi
 
 
 def connect_address(server: SparkSession) -> str:
-    """Where a Spark that was started with CONNECT_SERVER listens."""
+    """Return the Spark Connect address of a session that was started with CONNECT_SERVER."""
     jvm: Any = server._jvm
     service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return f"sc://127.0.0.1:{service.__getattr__('MODULE$').localPort()}"
 
 
 def connect_session(address: str) -> SparkSession:
-    """A session of Spark Connect, for a process without a Spark of its own."""
+    """Connect to a Spark Connect server. The process must not have a classic Spark session."""
     builder: Any = SparkSession.builder
     session: SparkSession = builder.remote(address).getOrCreate()
     register(session)

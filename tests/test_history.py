@@ -1,4 +1,4 @@
-"""The checker finds each kind of anomaly, and none where there is none."""
+"""History: finds each kind of anomaly, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -12,76 +12,76 @@ def places(*values: str, partition: int = 0) -> list[Place]:
 
 
 def history(*outcomes: Outcome) -> History:
-    """Two batches of two tasks; the second task of the first one has two attempts."""
-    first, second, again, other = outcomes
+    """Return two batches with two tasks and one task. The second task of the first batch has two attempts."""
+    first, second, second_attempt, next_batch = outcomes
     return History(
         [
             Write("task 0", places("a1", "a2"), first, unit="0/0", batch=0, writer="x"),
             Write("task 1", places("b1"), second, unit="0/1", batch=0),
-            Write("task 1 again", places("c1"), again, unit="0/1", batch=0),
-            Write("task 0", places("d1"), other, unit="1/0", batch=1, writer="x"),
+            Write("task 1 again", places("c1"), second_attempt, unit="0/1", batch=0),
+            Write("task 0", places("d1"), next_batch, unit="1/0", batch=1, writer="x"),
         ],
         {1: frozenset({"1/0"})},
     )
 
 
-WELL = (Outcome.COMMITTED, Outcome.COMMITTED, Outcome.ABORTED, Outcome.COMMITTED)
+CORRECT_OUTCOMES = (Outcome.COMMITTED, Outcome.COMMITTED, Outcome.ABORTED, Outcome.COMMITTED)
 
 
-def kinds(seen: list[str], outcomes: tuple[Outcome, ...] = WELL) -> set[Kind]:
-    return {each.kind for each in history(*outcomes).anomalies({0: [value.encode() for value in seen]})}
+def kinds(seen: list[str], outcomes: tuple[Outcome, ...] = CORRECT_OUTCOMES) -> set[Kind]:
+    return {anomaly.kind for anomaly in history(*outcomes).anomalies({0: [value.encode() for value in seen]})}
 
 
-def test_where_all_is_well_there_is_no_anomaly() -> None:
+def test_finds_no_anomaly_in_correct_history() -> None:
     assert kinds(["a1", "a2", "b1", "d1"]) == set()
-    history(*WELL).check({0: [b"a1", b"a2", b"b1", b"d1"]})
+    history(*CORRECT_OUTCOMES).check({0: [b"a1", b"a2", b"b1", b"d1"]})
 
 
-def test_what_has_no_outcome_may_be_seen_or_not() -> None:
+def test_accepts_unknown_outcome_read_or_not() -> None:
     unknown = (Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.OPEN, Outcome.COMMITTED)
     assert kinds(["d1"], unknown) == set()
     assert kinds(["a1", "a2", "b1", "d1"], unknown) == set()
 
 
-def test_a_committed_row_that_is_not_seen_is_lost() -> None:
+def test_unread_committed_value_is_lost() -> None:
     assert kinds(["b1", "a1", "a2"]) == {Kind.LOST}
 
 
-def test_a_row_that_is_seen_twice_is_a_duplicate() -> None:
+def test_value_read_twice_is_a_duplicate() -> None:
     assert kinds(["a1", "a2", "b1", "d1", "b1"]) == {Kind.DUPLICATE}
 
 
-def test_two_attempts_of_one_task_that_are_both_seen_are_a_duplicate() -> None:
+def test_two_attempts_of_one_task_are_a_duplicate() -> None:
     both = (Outcome.COMMITTED, Outcome.COMMITTED, Outcome.COMMITTED, Outcome.COMMITTED)
     assert kinds(["a1", "a2", "b1", "c1", "d1"], both) == {Kind.DUPLICATE}
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.OPEN])
-def test_a_row_that_was_not_committed_and_is_seen_is_an_aborted_read(outcome: Outcome) -> None:
+def test_reading_uncommitted_value_is_an_aborted_read(outcome: Outcome) -> None:
     found = kinds(["a1", "a2", "c1", "d1"], (Outcome.COMMITTED, Outcome.OPEN, outcome, Outcome.COMMITTED))
     assert found == {Kind.ABORTED_READ}
 
 
-def test_a_row_that_no_one_wrote_is_an_aborted_read() -> None:
+def test_reading_unwritten_value_is_an_aborted_read() -> None:
     assert kinds(["a1", "a2", "b1", "d1", "e1"]) == {Kind.ABORTED_READ}
 
 
-def test_a_part_of_a_transaction_is_a_torn_batch() -> None:
+def test_part_of_a_transaction_is_a_torn_batch() -> None:
     assert kinds(["a1", "b1", "d1"]) == {Kind.TORN_BATCH}
 
 
-def test_one_task_of_a_batch_without_the_other_is_a_torn_batch() -> None:
+def test_batch_without_one_of_its_tasks_is_torn() -> None:
     unknown = (Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.ABORTED, Outcome.COMMITTED)
     assert kinds(["a1", "a2", "d1"], unknown) == {Kind.TORN_BATCH}
 
 
-def test_what_was_written_first_and_is_seen_last_is_out_of_order() -> None:
+def test_values_of_one_writer_in_other_order_are_out_of_order() -> None:
     assert kinds(["a2", "a1", "b1", "d1"]) == {Kind.OUT_OF_ORDER}
-    assert kinds(["d1", "a1", "a2", "b1"]) == {Kind.OUT_OF_ORDER}, "across transactions too"
-    assert kinds(["b1", "a1", "a2", "d1"]) == set(), "of different writers"
+    assert kinds(["d1", "a1", "a2", "b1"]) == {Kind.OUT_OF_ORDER}, "also across transactions"
+    assert kinds(["b1", "a1", "a2", "d1"]) == set(), "different writers have no order"
 
 
-def test_the_offsets_of_a_group_are_those_of_the_last_transaction_that_is_seen() -> None:
+def test_group_offset_must_match_last_read_transaction() -> None:
     first = Write("first", places("a"), Outcome.COMMITTED, offset=5)
     second = Write("second", places("b"), Outcome.UNKNOWN, offset=7)
     aborted = Write("third", places("c"), Outcome.ABORTED, offset=9)
@@ -93,26 +93,26 @@ def test_the_offsets_of_a_group_are_those_of_the_last_transaction_that_is_seen()
         assert anomaly.kind is Kind.INCONSISTENT_OFFSETS
 
 
-def test_the_offsets_of_a_transaction_without_rows_may_be_there_or_not() -> None:
+def test_accepts_either_offset_for_empty_transaction_with_unknown_outcome() -> None:
     writes = [Write("first", places("a"), Outcome.COMMITTED, offset=5), Write("empty", [], Outcome.UNKNOWN, offset=7)]
     assert not offsets_anomalies(writes, {(0, b"a")}, 5)
     assert not offsets_anomalies(writes, {(0, b"a")}, 7)
 
 
-def test_a_batch_that_was_committed_from_an_attempt_that_is_not_known_is_seen_once_from_any() -> None:
+def test_committed_batch_may_come_from_any_attempt() -> None:
     attempts = [Write(name, places(name), Outcome.UNKNOWN, unit="0/0", batch=0) for name in ("a", "b")]
     history = History(attempts, committed=frozenset({0}))
 
     def kinds_of(*values: str) -> list[Kind]:
-        return [each.kind for each in history.anomalies({0: [value.encode() for value in values]})]
+        return [anomaly.kind for anomaly in history.anomalies({0: [value.encode() for value in values]})]
 
     assert kinds_of("a") == kinds_of("b") == []
     assert kinds_of() == [Kind.LOST]
     assert kinds_of("a", "b") == [Kind.DUPLICATE]
-    assert [each.kind for each in History(committed=frozenset({0})).anomalies({})] == [Kind.LOST]
+    assert [anomaly.kind for anomaly in History(committed=frozenset({0})).anomalies({})] == [Kind.LOST]
 
 
-def test_of_batches_that_are_known_in_full_every_fault_is_found() -> None:
+def test_check_batches_finds_every_kind_of_anomaly() -> None:
     batches = {"0": [b"a", b"b"], "1": [b"c"]}
     check_batches(batches, [b"c", b"b", b"a"])
     for seen, kind in (
@@ -125,6 +125,6 @@ def test_of_batches_that_are_known_in_full_every_fault_is_found() -> None:
             check_batches(batches, seen)
 
 
-def test_a_check_that_fails_says_what_was_seen() -> None:
-    with pytest.raises(AssertionError, match=r"lost: \[b'd1'\] of task 0 is not seen, and it was committed"):
-        history(*WELL).check({0: [b"a1", b"a2", b"b1"]})
+def test_failed_check_describes_the_anomaly() -> None:
+    with pytest.raises(AssertionError, match=r"lost: \[b'd1'\] of task 0 is not read, and it was committed"):
+        history(*CORRECT_OUTCOMES).check({0: [b"a1", b"a2", b"b1"]})

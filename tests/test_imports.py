@@ -1,5 +1,4 @@
-"""Each file is one thing; no circle of files; an import inside of a function only at a door that is named here; what a
-Spark worker loads."""
+"""Rules for imports: no cycles, few imports inside functions, and few modules in Spark workers."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.imports import PACKAGE, ROOT, Import, circles, imports, modules, second_beginnings
+from tests.imports import PACKAGE, ROOT, Import, find_cycles, find_detached_comments, imports, modules
 
 
 class Door(NamedTuple):
-    """`imported` may be loaded inside of functions of these files, as patterns; everywhere else at the top alone."""
+    """An allowed import inside functions: `importers` (patterns) may import `imported`. Others must be at the top."""
 
     imported: str
     importers: tuple[str, ...]
@@ -107,7 +106,7 @@ NOT_IN_A_WORKER = (
     "spark.options.parse",
     "spark.patches",
 )
-"""Rooms that a task of a plain write never needs."""
+"""Packages and modules that a task of a plain write never needs."""
 
 
 def short(module: str) -> str:
@@ -119,36 +118,36 @@ FILES = modules()
 
 @pytest.fixture(scope="module")
 def package_imports() -> list[Import]:
-    """All files are parsed for it: not where the tests are only collected."""
+    """All imports of the package. A fixture, because parsing all files would slow down the collection of tests."""
     return imports(FILES)
 
 
-def is_at(each: Import, door: Door) -> bool:
-    return fnmatchcase(short(each.imported), door.imported) and any(
-        fnmatchcase(short(each.importer), importer) for importer in door.importers
+def is_allowed(import_: Import, door: Door) -> bool:
+    return fnmatchcase(short(import_.imported), door.imported) and any(
+        fnmatchcase(short(import_.importer), importer) for importer in door.importers
     )
 
 
-def test_no_files_import_each_other_in_a_circle_not_even_for_types_or_in_functions(
+def test_modules_have_no_import_cycles(
     package_imports: list[Import],
 ) -> None:
-    assert circles((each.importer, each.imported) for each in package_imports if each.imported in FILES) == []
+    assert find_cycles((i.importer, i.imported) for i in package_imports if i.imported in FILES) == []
 
 
-def test_an_import_inside_of_a_function_is_at_a_door(package_imports: list[Import]) -> None:
+def test_imports_inside_functions_are_allowed(package_imports: list[Import]) -> None:
     assert [
-        f"{short(each.importer)}:{each.line} {short(each.imported)}"
-        for each in package_imports
-        if each.in_function and not any(is_at(each, door) for door in DOORS)
+        f"{short(i.importer)}:{i.line} {short(i.imported)}"
+        for i in package_imports
+        if i.in_function and not any(is_allowed(i, door) for door in DOORS)
     ] == []
 
 
 @pytest.mark.parametrize("door", DOORS, ids=lambda door: f"{door.imported} from {' '.join(door.importers)}")
-def test_each_door_is_used(door: Door, package_imports: list[Import]) -> None:
-    assert any(each.in_function and is_at(each, door) for each in package_imports)
+def test_every_allowed_local_import_is_used(door: Door, package_imports: list[Import]) -> None:
+    assert any(i.in_function and is_allowed(i, door) for i in package_imports)
 
 
-def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
+def test_finds_cycles_and_imports_inside_functions(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "__init__.py").write_text("")
     (tmp_path / "p" / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.b import B\n")
@@ -157,44 +156,46 @@ def test_a_circle_is_found_and_where_an_import_stands(tmp_path: Path) -> None:
     (tmp_path / "p" / "d.py").write_text("from p import a\n")
     files = modules(tmp_path, "p")
     found = imports(files)
-    assert circles((each.importer, each.imported) for each in found) == [["p.a", "p.b", "p.c", "p.d"]]
-    assert [each for each in found if each.in_function] == [
+    assert find_cycles((i.importer, i.imported) for i in found) == [["p.a", "p.b", "p.c", "p.d"]]
+    assert [i for i in found if i.in_function] == [
         Import("p.c", "p.a", 2, True),
         Import("p.c", "p.d", 2, True),
     ]
-    assert circles((each.importer, each.imported) for each in found if not each.in_function) == []
+    assert find_cycles((i.importer, i.imported) for i in found if not i.in_function) == []
 
 
-def test_a_module_that_is_imported_by_its_name_is_found(tmp_path: Path) -> None:
+def test_finds_modules_imported_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(
         "import importlib\ndef f(x):\n    importlib.import_module('b.c')\n"
         "    import_module(f'{__name__}.{x}')\n    __import__(x)\n"
     )
-    assert [(each.imported, each.line) for each in imports({"p.a": path}) if each.in_function] == [
+    assert [(i.imported, i.line) for i in imports({"p.a": path}) if i.in_function] == [
         ("b.c", 3),
         ("p.a.*", 4),
         ("*", 5),
     ]
 
 
-def test_no_file_begins_another_one_in_its_middle() -> None:
-    assert {short(name): lines for name, path in FILES.items() if (lines := second_beginnings(path))} == {}
+def test_modules_have_no_detached_comments() -> None:
+    assert {short(name): lines for name, path in FILES.items() if (lines := find_detached_comments(path))} == {}
 
 
-def test_the_beginning_of_another_file_is_found(tmp_path: Path) -> None:
+def test_finds_detached_comments(tmp_path: Path) -> None:
     glued = tmp_path / "glued.py"
     glued.write_text(
         "# One begins.\n\nA = [\n# in it\n]\n\n# Why.\nX = 1\n\n# Another one.\n\ndef f(): ...\n\n\n# --- in a task\n\n"
         "# And\n# one more.\n\n\ndef g(): ...\n"
     )
-    assert second_beginnings(glued) == [1, 10, 17]
+    assert find_detached_comments(glued) == [1, 10, 17]
 
 
-def test_a_spark_worker_loads_no_room_that_a_plain_write_does_not_need() -> None:
-    """In a process of its own: what is there where Spark has unpickled a writer."""
+def test_spark_worker_loads_only_modules_for_plain_writes() -> None:
+    """Runs in a new process, which loads the same modules as a worker that has unpickled a writer."""
     code = f"import sys, {PACKAGE}.spark.writer; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {short(name) for name in done.stdout.split() if name.startswith(f"{PACKAGE}.")}
     assert "producer.producer" in loaded
-    assert [name for name in sorted(loaded) if any(f"{name}.".startswith(f"{room}.") for room in NOT_IN_A_WORKER)] == []
+    assert [
+        name for name in sorted(loaded) if any(f"{name}.".startswith(f"{prefix}.") for prefix in NOT_IN_A_WORKER)
+    ] == []
