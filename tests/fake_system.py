@@ -1,8 +1,8 @@
-"""FakeSystem: a System whose clock jumps and whose other end is scripted, for tests that never wait.
+"""FakeSystem: a System with virtual time and scripted peers, for tests that never wait.
 
-Everything that will happen stands in one heap, ordered by time and then by the order in which it was asked for.
-`select` runs what is due; if nothing is ready then, it moves the clock to the next event, or by its timeout, and
-returns. So one thread runs a client and all its brokers, thousands of virtual seconds in a moment, the same every time.
+All future events are in one heap, ordered by time and then by the order in which they were scheduled. `select` runs the
+events that are due. If nothing is ready then, it moves the clock to the next event, or by its timeout. So one thread
+runs a client and all its brokers, and thousands of virtual seconds pass in a moment, in the same way each time.
 
     class Echo(Peer):
         def on_bytes(self, connection, data):
@@ -13,8 +13,8 @@ returns. So one thread runs a client and all its brokers, thousands of virtual s
     selector = Selector(system)
     selector.connect("0", system.resolve("broker", 9092)[0])
 
-Bytes take `latency_ms` in each direction. A connection's window bounds what the client may have written and the peer
-not read: `stall()` makes the peer stop reading, `write_bytes_max` makes every write partial.
+Bytes take `latency_ms` in each direction. The window of a connection limits the bytes that the client has written and
+the peer has not read: `stall()` makes the peer stop reading, and `max_write_bytes` makes every write partial.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import Buffer, ByteSocket, HasFileno, Poller, SocketAddress, Waker
 
 WALL_MS = 1_700_000_000_000
-"""The wall clock's time when the monotonic clock was at 0."""
+"""Wall-clock time at which the monotonic clock was 0."""
 
 
 class Peer:
-    """The other end of connections to one address. Override what matters."""
+    """The remote end of all connections to one address. Subclasses override the events that they handle."""
 
     def on_connect(self, connection: FakeConnection) -> None:
-        """A client's connection stands."""
+        """Handle a new connection of a client."""
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
-        """Bytes of the client arrived, cut anywhere."""
+        """Handle bytes of the client, which may be split at any position."""
 
     def on_close(self, connection: FakeConnection) -> None:
-        """The client closed its end."""
+        """Handle the end of a connection that the client has closed."""
 
 
 class FakeConnection:
-    """The peer's end of a connection, and the levers of a test."""
+    """The peer's end of a connection. Tests use it to send bytes and to inject faults."""
 
     def __init__(self, system: FakeSystem, sock: FakeSocket, peer: Peer) -> None:
         self.system = system
@@ -62,63 +62,64 @@ class FakeConnection:
         self._arrival_ms = 0.0
 
     def send(self, data: Buffer | Iterable[Buffer], after_ms: float = 0.0) -> None:
-        """Send bytes to the client; they never overtake what was sent before."""
+        """Send bytes to the client, after all bytes that were sent before."""
         joined = bytes(data) if isinstance(data, Buffer) else b"".join(data)
         if joined:
-            self._in_order(after_ms, lambda: self.socket.incoming.append(memoryview(joined)))
+            self._schedule_in_order(after_ms, lambda: self.socket.incoming.append(memoryview(joined)))
 
     def close(self, after_ms: float = 0.0) -> None:
-        """The client reads what was sent, then the end of the stream."""
+        """Close the connection. The client first reads what was sent before."""
         self.open = False
-        self._in_order(after_ms, self.socket.end)
+        self._schedule_in_order(after_ms, self.socket.end)
 
     def reset(self, after_ms: float = 0.0) -> None:
-        """The client reads what was sent; then reads and writes fail."""
+        """Reset the connection. The client first reads what was sent before; then reads and writes fail."""
         self.open = False
-        self._in_order(after_ms, lambda: self.socket.fail(errno.ECONNRESET))
+        self._schedule_in_order(after_ms, lambda: self.socket.fail(errno.ECONNRESET))
 
     def stall(self) -> None:
-        """Read nothing more: the window fills."""
+        """Stop reading, so that the window fills up."""
         self.stalled = True
 
     def resume(self) -> None:
+        """Read again, beginning with the bytes that arrived in the meantime."""
         self.stalled = False
         while self._unread and not self.stalled:
-            self._take(self._unread.popleft())
+            self._deliver(self._unread.popleft())
 
-    def arrived(self, data: bytes) -> None:
-        """Bytes of the client have come over the wire."""
+    def receive(self, data: bytes) -> None:
+        """Handle bytes of the client that have arrived, unless the peer has stopped reading."""
         if self.stalled:
             self._unread.append(data)
         else:
-            self._take(data)
+            self._deliver(data)
 
-    def _take(self, data: bytes) -> None:
+    def _deliver(self, data: bytes) -> None:
         self.socket.unread_bytes -= len(data)
         if self.open:
             self.peer.on_bytes(self, data)
 
-    def _in_order(self, after_ms: float, action: Callable[[], None]) -> None:
+    def _schedule_in_order(self, after_ms: float, action: Callable[[], None]) -> None:
         self._arrival_ms = max(self._arrival_ms, self.system.now() + after_ms + self.system.latency_ms)
         self.system.at(self._arrival_ms, action)
 
 
 class FakeSocket:
-    """The client's end."""
+    """The client's end of a connection."""
 
     def __init__(self, system: FakeSystem, number: int, address: SocketAddress, window_bytes: int) -> None:
         self.address = address
         self.incoming: deque[memoryview] = deque()
         self.unread_bytes = 0
         self.window_bytes = window_bytes
-        self.write_bytes_max: int | None = None
+        self.max_write_bytes: int | None = None
         self.closed = False
         self.writes = 0
         self.connection: FakeConnection | None = None
         self.before_write: Callable[[bytes], None] = lambda data: None
-        """Called before bytes are taken from the client. A test may let something else happen first."""
+        """Called with the bytes of each write, before they are accepted. Tests use it to simulate a race."""
         self.after_read: Callable[[memoryview], None] = lambda data: None
-        """Called with what the client has read."""
+        """Called with the bytes of each read of the client."""
         self._system = system
         self._number = number
         self._error = 0
@@ -163,21 +164,21 @@ class FakeSocket:
         space = self.window_bytes - self.unread_bytes
         if self.connection is None or space <= 0:
             raise BlockingIOError(errno.EAGAIN, "no space to write")
-        if self.write_bytes_max is not None:
-            space = min(space, self.write_bytes_max)
-        taken: list[Buffer] = []
+        if self.max_write_bytes is not None:
+            space = min(space, self.max_write_bytes)
+        accepted: list[Buffer] = []
         for buffer in buffers:
-            piece = memoryview(buffer)[:space]
-            taken.append(piece)
-            space -= len(piece)
+            chunk = memoryview(buffer)[:space]
+            accepted.append(chunk)
+            space -= len(chunk)
             if not space:
                 break
-        data = b"".join(taken)
+        data = b"".join(accepted)
         self.before_write(data)
         self._check_open()
         self.unread_bytes += len(data)
         connection = self.connection
-        self._system.after(self._system.latency_ms, lambda: connection.arrived(data))
+        self._system.after(self._system.latency_ms, lambda: connection.receive(data))
         return len(data)
 
     def close(self) -> None:
@@ -201,6 +202,8 @@ class FakeSocket:
 
 
 class FakeWaker:
+    """One end of a pair of connected wakers: `send` at one end makes the other end readable."""
+
     def __init__(self, number: int) -> None:
         self._number = number
         self.pending = bytearray()
@@ -228,6 +231,8 @@ class FakeWaker:
 
 
 class FakePoller:
+    """A poller whose `select` advances the virtual time."""
+
     def __init__(self, system: FakeSystem) -> None:
         self._system = system
         self._keys: dict[int, tuple[FakeSocket | FakeWaker, SelectorKey]] = {}
@@ -258,7 +263,7 @@ class FakePoller:
             if upcoming > deadline:
                 system.jump_to(deadline)
                 return []
-            assert upcoming < math.inf, "this select would wait for ever: nothing is going to happen"
+            assert upcoming < math.inf, "this select would wait forever: no event is scheduled"
             system.jump_to(upcoming)
 
     def close(self) -> None:
@@ -271,26 +276,29 @@ class FakePoller:
         return key
 
     def _ready(self) -> list[tuple[SelectorKey, int]]:
-        found = []
+        ready = []
         for fileobj, key in self._keys.values():
             events = fileobj.readiness() & key.events
             if events:
-                found.append((key, events))
-        return found
+                ready.append((key, events))
+        return ready
 
 
 class FakeSystem:
+    """Virtual clock, network and name resolution; implements System."""
+
     def __init__(self, *, now_ms: float = 1_000.0, latency_ms: float = 0.0, window_bytes: int = 128 * 1024) -> None:
         self.latency_ms = latency_ms
         self.window_bytes = window_bytes
         self.names: dict[str, list[str]] = {}
-        """The IPs of a name; a name that is not here has the IP of its own text. An empty list: unknown name."""
+        """IP addresses by host name. Other names resolve to themselves; an empty list makes a name unknown."""
         self.connect_at_once = False
+        """Whether connections are established without latency."""
         self.open_sockets: set[FakeSocket] = set()
         self.connections: list[FakeConnection] = []
-        """All connections that were ever accepted, oldest first."""
+        """All connections that were accepted so far, oldest first."""
         self.connects: list[tuple[float, SocketAddress]] = []
-        """All attempts."""
+        """Time and address of all connection attempts so far."""
         self.selects = 0
         self._now_ms = now_ms
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -298,7 +306,7 @@ class FakeSystem:
         self._file_number = 0
         self._peers: dict[tuple[str, int], Peer | None] = {}
 
-    # --- the System
+    # --- System
 
     def now(self) -> float:
         return self._now_ms
@@ -320,9 +328,9 @@ class FakeSystem:
         sock = FakeSocket(self, self._next_file_number(), address, self.window_bytes)
         self.open_sockets.add(sock)
         if self.connect_at_once:
-            self._arrive(sock)
+            self._establish(sock)
         else:
-            self.after(2 * self.latency_ms, lambda: self._arrive(sock))
+            self.after(2 * self.latency_ms, lambda: self._establish(sock))
         return sock
 
     def poller(self) -> Poller:
@@ -333,31 +341,33 @@ class FakeSystem:
         writer.other = reader
         return reader, writer
 
-    # --- the other end
+    # --- peers
 
     def listen(self, host: str, port: int, peer: Peer) -> None:
-        """Connections to this IP (or to this name, if `names` does not know it) are the peer's. Others are refused."""
+        """Accept connections to an IP address, or to a name that is not in `names`. All others are refused."""
         self._peers[host, port] = peer
 
     def refuse(self, host: str, port: int) -> None:
-        """Refuses new connections to this address from now on; open connections stay open."""
+        """Refuse new connections to an address. Open connections stay open."""
         self._peers.pop((host, port), None)
 
     def swallow(self, host: str, port: int) -> None:
-        """Connections to there are neither accepted nor refused: the host is gone."""
+        """Neither accept nor refuse connections to an address, like a host that is down."""
         self._peers[host, port] = None
 
     # --- time
 
     def at(self, time_ms: float, action: Callable[[], None]) -> None:
+        """Schedule an action at a time."""
         self._event_number += 1
         heapq.heappush(self._events, (max(time_ms, self._now_ms), self._event_number, action))
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Schedule an action after a delay."""
         self.at(self._now_ms + delay_ms, action)
 
     def advance(self, delay_ms: float) -> None:
-        """Let time pass, and all that happens in it."""
+        """Advance the clock, and run the events that become due."""
         deadline = self._now_ms + delay_ms
         while self.next_event_ms() <= deadline:
             self.jump_to(self.next_event_ms())
@@ -374,14 +384,14 @@ class FakeSystem:
     def jump_to(self, time_ms: float) -> None:
         self._now_ms = max(self._now_ms, time_ms)
 
-    def _arrive(self, sock: FakeSocket) -> None:
+    def _establish(self, sock: FakeSocket) -> None:
         if sock.closed:
             return
-        where = str(sock.address.sockaddr[0]), sock.address.port
-        if where not in self._peers:
+        key = str(sock.address.sockaddr[0]), sock.address.port
+        if key not in self._peers:
             sock.fail(errno.ECONNREFUSED)
             return
-        peer = self._peers[where]
+        peer = self._peers[key]
         if peer is not None:
             sock.connection = FakeConnection(self, sock, peer)
             self.connections.append(sock.connection)

@@ -20,10 +20,10 @@ def half_written(rig: Rig) -> int:
     connection = rig.broker.last(ApiKey.API_VERSIONS).connection
     connection.stall()
     message = InitProducerIdRequest(transactional_id="x" * 30_000, transaction_timeout_ms=1)
-    connection.socket.write_bytes_max = 10_000
+    connection.socket.max_write_bytes = 10_000
     request = rig.send(message=message)
     rig.poll()
-    connection.socket.write_bytes_max = 0
+    connection.socket.max_write_bytes = 0
     return request.correlation_id
 
 

@@ -44,7 +44,7 @@ class LateAnswers(FramePeer):
     payloads=st.lists(st.tuples(st.sampled_from(CHANNELS), st.binary(max_size=200)), min_size=1, max_size=25),
     delays_ms=st.lists(st.integers(0, 30), min_size=1, max_size=5),
     piece_bytes=st.integers(1, 300),
-    write_bytes_max=st.integers(1, 100),
+    max_write_bytes=st.integers(1, 100),
     window_bytes=st.integers(1, 500),
     muted_turns=st.sets(st.integers(0, 60), max_size=20),
 )
@@ -52,7 +52,7 @@ def test_frames_arrive_whole_once_and_in_order(
     payloads: list[tuple[str, bytes]],
     delays_ms: list[int],
     piece_bytes: int,
-    write_bytes_max: int,
+    max_write_bytes: int,
     window_bytes: int,
     muted_turns: set[int],
 ) -> None:
@@ -64,7 +64,7 @@ def test_frames_arrive_whole_once_and_in_order(
         selector.connect(channel_id, system.resolve("broker", port)[0])
     poll_until(selector, lambda: all(map(selector.is_channel_ready, CHANNELS)))
     for connection in system.connections:
-        connection.socket.write_bytes_max = write_bytes_max
+        connection.socket.max_write_bytes = max_write_bytes
     waiting, busy, turn = list(payloads), set[str](), 0
     answers: dict[str, list[bytes]] = {channel_id: [] for channel_id in CHANNELS}
     while waiting or sum(map(len, answers.values())) < len(payloads):

@@ -69,7 +69,7 @@ def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> No
 def test_a_session_is_not_renewed_in_the_middle_of_a_send() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
-    system.connections[0].socket.write_bytes_max = 3
+    system.connections[0].socket.max_write_bytes = 3
     payload = send_number(selector, 1)
     selector.poll(0)
     system.advance(950)
@@ -117,7 +117,7 @@ def test_answers_that_came_before_the_connection_broke_in_a_renewal_are_delivere
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
     system.advance(950)
     connection = system.connections[0]
-    connection.socket.write_bytes_max = 1
+    connection.socket.max_write_bytes = 1
     send_number(selector, 1)
     selector.poll(0)  # the renewal's first frame is being written, byte by byte
     answers = [b"\0\0\0\5one", b"\0\0\0\6two", b"\0\0\0\7three"]
@@ -145,7 +145,7 @@ def test_a_listener_finishes_the_frame_that_it_has_begun_before_it_answers_a_ren
     assert isinstance(channel.transport.socket, FakeSocket)
     connection = channel.transport.socket.connection
     assert connection is not None
-    channel.transport.socket.write_bytes_max = 3
+    channel.transport.socket.max_write_bytes = 3
     selector.send(NetworkSend("c", [b"the answer to an earlier request"]))
     selector.poll(0)
     connection.system.advance(2)  # in the middle of the frame, the handshake comes
