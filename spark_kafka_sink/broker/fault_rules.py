@@ -98,7 +98,7 @@ class RequestFilter:
 
 
 class FaultRule:
-    """An injected fault and the requests that it strikes. It ends with `remove()` or when its `with` block ends."""
+    """An injected fault and the requests that it strikes, until `remove()` is called or its `with` block ends."""
 
     def __init__(
         self,

@@ -103,7 +103,10 @@ class BatchFile(Protocol):
 
 
 class PartitionLog:
-    """Thread-safe: every method that reads or changes the log takes `_lock`."""
+    """The batches, producers and transactions of a partition.
+
+    Thread-safe: every method that reads or changes the log takes `_lock`.
+    """
 
     def __init__(
         self, config: LogConfig, file: BatchFile | None = None, record_validator: RecordValidator | None = None

@@ -49,7 +49,10 @@ class ReceivedRequest:
 
 
 class Processor:
-    """Any thread may call the methods up to `join`; the others belong to the processor's thread."""
+    """A network thread and its connections.
+
+    Any thread may call the methods up to `join`; the others belong to the processor's thread.
+    """
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """RequestPurgatory: requests that wait for a time or a change, such as a Fetch without enough bytes.
 
-Its name is that of Kafka's DelayedOperationPurgatory. A waiting request occupies no thread: it is an entry in a heap
+Named after Kafka's DelayedOperationPurgatory. A waiting request occupies no thread: it is an entry in a heap
 ordered by deadline. An entry that also waits for a change becomes due as soon as the cluster has changed.
 """
 
@@ -15,7 +15,7 @@ Task = Callable[[], None]
 
 
 class RequestPurgatory:
-    """Thread-safe, but only one thread may call `get`."""
+    """Tasks that wait for a deadline or a change. Thread-safe, but only one thread may call `get`."""
 
     def __init__(self, *, now: Callable[[], float], change_count: Callable[[], int]) -> None:
         """`now` returns the time in milliseconds, `change_count` the number of changes of the cluster so far."""

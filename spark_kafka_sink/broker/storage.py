@@ -4,9 +4,9 @@
     DIR/in-use                locked while a broker uses the directory
     DIR/t-0.log               the batches of partition 0 of topic t, one after the other, in their wire format
 
-When a broker starts, it truncates a log that ends with an incomplete batch of a crash. It aborts open transactions and
-fences their producers: a producer that has outlived the broker would otherwise commit its next records without those
-that it wrote before the restart.
+When a broker starts, it truncates logs that end with an incomplete batch, left by a crash. It aborts open transactions
+and fences their producers: a producer that has outlived the broker would otherwise commit its next records without
+those that it wrote before the restart.
 
 Files are not synced to disk, so data may be lost when the machine fails. A log file is opened for each append, so that
 thousands of partitions need no file descriptors.
