@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1_000
 MAX_WATCHING_REQUESTS = 2 * MAX_CONNECTIONS
-"""Largest number of delayed requests when another one begins to wait for a change; beyond it, that one is resumed at
-once. The number includes requests of clients that have disconnected."""
+"""Limit of delayed requests, including those of clients that have disconnected. At the limit, a request that would wait
+for a change is resumed at once."""
 
 TRANSACTION_CHECK_INTERVAL_MS = 250.0
 """Longest time between two checks for transactions that have timed out, when no requests arrive."""
@@ -177,7 +177,7 @@ class SocketServer:
             return
         delayed = outcome
         if delayed.change_count is not None and self._purgatory.count >= MAX_WATCHING_REQUESTS:
-            # At its deadline a handler responds with what there is.
+            # With the time of its deadline, the handler responds without waiting any longer.
             self._resume(request, delayed, delayed.deadline_ms)
         else:
             self._purgatory.put(

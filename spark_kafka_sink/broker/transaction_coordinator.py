@@ -85,7 +85,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class ProducerIdentity:
-    """A producer id and epoch; or, as the result of a request, the error code for having none."""
+    """A producer id and epoch, or the error code of a request for them."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
@@ -104,7 +104,7 @@ class TransactionCoordinator:
         max_timeout_ms: int = 900_000,
         first_producer_id: int = 0,
     ) -> None:
-        """`end_offsets` is called with each ending transaction and whether it commits, to end its group offsets."""
+        """`end_offsets` is called with a transaction and whether it commits, to commit or discard its group offsets."""
         self.version = version
         self.max_timeout_ms = max_timeout_ms
         self.transactions: dict[str, Transaction] = {}

@@ -1,4 +1,4 @@
-"""Streaming queries in tests, without sleeps: each function waits until a query has written all available input."""
+"""Streaming queries in tests: run a query until it has written all available input, without sleeps."""
 
 from __future__ import annotations
 
