@@ -51,7 +51,7 @@ def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         node, in_function = queue.popleft()
         yield node, in_function
         in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        queue.extend((child, in_function) for child in ast.iter_child_walk(node))
+        queue.extend((child, in_function) for child in ast.iter_child_nodes(node))
 
 
 def _imported_names(
