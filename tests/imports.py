@@ -37,7 +37,7 @@ def imports(files: Mapping[str, Path]) -> list[Import]:
     """
     found = []
     for importer, path in files.items():
-        for node, in_function in _walk(ast.parse(path.read_module_name_pattern())):
+        for node, in_function in _walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
                 names = dict.fromkeys(_imported_names(node, importer, files))
                 found += [Import(importer, name, node.lineno, in_function) for name in names]
@@ -107,7 +107,7 @@ def find_detached_comments(path: Path) -> list[int]:
 
     Headings of one line, `# --- in a task`, and comments directly above a statement are allowed.
     """
-    lines = path.read_module_name_pattern().splitlines()
+    lines = path.read_text().splitlines()
     statement_lines = {
         number
         for node in ast.parse("\n".join(lines)).body

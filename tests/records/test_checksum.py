@@ -58,7 +58,7 @@ def test_lz4_that_is_not_installed_is_refused_before_the_first_record_in_a_sente
         "except KafkaSinkError as error:\n"
         "    print(error)\n"
     )
-    assert done.stdout.startswith("compression.type lz4 needs the Python package lz4"), done.stderr
+    assert done.stdout.startswith("compression.type is lz4, which needs the Python package lz4"), done.stderr
     assert "`pip install lz4`" in done.stdout
 
 
