@@ -19,7 +19,7 @@ PACKAGE = ROOT / "spark_kafka_sink"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
-def test_the_files_that_the_page_names_exist() -> None:
+def test_files_named_in_architecture_page_exist() -> None:
     named = set(re.findall(r"`((?:tests/)?[a-z_]+(?:/[a-z_0-9]+)+\.py)`", PAGE))
     assert len(named) > 30
     assert sorted(name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())) == []
@@ -39,7 +39,7 @@ def floors() -> str:
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
-def test_the_drawing_of_the_rooms_is_that_of_the_contract() -> None:
+def test_package_diagram_matches_import_contract() -> None:
     drawing = PAGE.split("## Layers\n")[1].split("```text\n")[1].split("```")[0]
     assert drawing == floors(), f"write:\n{floors()}"
 
@@ -50,7 +50,7 @@ def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
     return {state.name: set(re.findall(r"[A-Z_]+", cells[state.name])) for state in states}
 
 
-def test_the_tables_of_states_are_those_of_the_code() -> None:
+def test_state_tables_match_code() -> None:
     of_batches = {state.name: {other.name for other in others} for state, others in batch.TRANSITIONS.items()}
     assert moves_on_the_page(batch.TRANSITIONS) == of_batches
     rows = re.findall(r"^    ([A-Z_]+) +.*  ([A-Z_, ]+|-)$", batch.__doc__ or "", re.MULTILINE)
@@ -72,7 +72,7 @@ def moves_of_docstring(module: ModuleType) -> dict[str, set[str]]:
     }
 
 
-def test_the_tables_of_docstrings_are_those_of_the_code() -> None:
+def test_docstring_tables_match_code() -> None:
     for module in (states, connection_states):
         moves: Mapping[Enum, Iterable[Enum]] = module.TRANSITIONS
         in_code = {state.name: {other.name for other in others} for state, others in moves.items()}

@@ -23,27 +23,27 @@ def fetched(folder: Path, **changed: bytes) -> Path:
     return folder
 
 
-def test_the_pinned_files_are_taken(tmp_path: Path) -> None:
+def test_accepts_files_with_pinned_checksum(tmp_path: Path) -> None:
     check_digests(fetched(tmp_path), pinned())
     assert len(list(tmp_path.glob("*/*"))) == 2
 
 
 @pytest.mark.parametrize("name", ["kafka/a-1.jar", "kafka/more-3.jar"])
-def test_other_bytes_and_other_files_are_refused_and_removed(tmp_path: Path, name: str) -> None:
+def test_rejects_and_removes_files_without_pinned_checksum(tmp_path: Path, name: str) -> None:
     fetched(tmp_path, **{name: b"other"})
     with pytest.raises(SystemExit, match=name):
         check_digests(tmp_path, pinned())
     assert not (tmp_path / name).exists()
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_reports_missing_file(tmp_path: Path) -> None:
     fetched(tmp_path)
     (tmp_path / "kafka/a-1.jar").unlink()
     with pytest.raises(SystemExit, match=r"kafka/a-1\.jar"):
         check_digests(tmp_path, pinned())
 
 
-def test_every_dependency_is_pinned() -> None:
+def test_pins_every_dependency() -> None:
     text = DIGESTS.read_text()
     assert all(len(line.split("  ")[0]) == 64 for line in text.splitlines())
     for name in ("kafka_2.13-", "kafka-tools-", "spark-sql-kafka-0-10_2.13-", "apicurio-registry-app-"):

@@ -46,23 +46,23 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pa
     return tmp_path / "PAGE", tmp_path / "README"
 
 
-def test_a_row_has_the_medians_and_the_ratios_of_all_rounds() -> None:
+def test_row_contains_medians_and_ratios_of_all_rounds() -> None:
     assert (
         SPARK.row() == "| **Spark** | 1,800,000 rows/s | 1,000,000 | Spark's own | **1.80** | 1.8 | 1.80, 1.70, 1.90 |"
     )
 
 
-def test_the_ratio_is_the_median_of_the_ratios_and_not_the_ratio_of_the_medians() -> None:
+def test_ratio_is_the_median_of_ratios() -> None:
     seen = {"a": [{"CPU": 10.0}, {"CPU": 40.0}, {"CPU": 90.0}], "b": [{"CPU": 10.0}, {"CPU": 20.0}, {"CPU": 30.0}]}
     assert "**2.00** |  | 1.00, 2.00, 3.00 |" in line_of("CPU", "ms", seen, "CPU", ("a", "b"), "").row()
     assert "**0.50** |  | 1.00, 0.50, 0.33 |" in line_of("CPU", "ms", seen, "CPU", ("b", "a"), "").row()
 
 
-def test_small_figures_have_a_digit_more() -> None:
+def test_formats_small_figures_with_one_more_digit() -> None:
     assert "| 2.5 ms | 1.5 |" in Line("x", "ms", [2.5], [1.5], "y").row()
 
 
-def test_the_page_and_the_readme_get_what_was_measured_and_keep_the_rest(documents: tuple[Path, Path]) -> None:
+def test_updates_only_measurements_in_page_and_readme(documents: tuple[Path, Path]) -> None:
     copy, readme = documents
     before, _, after = copy.read_text().partition(BEGIN)
     write_page(measured([SPARK, FOREACH, BATCH], "On two cores."), [SPARK, FOREACH, BATCH])
@@ -77,7 +77,7 @@ def test_the_page_and_the_readme_get_what_was_measured_and_keep_the_rest(documen
     assert len(readme.read_text().splitlines()) == len(page.ROOT.joinpath("README.md").read_text().splitlines())
 
 
-def test_writing_again_changes_nothing(documents: tuple[Path, Path]) -> None:
+def test_second_update_changes_nothing(documents: tuple[Path, Path]) -> None:
     text = measured([SPARK, FOREACH], "")
     write_page(text, [SPARK, FOREACH])
     once = [each.read_text() for each in documents]
@@ -85,7 +85,7 @@ def test_writing_again_changes_nothing(documents: tuple[Path, Path]) -> None:
     assert [each.read_text() for each in documents] == once
 
 
-def test_the_history_keeps_the_rows_of_other_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_keeps_rows_of_other_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "HISTORY", tmp_path / "history.md")
     page.HISTORY.write_text("| day | commit |\n| 2026-11-01 | `old` | x |\n")
     for _ in range(2):
@@ -98,15 +98,15 @@ def test_the_history_keeps_the_rows_of_other_commits(tmp_path: Path, monkeypatch
     ]
 
 
-def test_every_second_round_goes_backwards() -> None:
+def test_reverses_order_in_every_second_round() -> None:
     assert list(in_turns(["a", "b"], 2)) == [(0, "b"), (0, "a"), (1, "a"), (1, "b")]
 
 
-def test_a_quick_run_measures_a_part_and_never_nothing() -> None:
+def test_quick_run_measures_at_least_one_case() -> None:
     assert [FULL.of(30, 12), QUICK.of(30, 12), QUICK.of(100), QUICK.of(1)] == [30, 12, 20, 1]
 
 
-def test_a_producer_on_a_wide_cluster_is_measured_from_its_making_to_its_last_acknowledgement() -> None:
+def test_measures_wide_cluster_from_creation_to_last_acknowledgement() -> None:
     with embedded_broker(topics={"p40": 40}, nodes=3, discard=True) as broker:
         figures = wide.ours(broker.bootstrap_servers, "p40", 2 * wide.ROWS)
     assert set(figures) == {"cpu_ns", "first_ms", "first_cpu_ms", "peak_mb", "requests", "refresh_cpu_ms"}
@@ -114,7 +114,7 @@ def test_a_producer_on_a_wide_cluster_is_measured_from_its_making_to_its_last_ac
     assert figures["requests"] >= 3
 
 
-def test_wide_clusters_have_lines_against_the_same_partitions_of_others_and_against_few_of_ours() -> None:
+def test_compares_wide_clusters_with_other_clients_and_with_few_partitions() -> None:
     seen: wide.Seen = {}
     for number, (nodes, partitions) in enumerate((nodes, count) for nodes in wide.NODES for count in wide.PARTITIONS):
         own = {"cpu_ns": 100.0 * (number + 1), "first_cpu_ms": 9.0, "peak_mb": 8.0, "requests": 7.0}

@@ -86,12 +86,12 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
 
 
 @pytest.mark.parametrize(("page", "line"), LINES)
-def test_a_command_and_its_arguments_exist(page: str, line: str) -> None:
+def test_documented_commands_and_arguments_exist(page: str, line: str) -> None:
     for command in simple_commands(line):
         CHECKS[command[0]](command[1:])
 
 
-def test_a_line_is_taken_apart_as_a_shell_does() -> None:
+def test_splits_command_lines_like_a_shell() -> None:
     assert simple_commands("seq 3 | pykafka produce 'a b' && make x") == [
         ["seq", "3"],
         ["pykafka", "produce", "a b"],
@@ -100,7 +100,7 @@ def test_a_line_is_taken_apart_as_a_shell_does() -> None:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_the_short_name_is_only_installed_where_the_package_is_already(page: str) -> None:
+def test_installs_short_name_only_after_the_package(page: str) -> None:
     """pip then takes what is there, and asks no index for a package that is not published."""
     text = (ROOT / page).read_text()
     for found in re.finditer(r"pip install [\"']?spark[-_]kafka[-_]sink", text):

@@ -19,7 +19,7 @@ def rows_of(heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("version", "row"), [*zip(VERSIONS, rows_of("Apache Kafka"), strict=True)])
-def test_a_version_that_is_run_has_a_row_with_what_it_can(version: KafkaVersion, row: list[str]) -> None:
+def test_every_tested_version_has_a_row_of_features(version: KafkaVersion, row: list[str]) -> None:
     exactly_once = "yes" if version.describes_transactions else "refused"
     assert row == [
         version.number,

@@ -51,14 +51,14 @@ def is_a_setting(name: str) -> bool:
 
 
 @pytest.mark.parametrize("command", SUBMISSIONS, ids=lambda command: " ".join(command[1:5]))
-def test_the_options_of_spark_submit_exist(command: list[str]) -> None:
+def test_documented_spark_submit_options_exist(command: list[str]) -> None:
     options = said_by("spark-launcher", r"SparkSubmitOptionParser")
     for word in command[1:]:
         if word.startswith("--"):
             assert word in options
 
 
-def test_settings_that_commands_and_files_name_exist() -> None:
+def test_settings_in_commands_and_files_exist() -> None:
     lines = [line for line in command_lines(PAGE) if line.startswith("spark-submit")]
     settings = {name for line in lines for name in re.findall(r"--conf ([\w.-]+)=", line)}
     for block in blocks(PLATFORMS, "properties"):
@@ -67,18 +67,18 @@ def test_settings_that_commands_and_files_name_exist() -> None:
     assert {name for name in settings if not is_a_setting(name)} == OF_AMAZON
 
 
-def test_settings_that_the_text_names_exist() -> None:
+def test_settings_in_text_exist() -> None:
     named = set(re.findall(r"`(spark\.[a-z][\w.]*)`", (ROOT / PAGE).read_text()))
     assert len(named) >= 3
     assert {name for name in named if not is_a_setting(name)} == set()
 
 
-def test_a_setting_that_does_not_exist_would_be_noticed() -> None:
+def test_detects_unknown_setting() -> None:
     assert not is_a_setting("spark.kubernetes.container.imagee")
     assert "--archive-files" not in said_by("spark-launcher", r"SparkSubmitOptionParser")
 
 
-def test_the_dockerfile_is_well_formed_and_copies_what_make_build_makes() -> None:
+def test_dockerfile_copies_the_built_wheel() -> None:
     text = (ROOT / "docs" / "deploying" / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
     assert {word for word, _ in lines} <= {"ARG", "FROM", "USER", "ENV", "COPY", "RUN"}
@@ -90,7 +90,7 @@ def test_the_dockerfile_is_well_formed_and_copies_what_make_build_makes() -> Non
     assert re.search(r"--outdir dist", (ROOT / "Makefile").read_text())
 
 
-def test_the_way_to_build_the_image_names_its_dockerfile() -> None:
+def test_image_build_command_names_its_dockerfile() -> None:
     (build,) = (line for line in command_lines(PAGE) if line.startswith("docker build"))
     words = build.split()
     assert (ROOT / words[words.index("-f") + 1]).exists()

@@ -16,7 +16,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_has_an_existing_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" in target:
             continue
@@ -28,12 +28,12 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_make_target_that_is_named_exists(page: Path) -> None:
+def test_every_documented_make_target_exists(page: Path) -> None:
     for target in re.findall(r"(?:^|`)(?:[A-Z_]+=\S+ )*make ([a-z][a-z-]*)", page.read_text(), re.MULTILINE):
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
 
 
-def test_the_table_of_errors_is_that_of_the_code() -> None:
+def test_error_table_matches_code() -> None:
     assert error_document.DOCUMENT.read_text() == error_document.written(), "run `make docs`"
 
 

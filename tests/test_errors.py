@@ -61,7 +61,7 @@ def test_collects_faults_in_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [ConfigurationError, MissingDependencyError])
-def test_a_configuration_error_keeps_its_options_between_processes(kind: type[ConfigurationError]) -> None:
+def test_pickled_configuration_error_keeps_its_options(kind: type[ConfigurationError]) -> None:
     error = pickle.loads(pickle.dumps(kind(["a sentence", TIMEOUT])))
     assert type(error) is kind
     assert str(error) == "a sentence\ndelivery.timeout.ms must be at least linger.ms, which is 5."
@@ -77,7 +77,7 @@ def test_a_configuration_error_keeps_its_options_between_processes(kind: type[Co
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_keeps_its_fields_and_its_text_between_processes(error: KafkaSinkError) -> None:
+def test_pickled_error_keeps_its_fields_and_message(error: KafkaSinkError) -> None:
     for copied in (pickle.loads(pickle.dumps(error)), fresh(error)):
         assert type(copied) is type(error)
         assert copied.text == "late. Wait. The records may be stored all the same."
@@ -85,7 +85,7 @@ def test_an_error_keeps_its_fields_and_its_text_between_processes(error: KafkaSi
         assert (copied.address, copied.remedy, copied.possibly_stored) == ("b:9092", "Wait.", True)
 
 
-def test_a_brokers_error_says_once_that_records_may_be_stored_when_it_is_pickled() -> None:
+def test_pickled_broker_error_mentions_possibly_stored_records_once() -> None:
     error = BrokerError("t: FAILED (99)", code=99, name="FAILED")
     error.possibly_stored = True
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))

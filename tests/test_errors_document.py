@@ -53,14 +53,14 @@ def said() -> str:
 
 
 @pytest.mark.parametrize("sentence", [one for one in QUOTED if one not in OF_OTHERS])
-def test_a_sentence_that_is_quoted_is_said_by_the_code(sentence: str) -> None:
+def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")
         # An OptionFault has the name of its option apart from its text.
         assert (text if option in OPTIONS else piece.strip()) in said()
 
 
-def test_a_sentence_is_looked_up_in_what_a_program_has_said() -> None:
+def test_finds_documented_message_in_program_output() -> None:
     row = Row(0, "there … times; one of them", "rename it")
     assert row.explains("AnalysisException: 'a' is there 3\n times; one of them must go")
     assert not row.explains("one of them is there 3 times; both")
@@ -119,15 +119,13 @@ FOUND_BY_KAFKAS_NAME = {"fenced", "handed_over"}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
-def test_who_looks_up_an_error_of_exactly_once_finds_its_row(
-    refuse: Callable[[], KafkaSinkError], sentence: str
-) -> None:
+def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
     rows = rows_that_explain(str(refuse()))
     assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
     assert len(rows) <= 2  # more would be no help
 
 
-def test_every_refusal_of_exactly_once_is_looked_up() -> None:
+def test_every_exactly_once_rejection_is_tested() -> None:
     names = {
         name
         for module in (refusals, commit_errors)
@@ -140,7 +138,7 @@ def test_every_refusal_of_exactly_once_is_looked_up() -> None:
     assert names == looked_up | FOUND_BY_KAFKAS_NAME
 
 
-def test_every_exception_is_explained() -> None:
+def test_documents_every_exception() -> None:
     public = {
         name
         for name, made in inspect.getmembers(errors, inspect.isclass)

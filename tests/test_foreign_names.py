@@ -196,7 +196,7 @@ CONVERSATIONS = {
     "code", [error_codes.NONE, error_codes.INVALID_REQUEST, error_codes.TOPIC_AUTHORIZATION_FAILED]
 )
 @pytest.mark.parametrize(("api", "path"), FIELDS, ids=[f"{api.name}-{'.'.join(path)}" for api, path in FIELDS])
-def test_no_string_of_an_answer_is_shown_as_it_came(
+def test_sanitizes_every_string_of_a_response(
     api: ApiKey, path: Path, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "spark_kafka_sink")
@@ -215,6 +215,6 @@ def test_no_string_of_an_answer_is_shown_as_it_came(
     assert [words for words in shown if "\x1b" in words or "\nforged" in words] == []
 
 
-def test_each_answer_that_clients_read_is_tried() -> None:
+def test_covers_every_response_that_clients_read() -> None:
     assert FIELDS
     assert not ASKED & SPOKEN_BY_SASL

@@ -26,22 +26,22 @@ def numbers(tests: str) -> set[int]:
 
 
 @pytest.mark.parametrize(("shown", "tests"), [("scripted", SCRIPTED), ("real", REAL)])
-def test_each_fault_has_its_tests_and_each_numbered_test_its_fault(shown: str, tests: str) -> None:
+def test_every_fault_has_tests_and_every_numbered_test_has_a_fault(shown: str, tests: str) -> None:
     assert {number for number, how in ROWS.items() if shown in how} == numbers(tests)
 
 
-def test_all_faults_are_shown_somehow() -> None:
+def test_every_fault_is_demonstrated() -> None:
     assert sorted(ROWS) == [*range(1, 28)]
     assert all(ROWS.values())
 
 
-def test_the_six_rules_are_there() -> None:
+def test_page_contains_six_rules() -> None:
     rules = re.findall(r"^(\d)\. \*\*.*?(?=^\d\. \*\*|^$)", PRODUCER_PAGE, re.MULTILINE | re.DOTALL)
     assert rules == ["1", "2", "3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize("page", [PAGE, PRODUCER_PAGE, EXACTLY_ONCE_PAGE], ids=["Spark", "producer", "exactly once"])
-def test_the_tests_that_a_page_names_exist(page: str) -> None:
+def test_tests_named_in_pages_exist(page: str) -> None:
     for name in re.findall(r"`(test_\w+[a-z])`", page):
         assert f"def {name}(" in ALL, name
     for path in re.findall(r"`((?:tests|integration)/[\w/]+\.py)`", page):
@@ -51,7 +51,7 @@ def test_the_tests_that_a_page_names_exist(page: str) -> None:
 @pytest.mark.parametrize(
     "heading", ["Protocol", "Options and rights", "How batches are compared", "What is not promised", "Operating it"]
 )
-def test_each_line_about_exactly_once_names_its_tests(heading: str) -> None:
+def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
     """Each row of a table, each point, and each paragraph that begins with what has happened."""
     section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
@@ -61,7 +61,7 @@ def test_each_line_about_exactly_once_names_its_tests(heading: str) -> None:
     assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []
 
 
-def test_each_row_about_exactly_once_in_spark_names_its_tests() -> None:
+def test_every_spark_exactly_once_row_names_its_tests() -> None:
     table = PAGE.split("| Event | Rows that `read_committed` readers see | Test |\n")[1].split("\n\n")[0]
     rows = table.splitlines()[1:]
     assert rows
@@ -69,7 +69,7 @@ def test_each_row_about_exactly_once_in_spark_names_its_tests() -> None:
 
 
 @pytest.mark.parametrize("rule", range(1, 7))
-def test_each_rule_has_a_test_and_a_twin_without_it(rule: int) -> None:
+def test_every_rule_has_a_test_and_a_counterpart_without_the_rule(rule: int) -> None:
     assert re.search(rf"^def test_(\d+_)?rule_{rule}_", SCRIPTED, re.MULTILINE)
     assert re.search(rf"^def test_without_rule_{rule}_", SCRIPTED, re.MULTILINE)
     line = re.search(rf"^{rule}\. \*\*.*?(?=^\d\. \*\*|^$)", PRODUCER_PAGE, re.MULTILINE | re.DOTALL)

@@ -67,7 +67,7 @@ DOORS = (
     Door("spark.exactly_once", ("spark.datasource", "spark.writer"), "not for a write that is at least once"),
     Door("spark.report_publishing", ("spark.writer",), "reports are made on the driver; not for tasks"),
     Door("reports.write_report", ("spark.task_report",), "reports are made on the driver; not for tasks"),
-    Door("producer.batching.split", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
+    Door("producer.batching.batch_splitting", ("producer.batching.accumulator",), "rare, and it needs the decoder"),
     Door("producer.table*", ("producer.table_calls",), "with the formats; not for a task of Spark, which has columns"),
     Door("producer.progress_bar", ("producer.table_calls",), "with what it draws; not for a task of Spark"),
     Door(

@@ -18,12 +18,12 @@ JARS = {"a-1.jar": b"a", "b-2.jar": b"b"}
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_every_version_is_pinned(version: KafkaVersion) -> None:
+def test_pins_every_kafka_version(version: KafkaVersion) -> None:
     assert f"kafka_2.13-{version}.jar" in pinned_of(version)
     assert any(name.startswith("zookeeper-") for name in pinned_of(version)) or not version.has_zookeeper
 
 
-def test_they_are_listed_from_the_oldest_to_the_newest() -> None:
+def test_lists_kafka_versions_in_ascending_order() -> None:
     numbers = [[int(part) for part in version.number.split(".")] for version in VERSIONS]
     assert numbers == sorted(numbers)
 
@@ -53,7 +53,7 @@ def from_maven(**changed: bytes) -> Any:
     return patch.object(kafka_versions, "run_ivy", side_effect=run_ivy)
 
 
-def test_what_is_there_is_not_fetched_again(folder: Path) -> None:
+def test_does_not_download_existing_files_again(folder: Path) -> None:
     write_jars(folder)
     with from_maven() as ivy:
         assert fetched(KNOWN) == folder
@@ -61,14 +61,14 @@ def test_what_is_there_is_not_fetched_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a-1.jar", "more-3.jar"])
-def test_other_bytes_and_other_files_are_fetched_again(folder: Path, name: str) -> None:
+def test_downloads_modified_and_missing_files_again(folder: Path, name: str) -> None:
     write_jars(folder, **{name: b"other"})
     with from_maven():
         fetched(KNOWN)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == JARS
 
 
-def test_what_is_not_pinned_is_refused(folder: Path) -> None:
+def test_rejects_version_that_is_not_pinned(folder: Path) -> None:
     with from_maven(**{"a-1.jar": b"other"}) as ivy, pytest.raises(RuntimeError, match="are not what is pinned"):
         fetched(KNOWN)
     assert ivy.call_count == ATTEMPTS

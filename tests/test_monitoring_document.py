@@ -96,7 +96,7 @@ def test_a_report_is_exported_by_opentelemetry() -> None:
     assert '"pykafka.rows"' in out.getvalue()
 
 
-def test_every_metric_of_writes_is_named() -> None:
+def test_documents_every_write_metric() -> None:
     registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
     registry.register(writes)
     writes.record(report())
@@ -149,7 +149,7 @@ def series_on_the_pages() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_rules_and_dashboard_ask_for_series_and_labels_that_there_are(expression: str) -> None:
+def test_alert_rules_and_dashboard_use_existing_series_and_labels(expression: str) -> None:
     series = series_on_the_pages()
     names = set(re.findall(r"[a-z][a-z_]*(?=[\[( )]|$)", re.sub(r"by \([^)]*\)|\[[^]]*\]", "", expression)))
     asked = {name for name in names if name.startswith(("pykafka_", "kafka_producer_"))}
@@ -161,7 +161,7 @@ def test_rules_and_dashboard_ask_for_series_and_labels_that_there_are(expression
     assert expression.count("(") == expression.count(")")
 
 
-def test_each_rule_says_what_has_happened_and_names_the_job_or_the_producer() -> None:
+def test_every_alert_describes_event_and_names_job_or_producer() -> None:
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names)) > 5
     for rule in rules():
@@ -170,7 +170,7 @@ def test_each_rule_says_what_has_happened_and_names_the_job_or_the_producer() ->
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
-def test_the_panels_of_the_dashboard_do_not_overlap_and_name_their_series() -> None:
+def test_dashboard_panels_do_not_overlap_and_name_their_series() -> None:
     panels = dashboard()["panels"]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
     assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
@@ -179,16 +179,16 @@ def test_the_panels_of_the_dashboard_do_not_overlap_and_name_their_series() -> N
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_finds_nothing_to_mend_in_the_page() -> None:
+def test_promtool_accepts_metrics_page() -> None:
     subprocess.run(["promtool", "check", "metrics"], input=page(), check=True)
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_takes_the_rules() -> None:
+def test_promtool_accepts_alert_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(ASSETS / "prometheus-rules.yml")], check=True)
 
 
 @pytest.mark.needs("promtool")
-def test_alerts_fire_and_resolve_as_the_cases_say() -> None:
+def test_alerts_fire_and_resolve_in_test_cases() -> None:
     cases = Path(__file__).parent / "exporters" / "prometheus_rules_test.yml"
     subprocess.run(["promtool", "test", "rules", str(cases)], check=True)

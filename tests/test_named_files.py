@@ -38,12 +38,12 @@ def unknown_in(source: str) -> list[str]:
     ]
 
 
-def test_files_that_docstrings_and_comments_name_exist() -> None:
+def test_files_named_in_docstrings_and_comments_exist() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
     found = {name: unknown_in(text) for name, text in texts.items() if NAMED.search(text)}
     assert {name: unknown for name, unknown in found.items() if unknown} == {}
 
 
-def test_a_file_that_is_gone_is_found() -> None:
+def test_detects_name_of_missing_file() -> None:
     source = '"""See rows.py, client/gone.py."""\n\nX = "sent.py"  # as in lost.py\n"""Like producer/rows.py."""\n'
     assert unknown_in(source) == ["1: client/gone.py", "3: lost.py"]

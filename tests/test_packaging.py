@@ -64,24 +64,24 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(f"{INFO}/METADATA").decode())
 
 
-def test_the_wheel_holds_the_package_the_module_that_spark_finds_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_only_package_and_spark_module(wheel: zipfile.ZipFile) -> None:
     sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / PACKAGE).rglob("*.py")}
     expected = {*sources, f"{PACKAGE}/py.typed", "pyspark_pykafka.py"}
     assert {name for name in wheel.namelist() if not name.startswith(INFO)} == expected
 
 
-def test_the_wheel_brings_the_licence_and_no_compiled_file(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_licence_and_no_compiled_files(wheel: zipfile.ZipFile) -> None:
     assert {f"{INFO}/licenses/LICENSE", f"{INFO}/licenses/THIRD-PARTY.md"} <= set(wheel.namelist())
     assert "Root-Is-Purelib: true" in wheel.read(f"{INFO}/WHEEL").decode()
 
 
-def test_the_version_stands_in_one_place(metadata: Message) -> None:
+def test_version_is_defined_once(metadata: Message) -> None:
     assert metadata["Version"] == __version__
     assert not re.search(r'^version *= *"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert f"## {__version__} " in (ROOT / "CHANGELOG.md").read_text() + " "
 
 
-def test_the_wheel_says_what_one_looks_for(metadata: Message) -> None:
+def test_wheel_metadata_is_complete(metadata: Message) -> None:
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "kafka" in metadata["Keywords"].split(",")
@@ -89,14 +89,14 @@ def test_the_wheel_says_what_one_looks_for(metadata: Message) -> None:
     assert not [line for line in metadata.get_all("Classifier", []) if line.startswith("License")], "PEP 639"
 
 
-def test_links_of_the_description_are_absolute(metadata: Message) -> None:
+def test_links_in_description_are_absolute(metadata: Message) -> None:
     description = metadata.get_payload()
     assert isinstance(description, str)
     assert "To run it on a cluster, see\ndeploying;" in description
     assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("https://")] == []
 
 
-def test_make_build_puts_the_bill_of_materials_into_the_wheel() -> None:
+def test_make_build_adds_bill_of_materials_to_wheel() -> None:
     makefile = (ROOT / "Makefile").read_text()
     (recipe,) = re.findall(r"^build:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     assert "tools.wheel_sbom" in recipe
@@ -104,19 +104,19 @@ def test_make_build_puts_the_bill_of_materials_into_the_wheel() -> None:
     assert "bill of materials in the wheel of `make build`" in (ROOT / "THIRD-PARTY.md").read_text()
 
 
-def test_a_plain_install_needs_no_spark(metadata: Message) -> None:
+def test_plain_install_does_not_require_spark(metadata: Message) -> None:
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(re.split(r"[<>=]", line)[0] for line in needed) == ["crc32c", "lz4", "numpy", "pyarrow"]
     assert {"spark", "gssapi", "pkcs12", "protobuf"} <= set(metadata.get_all("Provides-Extra", []))
 
 
-def test_the_wheel_has_a_command_and_a_plugin_of_pytest(wheel: zipfile.ZipFile) -> None:
+def test_wheel_declares_command_and_pytest_plugin(wheel: zipfile.ZipFile) -> None:
     entries = wheel.read(f"{INFO}/entry_points.txt").decode()
     assert "pykafka = spark_kafka_sink.cli:main" in entries
     assert "spark_kafka_sink = spark_kafka_sink.pytest_plugin" in entries
 
 
-def test_the_wheel_works_as_a_zip_as_py_files_has_it(built: Path, tmp_path: Path) -> None:
+def test_wheel_works_as_zip_for_py_files(built: Path, tmp_path: Path) -> None:
     (path,) = built.glob("*.whl")
     command = [sys.executable, "-m", PACKAGE, "--version"]
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_the_wheel_works_as_a_zip_as_py_files_has_it(built: Path, tmp_path: Path
     assert done.stdout == f"pykafka {__version__}\n", done.stderr
 
 
-def test_spark_finds_the_data_source_after_an_editable_install_from_any_folder(tmp_path: Path) -> None:
+def test_spark_finds_data_source_after_editable_install(tmp_path: Path) -> None:
     """Spark lists the modules that paths lead to; what an import hook would find is not among them."""
     project, target, elsewhere = tmp_path / "project", tmp_path / "target", tmp_path / "elsewhere"
     for folder in (project, target, elsewhere):
@@ -147,7 +147,7 @@ def test_spark_finds_the_data_source_after_an_editable_install_from_any_folder(t
     assert found.stdout.split() == [str(project)], found.stderr
 
 
-def test_the_source_archive_has_no_half_of_the_tests(built: Path) -> None:
+def test_source_archive_contains_all_tests_or_none(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
@@ -166,11 +166,11 @@ def test_source_archive_has_the_configuration_files_for_users(built: Path) -> No
 
 
 @pytest.mark.parametrize("page", PAGES_OF_A_PROJECT)
-def test_what_github_shows_to_contributors_is_there(page: str) -> None:
+def test_community_files_exist(page: str) -> None:
     assert (ROOT / ".github" / page).read_text().strip()
 
 
-def test_a_release_is_published_without_a_password_and_only_with_the_projects_address() -> None:
+def test_release_uses_trusted_publishing_with_project_address() -> None:
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     assert "id-token: write" in release
     assert not re.search(r"password:|secrets\.", release)
@@ -178,7 +178,7 @@ def test_a_release_is_published_without_a_password_and_only_with_the_projects_ad
         assert step in release
 
 
-def test_the_licences_of_others_are_those_that_their_packages_name(metadata: Message) -> None:
+def test_third_party_licences_match_package_metadata(metadata: Message) -> None:
     rows = re.findall(r"^\| (\S+) \| ([^|]+) \|", (ROOT / "THIRD-PARTY.md").read_text(), re.MULTILINE)
     named = {name: licence for name, licence in rows if name not in ("package", "---")}
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
@@ -205,7 +205,7 @@ BILL: dict[str, Any] = {
 }
 
 
-def test_the_wheel_has_a_bill_of_materials_about_itself_in_its_list_of_files(built: Path, tmp_path: Path) -> None:
+def test_wheel_record_lists_bill_of_materials(built: Path, tmp_path: Path) -> None:
     (original,) = built.glob("*.whl")
     wheel = tmp_path / original.name
     shutil.copy(original, wheel)
@@ -227,7 +227,7 @@ def test_the_wheel_has_a_bill_of_materials_about_itself_in_its_list_of_files(bui
     assert "file:" not in json.dumps(bill)
 
 
-def test_actions_that_make_a_release_are_named_by_their_commit() -> None:
+def test_release_actions_are_pinned_by_commit() -> None:
     release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     used = re.findall(r"uses: (\S+)(.*)", release)
     assert used
@@ -236,7 +236,7 @@ def test_actions_that_make_a_release_are_named_by_their_commit() -> None:
     ] == []
 
 
-def test_types_and_syntax_are_checked_for_the_oldest_python_that_may_install_it() -> None:
+def test_checks_types_and_syntax_for_oldest_supported_python() -> None:
     """mypy then reports a name that its standard library does not have, without such an interpreter."""
     text = (ROOT / "pyproject.toml").read_text()
     (oldest,) = re.findall(r'^requires-python = ">=(.*)"', text, re.MULTILINE)
@@ -244,7 +244,7 @@ def test_types_and_syntax_are_checked_for_the_oldest_python_that_may_install_it(
     assert re.findall(r'^target-version = "(.*)"', text, re.MULTILINE) == [f"py{oldest.replace('.', '')}"]
 
 
-def test_the_versions_of_python_that_ci_runs_are_those_that_the_documents_name() -> None:
+def test_documented_python_versions_match_ci() -> None:
     ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     (matrix,) = re.findall(r"python: \[(.*)\]", ci)
     versions = matrix.replace('"', "").split(", ")

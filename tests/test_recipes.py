@@ -93,7 +93,7 @@ COUNT_IN_PRODUCER = (
 COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += count", "        self._counts.wastes += 3")
 
 
-def test_a_counter_of_two_lines_is_in_reports_and_metrics(
+def test_counter_recipe_adds_report_field_and_metric(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """One counter of a producer, and one of a task."""
@@ -124,7 +124,7 @@ def test_a_counter_of_two_lines_is_in_reports_and_metrics(
     ]
 
 
-def test_a_counter_that_is_counted_but_not_declared_is_an_error(
+def test_counting_undeclared_counter_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     insert("producer/metrics.py", "            self._counts.requests += 1", "            self._counts.throwaways = 3")
@@ -142,7 +142,7 @@ print(parse_options({"kafka.bootstrap.servers": "a:1", "kafka.throwaway.ms": "9"
 """
 
 
-def test_an_option_of_one_row_has_a_field_that_the_generator_writes(
+def test_option_recipe_generates_field(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     insert("producer/options.py", "_DELIVERY = (", '    Option("throwaway.ms", 7, natural_int, "a throwaway"),')
@@ -157,7 +157,7 @@ def test_an_option_of_one_row_has_a_field_that_the_generator_writes(
     assert "\n    throwaway_ms: Number\n" in (package / "producer" / "typed_options.py").read_text()
 
 
-def test_an_option_of_the_client_without_a_field_is_an_error(
+def test_client_option_without_field_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     row = '    Option("throwaway.ms", 7, natural_int, "a throwaway"),'
@@ -169,7 +169,7 @@ def test_an_option_of_the_client_without_a_field_is_an_error(
 LAST_ERROR_CODE = 'SHARE_SESSION_LIMIT_REACHED = _define_error(133, "SHARE_SESSION_LIMIT_REACHED", RETRIABLE)'
 
 
-def test_an_error_code_of_one_row_has_its_name_and_advice(
+def test_error_code_recipe_adds_name_and_advice(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     insert(
@@ -186,7 +186,7 @@ def test_an_error_code_of_one_row_has_its_name_and_advice(
 @pytest.mark.parametrize(
     "row", ['_define_error(133, "THROWAWAY")', '_define_error(999, "SHARE_SESSION_LIMIT_REACHED")']
 )
-def test_an_error_code_or_name_that_is_there_already_is_an_error(
+def test_duplicate_error_code_or_name_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], row: str
 ) -> None:
     insert("protocol/error_codes.py", LAST_ERROR_CODE, row)
@@ -194,7 +194,7 @@ def test_an_error_code_or_name_that_is_there_already_is_an_error(
     assert "ValueError: Two rows of the table have the code" in done.stderr
 
 
-def test_two_options_of_one_name_are_an_error(
+def test_duplicate_option_name_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     insert("producer/options.py", "_DELIVERY = (", '    Option("linger.ms", 7, natural_int, "again"),')

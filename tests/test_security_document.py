@@ -41,12 +41,12 @@ def options_of(recipe: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return names["options"]
 
 
-def test_every_recipe_is_looked_at() -> None:
+def test_covers_every_security_recipe() -> None:
     assert len(RECIPES) == len(EXPECTED)
 
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
-def test_a_recipe_is_taken_by_the_sink(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_sink_accepts_security_recipe(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # Kerberos asks for it, and tests have none
     given = options_of(RECIPES[number], monkeypatch)
     parsed = parse_options(given | {"topic": "orders"})

@@ -25,24 +25,24 @@ def pages_of(nav: object) -> list[str]:
     return [page for entry in entries for page in pages_of(entry)]  # type: ignore[attr-defined]
 
 
-def test_every_page_is_in_the_navigation_once() -> None:
+def test_navigation_contains_every_page_once() -> None:
     there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     assert sorted(pages_of(CONFIG["nav"])) == sorted(there), "docs/zensical.toml has the navigation"
 
 
-def test_the_drawings_need_no_other_site() -> None:
+def test_diagrams_load_nothing_from_other_sites() -> None:
     """The library that draws them lies beside the pages, in the version that the Makefile names."""
     assert CONFIG["extra_javascript"] == ["assets/mermaid.min.js"]
     assert CONFIG["theme"]["font"] is False
 
 
-def test_drawings_are_of_a_kind_that_mermaid_knows() -> None:
+def test_diagram_types_are_supported_by_mermaid() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         for drawing in re.findall(r"```mermaid\n(?:---\n.*?---\n)?(\S+)", page.read_text(), re.DOTALL):
             assert drawing in {"flowchart", "sequenceDiagram", "xychart-beta", "stateDiagram-v2"}
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_builds_site_without_warnings(tmp_path: Path) -> None:
     pytest.importorskip("zensical", reason="the extra docs is not installed")
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site", ".cache"))

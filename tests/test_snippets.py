@@ -68,7 +68,7 @@ FORMAT_EXAMPLES = [*blocks("docs/formats.md"), *blocks("docs/registry.md")]
 ADDRESS = "localhost:9092"
 
 
-def test_every_block_of_code_is_run_by_a_test() -> None:
+def test_every_code_block_is_tested() -> None:
     found = {(page, language) for page in pages() for language in languages(page) - NOT_RUN - {"sh"}}
     assert found == set(RUN_BY)
 
@@ -132,7 +132,7 @@ def test_sink_accepts_options_of_format_examples(code: str) -> None:
     assert parse_options(orders.options_set).formats
 
 
-def test_the_write_that_all_recipes_of_security_share() -> None:
+def test_common_write_of_security_recipes() -> None:
     orders = RecordedWriter()
     exec(compile(blocks("docs/security.md")[0], "security.md", "exec"), {"orders": orders, "options": {"kafka.a": "b"}})
     assert (orders.saved, orders.options_set) == (1, {"kafka.a": "b", "topic": "orders"})
@@ -161,7 +161,7 @@ def token_of(recipe: str) -> str:
     return found
 
 
-def test_the_function_for_entra_returns_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entra_function_returns_token(monkeypatch: pytest.MonkeyPatch) -> None:
     class Credential:
         def get_token(self, scope: str) -> SimpleNamespace:
             return SimpleNamespace(token=f"for {scope}", expires_on=0)
@@ -170,7 +170,7 @@ def test_the_function_for_entra_returns_the_token(monkeypatch: pytest.MonkeyPatc
     assert token_of("entra_tokens") == "for https://my-namespace.servicebus.windows.net/.default"
 
 
-def test_the_function_for_google_returns_the_token_in_googles_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_function_returns_token_in_google_format(monkeypatch: pytest.MonkeyPatch) -> None:
     class Credentials:
         valid = False
         token = "ya29"
@@ -192,7 +192,7 @@ def test_the_function_for_google_returns_the_token_in_googles_form(monkeypatch: 
     OauthBearerClient(token)  # as a client takes it
 
 
-def test_the_function_for_databricks_signs_with_the_service_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_databricks_function_uses_service_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     class Signer:
         @staticmethod
         def generate_auth_token_from_credentials_provider(region: str, provider: Any) -> tuple[str, int]:
@@ -211,7 +211,7 @@ def test_the_function_for_databricks_signs_with_the_service_credential(monkeypat
     assert token_of("databricks_tokens") == "of orders-to-msk in eu-west-1"
 
 
-def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_msk_function_returns_signed_token(monkeypatch: pytest.MonkeyPatch) -> None:
     class Signer:
         @staticmethod
         def generate_auth_token(region: str) -> tuple[str, int]:
@@ -221,12 +221,12 @@ def test_the_function_that_signs_tokens_for_msk_returns_the_token(monkeypatch: p
     assert token_of("msk_tokens") == "signed in eu-west-1"
 
 
-def test_the_report_in_json_is_one_that_the_sink_writes() -> None:
+def test_documented_json_report_matches_sink() -> None:
     (text,) = blocks("docs/reports.md", "json")
     assert json.loads(parse_report(text).to_json()) == json.loads(text)
 
 
-def test_the_cluster_of_the_tests_has_what_its_example_calls(tmp_path: Path) -> None:
+def test_simulated_cluster_example_uses_existing_methods(tmp_path: Path) -> None:
     made = create_autospec(KafkaCluster)
     made.return_value.__enter__.return_value = made.return_value
     example = next(block for block in blocks("docs/developing.md") if "KafkaCluster" in block)
@@ -234,7 +234,7 @@ def test_the_cluster_of_the_tests_has_what_its_example_calls(tmp_path: Path) -> 
     assert made.return_value.restart.call_count == 1
 
 
-def test_a_driver_can_be_stopped_as_the_example_says(tmp_path: Path) -> None:
+def test_driver_shutdown_example_works(tmp_path: Path) -> None:
     """Drivers are stopped so in integration/test_exactly_once_killed.py."""
     looked: list[bool] = []
     driver = create_autospec(Popen)

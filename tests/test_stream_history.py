@@ -37,5 +37,5 @@ def stored(*numbers: int) -> list[Stored]:
         pytest.param((0, 3, 2, 1, 4, 5, 6, 7), 2, {Kind.OUT_OF_ORDER}, id="a key out of order"),
     ],
 )
-def test_of_a_stream(numbers: Sequence[int], batches: int, expected: set[Kind]) -> None:
+def test_finds_anomalies_in_stream_history(numbers: Sequence[int], batches: int, expected: set[Kind]) -> None:
     assert {each.kind for each in anomalies_of_rows(stored(*numbers), batches, ROWS)} == expected

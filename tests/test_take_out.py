@@ -32,7 +32,7 @@ def largest(numbers: list[int]) -> int:
 '''
 
 
-def test_each_statement_of_a_function_is_taken_out_once() -> None:
+def test_removes_each_statement_of_a_function_once() -> None:
     assert [each.text for each in statements(SOURCE)] == [
         "found = 0",
         "for number in numbers:",
@@ -45,7 +45,7 @@ def test_each_statement_of_a_function_is_taken_out_once() -> None:
     ]
 
 
-def test_what_is_left_never_carries_the_statement_out() -> None:
+def test_mutant_never_executes_removed_statement() -> None:
     for statement in statements(SOURCE):
         left = ast.unparse(without(SOURCE, statement))
         assert left.count("if False:") == 1
@@ -67,7 +67,7 @@ class Doubled:
         return number
 
 
-def test_a_function_loses_the_statement_wherever_it_was_imported() -> None:
+def test_removes_statement_in_all_importers_of_a_function() -> None:
     module = Path(__file__)
     source, functions = module.read_text(), functions_by_place()
     wanted: dict[str, tuple[Callable[[], int], int, int]] = {
@@ -88,7 +88,7 @@ def test_a_function_loses_the_statement_wherever_it_was_imported() -> None:
     assert not wanted
 
 
-def test_the_test_that_misses_a_statement_is_named_and_one_that_no_test_misses(tmp_path: Path) -> None:
+def test_reports_killing_test_and_surviving_mutants(tmp_path: Path) -> None:
     module, tests = tmp_path / "measured_for_take_out.py", tmp_path / "test_measured.py"
     module.write_text(
         "def largest(numbers):\n    found = 0\n    shown = 1\n    for number in numbers:\n"
@@ -109,7 +109,7 @@ def test_the_test_that_misses_a_statement_is_named_and_one_that_no_test_misses(t
     ]
 
 
-def test_a_test_that_fails_with_nothing_taken_out_is_named_with_its_reason(tmp_path: Path) -> None:
+def test_reports_test_that_fails_without_mutation(tmp_path: Path) -> None:
     module, tests = tmp_path / "measured_for_take_out.py", tmp_path / "test_measured.py"
     module.write_text("def five():\n    return 5\n")
     tests.write_text(
@@ -133,7 +133,7 @@ pytest.main(["-q", "-p", "no:cacheprovider", "--capture=sys", {str(tests)!r}], p
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_rooms_and_their_tests_are_there() -> None:
+def test_mutated_packages_and_their_tests_exist() -> None:
     rooms = list(in_rooms())
     names = {module.name for modules, _ in rooms for module in modules}
     assert {"driver.py", "manager.py"} <= names
