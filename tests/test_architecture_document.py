@@ -1,4 +1,4 @@
-"""docs/architecture.md names files that exist, and its tables of states are those of the code."""
+"""docs/architecture.md: named files exist, and diagrams and state tables match the code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_files_named_in_architecture_page_exist() -> None:
 
 
 def floors() -> str:
-    """The drawing of the rooms, highest floor first, by the contract that import-linter checks."""
+    """Draw the layers of the import contract, from top to bottom, as in the page."""
     contract = (
         (ROOT / "pyproject.toml")
         .read_text()
@@ -45,7 +45,7 @@ def test_package_diagram_matches_import_contract() -> None:
 
 
 def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
-    """The last column of the page's table of these states."""
+    """Return the last column of the page's table of these states."""
     cells = {row.split("|")[1].strip(" `"): row.split("|")[-2] for row in PAGE.splitlines() if row.startswith("| `")}
     return {state.name: set(re.findall(r"[A-Z_]+", cells[state.name])) for state in states}
 

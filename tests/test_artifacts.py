@@ -1,4 +1,4 @@
-"""The jars of the peers are pinned by their bytes."""
+"""Downloaded jars: each file is pinned by its checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of benchmarks is written by the command that measures: table, chart, and the README's row."""
+"""The benchmarks page: the measuring command writes its table and chart, and the row in the README."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BATCH = Line("a micro-batch", "ms", [100, 90, 400], [100, 100, 100], "noop")
 
 @pytest.fixture
 def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Copies of the page and of the README."""
+    """Return a directory with copies of the page and the README."""
     for name in ("PAGE", "README"):
         copy = tmp_path / name
         copy.write_text(getattr(page, name).read_text())

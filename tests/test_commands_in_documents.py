@@ -1,7 +1,7 @@
-"""Every command of a shell block in the documents is one that exists, with arguments that it takes.
+"""Commands in the documents: every command in a shell block exists and accepts its arguments.
 
-Those of docs/cli.md are also run (tests/cli/scenarios/test_documented_commands.py), and those of docs/deploying.md that
-a cluster on one machine can run (integration/test_spark_submit.py).
+Other tests run the commands of docs/cli.md (tests/cli/scenarios/test_documented_commands.py), and those of
+docs/deploying.md that work on a cluster of one machine (integration/test_spark_submit.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EXTRAS = set(
 )
 WHEEL = r"(WHEEL|dist/\*\.whl|\$\(ls dist/\*\.whl\))"
 OF_OTHERS = {"venv-pack", "pyspark[connect]>=4.1", "pyspark[connect,pipelines]"}
-"""Packages of others that pages install."""
+"""Third-party packages that the pages install."""
 LINES = [(page, line) for page in pages() for line in command_lines(page)]
 
 
 def simple_commands(line: str) -> list[list[str]]:
-    """`a | b && c` is three."""
+    """Split a command line into its simple commands: `a | b && c` has three."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -66,7 +66,7 @@ def check_python(arguments: list[str]) -> None:
 
 
 def check_nothing(arguments: list[str]) -> None:
-    """What it does is another program's; a test runs it, or the page says that it was not tried."""
+    """Accept a command of another program: a test runs it, or the page says that it was not tried."""
 
 
 CHECKS: Mapping[str, Callable[[list[str]], None]] = {
@@ -76,9 +76,9 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
     "environment/bin/pip": check_pip,
     "python3": check_python,
     ".venv/bin/python": check_python,
-    # What the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or look at.
+    # Commands that the tests of docs/cli.md, docs/formats.md and docs/deploying.md run or check.
     **dict.fromkeys((".", "cp", "docker", "eval", "export", "jq", "printf", "protoc", "seq"), check_nothing),
-    "kafka-acls.sh": check_nothing,  # Kafka's own, as its documents have it
+    "kafka-acls.sh": check_nothing,  # a command of Kafka, as in its documentation
     **dict.fromkeys(
         ("environment/bin/venv-pack", "sbin/start-connect-server.sh", "spark-pipelines", "spark-submit"), check_nothing
     ),
@@ -101,7 +101,7 @@ def test_splits_command_lines_like_a_shell() -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_installs_short_name_only_after_the_package(page: str) -> None:
-    """pip then takes what is there, and asks no index for a package that is not published."""
+    """pip then uses the installed package, and does not search an index for a package that is not published."""
     text = (ROOT / page).read_text()
     for found in re.finditer(r"pip install [\"']?spark[-_]kafka[-_]sink", text):
         around = text[max(0, found.start() - 250) : found.end() + 250].replace("\n", " ")

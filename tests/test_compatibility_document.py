@@ -1,4 +1,4 @@
-"""docs/compatibility.md lists the versions that are run, and says of each proposal whether it is there, or why not."""
+"""docs/compatibility.md: lists the tested versions, and for each KIP whether it is supported, or why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "compatibility.md").read_text()
 
 
 def rows_of(heading: str) -> list[list[str]]:
-    """The cells of the table that begins with this one."""
+    """Return the cells of the table whose header begins with this text."""
     table = PAGE.split(f"| {heading} |", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 

@@ -1,6 +1,6 @@
-"""The pages about deploying: options of spark-submit and settings exist in Spark, and the image can be built.
+"""The pages about deploying: spark-submit options and settings exist in Spark, and the image can be built.
 
-A cluster on this machine runs the page's own commands: integration/test_spark_submit.py.
+integration/test_spark_submit.py runs the commands of the page on a local cluster.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SUBMISSIONS = [
     command for line in command_lines(PAGE) for command in simple_commands(line) if command[0] == "spark-submit"
 ]
 OF_AMAZON = {"spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_PYTHON"}
-"""Looked up in Amazon's documentation; Apache Spark does not have them."""
+"""Settings from Amazon's documentation, which Apache Spark does not have."""
 
 
 @cache
 def said_by(jar: str, kind: str) -> str:
-    """The constants in the compiled code of a jar's classes."""
+    """Return the string constants in the classes of a jar."""
     (path,) = JARS.glob(f"{jar}_*.jar")
     with zipfile.ZipFile(path) as archive:
         names = [name for name in archive.namelist() if re.search(kind, name)]
@@ -42,7 +42,10 @@ def settings_of_spark() -> str:
 
 
 def is_a_setting(name: str) -> bool:
-    """Its name is in the code, whole or as a prefix and the rest; or the prefix, if it ends in a variable's name."""
+    """Return whether the code contains the name, or a prefix and the rest of it.
+
+    A name that ends in a placeholder needs its prefix only.
+    """
     known = settings_of_spark()
     prefix, _, last = name.rpartition(".")
     if last.isupper():

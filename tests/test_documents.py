@@ -1,4 +1,4 @@
-"""What the pages say exists: links lead somewhere, targets can be made, tables are those of the code."""
+"""The documents: links and make targets exist, and tables match the code."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_error_table_matches_code() -> None:
 
 
 def _headings(page: Path) -> set[str]:
-    """As GitHub makes anchors of them."""
+    """Return the anchors that GitHub creates for the headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

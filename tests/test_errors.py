@@ -1,4 +1,4 @@
-"""Exceptions travel between Spark's processes, and options in them are spelled as the user writes them."""
+"""Exceptions: they can be pickled between Spark's processes, and spell options as the user does."""
 
 from __future__ import annotations
 

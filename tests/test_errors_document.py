@@ -1,4 +1,4 @@
-"""docs/errors.md quotes sentences that the code says, and names all exceptions there are."""
+"""docs/errors.md: quotes messages that exist in the code, and lists all exceptions."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ OF_OTHERS = {
     "invalid credentials with SASL mechanism",
     "Invalid username or password",
 }
-"""Said by Python, Spark, the operating system and brokers: tests/spark/test_spark_errors_document.py and
-integration/test_errors_document.py have them say it."""
+"""Messages of Python, Spark, the operating system and brokers, which tests/spark/test_spark_errors_document.py and
+integration/test_errors_document.py provoke."""
 
 
 @cache
 def said() -> str:
-    """All text in the code, with a line for each piece."""
+    """Return all strings in the code, one per line."""
     nodes = (
         node for path in (ROOT / "spark_kafka_sink").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
     )
@@ -56,7 +56,7 @@ def said() -> str:
 def test_quoted_messages_exist_in_code(sentence: str) -> None:
     for piece in sentence.split("…"):
         option, _, text = piece.strip().partition(" ")
-        # An OptionFault has the name of its option apart from its text.
+        # An OptionFault keeps the name of its option separate from its text.
         assert (text if option in OPTIONS else piece.strip()) in said()
 
 
@@ -122,7 +122,7 @@ FOUND_BY_KAFKAS_NAME = {"fenced", "handed_over"}
 def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sentence: str) -> None:
     rows = rows_that_explain(str(refuse()))
     assert [row.sentence for row in rows if row.sentence.startswith(sentence)]
-    assert len(rows) <= 2  # more would be no help
+    assert len(rows) <= 2  # more would not help
 
 
 def test_every_exactly_once_rejection_is_tested() -> None:

@@ -1,8 +1,8 @@
-"""No name or text of a broker's answer reaches a log or an error as it came: each string of each answer is tried.
+"""Sanitizing: no string of a broker's response reaches a log or an error unchanged.
 
-The messages are declarations, so the fields are found by walking them. Each gets a line break and an ESC at its end, in
-answers without an error and in answers that refuse, while producers, transactions, the checks before a write, a reader
-and a driver of exactly once talk to the cluster.
+Messages are declarations, so the test finds their string fields by walking them. It appends a line break and an ESC to
+each of them, in successful and in failed responses, while producers, transactions, preflight checks, a reader and an
+exactly-once driver use the cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EVIL = "\nforged line\x1b[31m"
 Path = tuple[str, ...]
 
 SPOKEN_BY_SASL = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-"""Answered before a channel is open: tests/network/security has their words."""
+"""APIs whose responses arrive before a channel is ready; tests/network/security covers them."""
 ASKED = {
     ApiKey.PRODUCE,
     ApiKey.FETCH,
@@ -58,7 +58,7 @@ ASKED = {
 
 
 def strings_of(kind: type[Struct], before: Path = ()) -> Iterator[Path]:
-    """The paths of all fields that hold a string, or an array of strings."""
+    """Return the paths of all fields with a string or an array of strings."""
     for name, spec in field_specs(kind).items():
         if spec.type_name == "string" or spec.inner_type == "string":
             yield (*before, name)
@@ -89,7 +89,7 @@ def poisoned(message: Message, path: Path, code: int) -> Message:
 
 
 def refuse(struct: Struct, code: int) -> None:
-    """Set every error code of an answer."""
+    """Set every error code of a response."""
     for name, spec in field_specs(type(struct)).items():
         value = getattr(struct, name)
         if name.endswith("error_code"):
@@ -155,7 +155,7 @@ def reading(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
 
 
 def deciding(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
-    """Exactly once: a batch from its beginning to its commit, and the start of another driver after it."""
+    """Run an exactly-once micro-batch up to its commit, then start another driver."""
     limits = {"retry.backoff.ms": "10", "request.timeout.ms": "1000"}
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers, **limits})
     delivery = Delivery(config, "p", DeliveryOptions(topic="decisions", timeout_ms=60_000))

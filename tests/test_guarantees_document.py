@@ -1,4 +1,4 @@
-"""The pages about guarantees and the tests agree: each fault has tests of its number, each rule one that exists."""
+"""The pages about guarantees match the tests: every numbered fault and every rule has tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = {
 
 
 def numbers(tests: str) -> set[int]:
-    """Of test_3_and_4_... both."""
+    """Return the numbers in a test name: test_3_and_4_... has two."""
     names = re.findall(r"^def test_(\d+)(?:_and_(\d+))?_", tests, re.MULTILINE)
     return {int(number) for name in names for number in name if number}
 
@@ -52,7 +52,7 @@ def test_tests_named_in_pages_exist(page: str) -> None:
     "heading", ["Protocol", "Options and rights", "How batches are compared", "What is not promised", "Operating it"]
 )
 def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
-    """Each row of a table, each point, and each paragraph that begins with what has happened."""
+    """Checks every table row, list item, and paragraph that begins with an event."""
     section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
         r"^(?:\| (?!---|Option or right \||Event \||Promise \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M

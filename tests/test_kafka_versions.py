@@ -1,4 +1,4 @@
-"""The versions of Kafka with which the library is run are pinned by the bytes of their jars."""
+"""Kafka versions for tests: pinned by the checksums of their jars."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_lists_kafka_versions_in_ascending_order() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the jars of KNOWN are to be. What is fetched from Maven is what JARS has."""
+    """The directory for the jars of KNOWN. Downloads from Maven return the contents of JARS."""
     digests = tmp_path / "jars.sha256"
     digests.write_text("".join(f"{hashlib.sha256(data).hexdigest()}  {KNOWN}/{name}\n" for name, data in JARS.items()))
     monkeypatch.setattr(kafka_versions, "DIGESTS", digests)

@@ -1,4 +1,4 @@
-"""docs/monitoring.md: its examples run, and it names every metric that there is."""
+"""docs/monitoring.md: its examples run, and it lists every metric."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEXT = (Path(__file__).resolve().parents[1] / "docs" / "monitoring.md").read_tex
 
 
 def example(name: str, replaced: Mapping[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run the block that follows `<!-- name -->`, with addresses and folders put in; its names."""
+    """Run the block after `<!-- name -->` with addresses and folders replaced. Returns its global names."""
     code = TEXT.split(f"<!-- {name} -->", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     for words, other in replaced.items():
         assert words in code
@@ -45,7 +45,7 @@ def example(name: str, replaced: Mapping[str, str], names: dict[str, Any] | None
 
 @pytest.fixture
 def gateway() -> Iterator[tuple[str, list[bytes]]]:
-    """Where a Pushgateway would listen, and what came."""
+    """The address of a fake Pushgateway, and the requests that it received."""
     pushed: list[bytes] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -131,7 +131,7 @@ def expressions() -> list[str]:
 
 
 def page() -> bytes:
-    """What both collectors show together."""
+    """The combined output of both collectors."""
     registry, writes = CollectorRegistry(), WriteCollector()
     writes.record(report())
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
@@ -142,7 +142,7 @@ def page() -> bytes:
 
 
 def series_on_the_pages() -> dict[str, set[str]]:
-    """The name of each series of the page, and its labels."""
+    """Return the series in the page with their labels."""
     text = page().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {sample.name: set(sample.labels) for sample in samples}

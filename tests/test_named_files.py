@@ -1,4 +1,4 @@
-"""Files that docstrings and comments name exist: a file that moves takes the words about it along."""
+"""Files named in docstrings and comments exist, also after files were renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = re.compile(r"(?<![\w/.])[\w/]+\.py\b")
 
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each docstring, those below constants and fields included, and of each comment."""
+    """Yield line and text of all docstrings, including those of constants and fields, and of all comments."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
@@ -29,7 +29,7 @@ def texts_of(source: str) -> Iterator[tuple[int, str]]:
 
 
 def unknown_in(source: str) -> list[str]:
-    """Names of no file, with the line; a path may leave out the folders above that go without saying."""
+    """Return the names that match no file, with their lines. A name may omit parent folders."""
     return [
         f"{line}: {name}"
         for line, text in texts_of(source)

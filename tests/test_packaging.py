@@ -1,4 +1,4 @@
-"""What the wheel and the source archive hold. They are built here, from a copy and without a network."""
+"""Contents of the wheel and the source archive, which are built here from a copy and without a network."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PAGES_OF_A_PROJECT = ("CONTRIBUTING.md", "SECURITY.md", "pull_request_template.m
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with both."""
+    """The directory with the wheel and the source archive."""
     folder = tmp_path_factory.mktemp("build")
     for name in SOURCES:
         shutil.copy(ROOT / name, folder)
@@ -126,7 +126,7 @@ def test_wheel_works_as_zip_for_py_files(built: Path, tmp_path: Path) -> None:
 
 
 def test_spark_finds_data_source_after_editable_install(tmp_path: Path) -> None:
-    """Spark lists the modules that paths lead to; what an import hook would find is not among them."""
+    """Spark lists the modules on `sys.path`; it does not find those of import hooks."""
     project, target, elsewhere = tmp_path / "project", tmp_path / "target", tmp_path / "elsewhere"
     for folder in (project, target, elsewhere):
         folder.mkdir()
@@ -138,7 +138,7 @@ def test_spark_finds_data_source_after_editable_install(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(target)
-    # Without the packages of this machine, among which it may be found, too.
+    # Without this machine's site-packages, which may contain the package as well.
     look = f"import pkgutil, site; site.addsitedir({str(target)!r})\n"
     look += "print(*(one.module_finder.path for one in pkgutil.iter_modules() if one.name.startswith('pyspark_')))"
     found = subprocess.run(
@@ -209,7 +209,7 @@ def test_wheel_record_lists_bill_of_materials(built: Path, tmp_path: Path) -> No
     (original,) = built.glob("*.whl")
     wheel = tmp_path / original.name
     shutil.copy(original, wheel)
-    for _ in range(2):  # again does no harm
+    for _ in range(2):  # a second call does no harm
         add_to_wheel(wheel, json.dumps(finished(copy.deepcopy(BILL))))
     place = f"{INFO}/sboms/spark-kafka-sink.cdx.json"
     with zipfile.ZipFile(wheel) as archive, zipfile.ZipFile(original) as before:
@@ -237,7 +237,7 @@ def test_release_actions_are_pinned_by_commit() -> None:
 
 
 def test_checks_types_and_syntax_for_oldest_supported_python() -> None:
-    """mypy then reports a name that its standard library does not have, without such an interpreter."""
+    """With the oldest version, mypy reports names that its standard library lacks, without that interpreter."""
     text = (ROOT / "pyproject.toml").read_text()
     (oldest,) = re.findall(r'^requires-python = ">=(.*)"', text, re.MULTILINE)
     assert re.findall(r'^python_version = "(.*)"', text, re.MULTILINE) == [oldest]

@@ -1,4 +1,4 @@
-"""The files of conf/presets are valid options of the CLI and of a Spark write."""
+"""conf/presets: the files have valid options for the CLI and for Spark writes."""
 
 from __future__ import annotations
 

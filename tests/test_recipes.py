@@ -1,4 +1,4 @@
-"""The recipes of docs/developing.md, carried out on a copy of the package: each edit that they name, and no other."""
+"""The recipes of docs/developing.md, applied to a copy of the package with exactly the edits that they describe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def insert(tmp_path: Path) -> Callable[[str, str, str], None]:
-    """Insert lines into a module of the copy, behind a line that it has once."""
+    """Insert lines into a module of the copy, after a line that occurs once."""
     for folder in ("spark_kafka_sink", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -96,7 +96,7 @@ COUNT_IN_TASK = ("spark/write_task.py", "        self._counts.rows += count", " 
 def test_counter_recipe_adds_report_field_and_metric(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """One counter of a producer, and one of a task."""
+    """Adds one counter to a producer and one to a task."""
     insert(
         "producer/totals.py",
         '    retries: int = _counter("Records that were retried", "record", metric_name="retried_records")',

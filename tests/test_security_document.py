@@ -1,4 +1,4 @@
-"""The recipes of the security pages are taken by the checks of the sink's options, and mean what their headings say."""
+"""The recipes of the security pages: the sink accepts their options, which do what the headings say."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_covers_every_security_recipe() -> None:
 
 @pytest.mark.parametrize("number", range(len(EXPECTED)))
 def test_sink_accepts_security_recipe(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # Kerberos asks for it, and tests have none
+    monkeypatch.setitem(sys.modules, "gssapi", ModuleType("gssapi"))  # required by Kerberos, which tests do not have
     given = options_of(RECIPES[number], monkeypatch)
     parsed = parse_options(given | {"topic": "orders"})
     assert isinstance(parsed, SinkOptions)

@@ -1,4 +1,4 @@
-"""conf/spark-defaults.conf and conf/logging.json: the settings exist, and the log has each line once."""
+"""conf/spark-defaults.conf and conf/logging.json: settings exist, and each line is logged once."""
 
 from __future__ import annotations
 

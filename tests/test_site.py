@@ -1,4 +1,4 @@
-"""The site: every page is in its navigation, and it is built without a warning."""
+"""The documentation site: its navigation contains every page, and it builds without warnings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_navigation_contains_every_page_once() -> None:
 
 
 def test_diagrams_load_nothing_from_other_sites() -> None:
-    """The library that draws them lies beside the pages, in the version that the Makefile names."""
+    """The Mermaid library is stored with the pages, in the version that the Makefile specifies."""
     assert CONFIG["extra_javascript"] == ["assets/mermaid.min.js"]
     assert CONFIG["theme"]["font"] is False
 

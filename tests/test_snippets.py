@@ -1,6 +1,6 @@
-"""Every block of code in the documents has a test that runs it, as it stands there; only addresses are put in.
+"""Code blocks in the documents: a test runs each of them unchanged, except for addresses.
 
-Here are those that need neither a Spark nor a cluster; RUN_BY names the tests of the others.
+This module runs those that need neither Spark nor a cluster. RUN_BY lists the tests of the others.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/testing.md", "python"): (WITH_SPARK,),
     ("docs/testing-faults.md", "python"): (WITH_SPARK,),
 }
-"""Page and language -> the tests that run its blocks. COMMANDS has the shell's commands of all pages."""
+"""(page, language) -> tests that run its blocks. COMMANDS has the shell commands of all pages."""
 NOT_RUN = {"text", "mermaid"}
-"""What programs print; drawings, which a browser draws (tests/test_site.py looks at their kind)."""
+"""Languages that are not run: output of programs, and diagrams (tests/test_site.py checks their types)."""
 PRODUCER_EXAMPLES = {
     f"{page}, example {number}": block
     for page in ("docs/producer.md", "docs/tables.md")
     for number, block in enumerate(blocks(page), 1)
     if "SIGTERM" not in block
 }
-"""All but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
+"""All examples but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
 FORMAT_EXAMPLES = [*blocks("docs/formats.md"), *blocks("docs/registry.md")]
 ADDRESS = "localhost:9092"
 
@@ -99,7 +99,7 @@ def test_producer_examples_write_their_records() -> None:
 
 
 class RecordedWriter:
-    """What a job does with a DataFrame and its writer, noted down."""
+    """Records what a job does with a DataFrame and its writer."""
 
     def __init__(self) -> None:
         self.options_set: dict[str, str] = {}
@@ -139,7 +139,7 @@ def test_common_write_of_security_recipes() -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **attributes: object) -> ModuleType:
-    """A module of a library that is not installed."""
+    """Install a fake module for a library that is not installed."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         package = ".".join(parts[:end])
@@ -189,7 +189,7 @@ def test_google_function_returns_token_in_google_format(monkeypatch: pytest.Monk
     assert decode_token_part(token, 0)["alg"] == "GOOG_OAUTH2_TOKEN"
     claims = decode_token_part(token, 1)
     assert (claims["sub"], claims["exp"]) == ("job@project", 1_767_312_000.0)
-    OauthBearerClient(token)  # as a client takes it
+    OauthBearerClient(token)  # in the form that a client expects
 
 
 def test_databricks_function_uses_service_credential(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_simulated_cluster_example_uses_existing_methods(tmp_path: Path) -> None
 
 
 def test_driver_shutdown_example_works(tmp_path: Path) -> None:
-    """Drivers are stopped so in integration/test_exactly_once_killed.py."""
+    """integration/test_exactly_once_killed.py stops drivers like this."""
     looked: list[bool] = []
     driver = create_autospec(Popen)
     example = next(block for block in blocks("docs/developing.md") if "stop after decide" in block)

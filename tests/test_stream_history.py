@@ -1,4 +1,4 @@
-"""The checker of the kill loops finds each kind of anomaly in a stream of numbered rows."""
+"""stream_history: finds each kind of anomaly in a stream of numbered rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
 
 def stored(*numbers: int) -> list[Stored]:
-    """Even and odd numbers have a key and a partition each."""
+    """Return stored rows: even and odd numbers have a key and a partition each."""
     return [Stored(number % 2, b"%d" % (number % 2), b"%d" % number) for number in numbers]
 
 

@@ -1,5 +1,8 @@
-"""What one stream adds to a micro-batch of another one: the median of differences within pairs, not a difference of
-medians, so that a machine that gets slower for a while makes both slower and adds nothing."""
+"""The overhead that one stream adds to the micro-batches of another one.
+
+It is the median of differences within pairs and not a difference of medians, so that a machine that is slower for a
+while slows down both streams and adds nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools/take_out.py takes out: each statement once, and nothing that is no statement of a function."""
+"""tools/take_out.py: removes each statement of a function once, and nothing else."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_reports_test_that_fails_without_mutation(tmp_path: Path) -> None:
 
 
 def tried(folder: Path, module: Path, tests: Path) -> str:
-    """What a trial of the module prints, run by itself."""
+    """Return the output of a trial of the module in a new process."""
     program = f"""
 import pathlib, pytest, sys
 from tools import take_out
