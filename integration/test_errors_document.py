@@ -135,7 +135,7 @@ def test_a_topic_that_is_not_there_is_on_the_page_and_the_one_that_is_meant_in_t
     given = {"kafka.bootstrap.servers": cluster.bootstrap(), "topic": "ordres"}
     said = words_of(lambda: check_all(given, VALUE))
     assert_found(said, "does not exist")
-    assert "Is 'orders' meant?" in said
+    assert "Did you mean 'orders'?" in said
 
 
 SHORT_TIMEOUTS = {"delivery.timeout.ms": "6000", "request.timeout.ms": "2000", "linger.ms": "0"}

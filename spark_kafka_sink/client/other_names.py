@@ -88,7 +88,7 @@ def suggest_option_name(name: str, known: Collection[str]) -> str:
     words = _other_clients(name, known)
     if words is None:
         near = difflib.get_close_matches(name, known, n=1)
-        words = f"Is {{{near[0]}}} meant?" if near else ""
+        words = f"Did you mean {{{near[0]}}}?" if near else ""
     return words
 
 

@@ -17,7 +17,9 @@ def describe_missing_column(name: str, names: Sequence[str], kind: str = "column
         if other.lower() == name.lower():
             return f"There is '{sanitize(other, NAME_CHARACTERS_MAX)}', but the names of {kind} are case-sensitive."
     near = get_close_matches(name, names, 1)
-    return describe_columns(names, kind) + (f" Is '{sanitize(near[0], NAME_CHARACTERS_MAX)}' meant?" if near else "")
+    return describe_columns(names, kind) + (
+        f" Did you mean '{sanitize(near[0], NAME_CHARACTERS_MAX)}'?" if near else ""
+    )
 
 
 def describe_columns(names: Sequence[str], kind: str = "columns") -> str:

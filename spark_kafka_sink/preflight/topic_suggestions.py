@@ -29,4 +29,4 @@ def suggest_topics(checks: Sequence[Check], probe: Probe) -> list[Check]:
 
 def _suggest_topic(check: Check, topic: str, names: Sequence[str]) -> Check:
     near = get_close_matches(topic, names, 1)
-    return replace(check, remedy=f"Is '{near[0]}' meant? {check.remedy}") if near else check
+    return replace(check, remedy=f"Did you mean '{near[0]}'? {check.remedy}") if near else check

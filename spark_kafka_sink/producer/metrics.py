@@ -266,7 +266,9 @@ class ProducerMetrics:
             gauge = gauges.get(stem)
             if gauge is None:
                 near = difflib.get_close_matches(name, self._gauges, n=1)
-                raise KeyError(f"{name} is not a metric of the producer." + (f" Is {near[0]} meant?" if near else ""))
+                raise KeyError(
+                    f"{name} is not a metric of the producer." + (f" Did you mean {near[0]}?" if near else "")
+                )
             return gauge(now)
 
     def totals(self, now: float) -> Totals:

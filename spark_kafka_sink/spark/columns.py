@@ -131,7 +131,7 @@ def _no_value_column(names: Sequence[str]) -> str:
     there = describe_columns(names)
     meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
     for name in (name for name in shown if name.lower() == meant):
-        return f'. {there} Is \'{name}\' meant? Then: .withColumnRenamed("{name}", "value")'
+        return f'. {there} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
     return f'. {there} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
 
 

@@ -177,7 +177,7 @@ def test_it_follows_what_is_written(output: Output) -> None:
     ("servers", "topic", "words"),
     [
         (None, "nope", "topic nope: does not exist"),
-        (None, "tt", "Is 't' meant?"),
+        (None, "tt", "Did you mean 't'?"),
         ("127.0.0.1:1", "t", "Connection refused"),
     ],
 )

@@ -77,6 +77,6 @@ def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_s
         "b.ms must be a whole number from 0 to 9. It is 'ten'.",
         "c cannot be set: it is a Java class.",
         "d must be a whole number from 0 to 9.",
-        "b.mss is not an option of the Kafka client. Is b.ms meant?",
+        "b.mss is not an option of the Kafka client. Did you mean b.ms?",
     ]
     assert read_options(table, {"c": "x"}, (), "client").faults == []

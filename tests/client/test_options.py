@@ -47,7 +47,7 @@ def test_all_faults_are_reported_in_one_error_with_the_names_of_the_options() ->
     assert len(failure.value.faults) == 7
     for name in ("bootstrap.servers", "request.timeout.ms", "retry.backoff.ms", "max.in.flight", "client.dns.lookup"):
         assert name in message
-    assert "metadata.max.age is not an option of the Kafka client. Is metadata.max.age.ms meant?" in message
+    assert "metadata.max.age is not an option of the Kafka client. Did you mean metadata.max.age.ms?" in message
 
 
 def test_without_an_address_there_is_nothing_to_do() -> None:

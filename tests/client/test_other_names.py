@@ -29,15 +29,15 @@ def test_suggests_the_name_that_is_meant() -> None:
         == "That is librdkafka's name; here it is {delivery.timeout.ms}."
     )
     assert suggest_option_name("max_block_ms", KNOWN) == "Names have dots here: {max.block.ms}."
-    assert suggest_option_name("lingr.ms", KNOWN) == "Is {linger.ms} meant?"
+    assert suggest_option_name("lingr.ms", KNOWN) == "Did you mean {linger.ms}?"
     assert suggest_option_name("zzzzzz", KNOWN) == ""
 
 
 def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
     fault = unknown_option("lingr.ms", KNOWN, "producer")
-    assert fault.render() == "lingr.ms is not an option of the Kafka producer. Is linger.ms meant?"
+    assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
     in_spark = fault.render(OptionSpelling("kafka.{}".format))
-    assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Is kafka.linger.ms meant?"
+    assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"
 
 
 def test_a_login_is_written_out() -> None:

@@ -229,7 +229,7 @@ def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
 def test_a_missing_topic_comes_with_the_name_that_may_be_meant() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"orders": 2, "events": 1})
     checks = checks_of(cluster, Target(["ordres", "zzz"], create_topics=False))
-    assert checks["topic ordres"].remedy.startswith("Is 'orders' meant? Correct its name")
+    assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct its name")
     assert checks["topic zzz"].remedy.startswith("Correct its name")
 
 

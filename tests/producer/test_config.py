@@ -96,7 +96,7 @@ def test_transactions_need_what_idempotence_needs() -> None:
 
 
 def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
-    assert faults_of(linger_msec=3) == ("linger.msec is not an option of the Kafka producer. Is linger.ms meant?",)
+    assert faults_of(linger_msec=3) == ("linger.msec is not an option of the Kafka producer. Did you mean linger.ms?",)
     (fault,) = faults_of(xyzzy="hunter2")
     assert "hunter2" not in fault
 

@@ -195,7 +195,7 @@ def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, top
         (pa.table(PEOPLE), {"value": "id", "timestamp": "id"}, "timestamp='id': column timestamp must be a timestamp"),
         (pa.table(PEOPLE), {"value": "id", "headers": "id"}, "headers='id': column headers must be a list of struct"),
         (pa.table(PEOPLE), {"value_format": "xml"}, "Argument 'value_format' must be one of json, avro"),
-        (pa.table(PEOPLE), {"value_formt": "json"}, "Is 'value_format' meant?"),
+        (pa.table(PEOPLE), {"value_formt": "json"}, "Did you mean 'value_format'?"),
         (pa.table(PEOPLE), {"valueFormat": "json"}, "has no argument 'valueFormat'. Did you mean 'value_format'?"),
         (pa.table(PEOPLE), {"schema.registry.url": "a"}, "'schema.registry.url'. Did you mean 'schema_registry_url'?"),
         (pa.table(PEOPLE), {"valueColumns": "id"}, "has no argument 'valueColumns'. Did you mean 'value'?"),

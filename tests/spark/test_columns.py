@@ -129,7 +129,7 @@ def test_a_wrong_schema_is_refused_in_the_words_of_sparks_own_sink(
     [
         (
             {"vlaue": StringType()},
-            'The columns are vlaue. Is \'vlaue\' meant? Then: .withColumnRenamed("vlaue", "value")',
+            'The columns are vlaue. Did you mean \'vlaue\'? Rename it: .withColumnRenamed("vlaue", "value")',
         ),
         ({"id": LongType(), "name": StringType()}, "The columns are id, name. Make one, for instance of all of them: "),
         ({"value": LongType()}, "; CAST(value AS STRING) makes it one"),

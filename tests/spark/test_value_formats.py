@@ -107,7 +107,7 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
             {"valueFormat": "json", "valueColumns": "idd"},
             "names a column 'idd', which does not exist. The columns are ",
         ),
-        ({"valueFormat": "json", "valueColumns": "idd"}, " Is 'id' meant?"),
+        ({"valueFormat": "json", "valueColumns": "idd"}, " Did you mean 'id'?"),
         (
             {"valueFormat": "avro", "valueSchemaFile": "/no/x"},
             "is /no/x, which cannot be read on the driver: No such file or directory.",

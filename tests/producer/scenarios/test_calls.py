@@ -54,10 +54,10 @@ def test_options_are_a_dictionary_or_keyword_arguments_or_both(broker: EmbeddedB
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bootstrap_server": "a:1"}, "Is bootstrap.servers meant?"),
+        ({"bootstrap_server": "a:1"}, "Did you mean bootstrap.servers?"),
         ({"sasl_plain_username": "alice"}, "That is kafka-python's name; here it is sasl.jaas.config"),
         ({"api_version": (2, 8)}, "That is kafka-python's name; here it is nothing: the brokers are asked"),
-        ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Is linger.ms meant?"),
+        ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Did you mean linger.ms?"),
     ],
 )
 def test_a_keyword_that_is_no_option_is_refused_with_the_one_that_is_meant(

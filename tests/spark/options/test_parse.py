@@ -151,7 +151,7 @@ def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, 
         ("kafka.linger.ms", "5ms", "It is '5ms'."),
         ("kafka.compression.type", "lzma", "kafka.compression.type must be one of none, gzip, snappy, lz4, zstd. "),
         ("kafka.bootstrap.servers", "localhost", "kafka.bootstrap.servers has 'localhost', which is not HOST:PORT."),
-        ("kafka.compresion.type", "x", "Is kafka.compression.type meant?"),
+        ("kafka.compresion.type", "x", "Did you mean kafka.compression.type?"),
         ("kafka.security.protocol", "TLS", "kafka.security.protocol"),
     ],
 )

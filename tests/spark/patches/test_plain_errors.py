@@ -31,7 +31,7 @@ MISTAKES: list[tuple[str, str, str, list[str]]] = [
         "a wrong column",
         'spark.range(3).selectExpr("CAST(id AS STRING) AS vlaue", "id AS number")' + WRITE.format("t"),
         "SchemaError: Required attribute 'value' not found",
-        ["The columns are vlaue, number.", "Is 'vlaue' meant?", '.withColumnRenamed("vlaue", "value")'],
+        ["The columns are vlaue, number.", "Did you mean 'vlaue'?", '.withColumnRenamed("vlaue", "value")'],
     ),
     (
         "a topic that does not exist",

@@ -128,7 +128,7 @@ def test_the_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytes
             shell.run_cell("".join(cell["source"])).raise_error()  # type: ignore[no-untyped-call]
     shown = capsys.readouterr().out
     assert shown.count('{"order_id":') == 5
-    assert "Is 'vlaue' meant?" in shown
+    assert "Did you mean 'vlaue'?" in shown
 
 
 def test_every_example_is_listed_and_run_here() -> None:

@@ -88,7 +88,7 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
         (
             lambda frame: frame,
             {"topic": "ordres"},
-            "topic ordres: does not exist.\nWhat to do: Is 'orders' meant? Correct its name",
+            "topic ordres: does not exist.\nWhat to do: Did you mean 'orders'? Correct its name",
         ),
     ],
     ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],
