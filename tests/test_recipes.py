@@ -145,7 +145,9 @@ print(parse_options({"kafka.bootstrap.servers": "a:1", "kafka.throwaway.ms": "9"
 def test_option_recipe_generates_field(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    insert("producer/options.py", "_DELIVERY = (", '    Option("throwaway.ms", 7, natural_int, "a throwaway"),')
+    insert(
+        "producer/options.py", "_DELIVERY = (", '    Option("throwaway.ms", 7, parse_non_negative_int, "a throwaway"),'
+    )
     forgotten = run(READ_OPTION)
     assert "unexpected keyword argument 'throwaway_ms'" in forgotten.stderr, "it would have no effect"
     generated = run("tools.typed_options_source", "-m")
@@ -160,7 +162,7 @@ def test_option_recipe_generates_field(
 def test_client_option_without_field_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    row = '    Option("throwaway.ms", 7, natural_int, "a throwaway"),'
+    row = '    Option("throwaway.ms", 7, parse_non_negative_int, "a throwaway"),'
     insert("client/options.py", "_REQUEST_OPTIONS = (", row)
     done = run('from spark_kafka_sink.client.options import client_config\nclient_config({"bootstrap.servers": "a:1"})')
     assert "unexpected keyword argument 'throwaway_ms'" in done.stderr
@@ -197,6 +199,6 @@ def test_duplicate_error_code_or_name_raises(
 def test_duplicate_option_name_raises(
     insert: Callable[[str, str, str], None], run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    insert("producer/options.py", "_DELIVERY = (", '    Option("linger.ms", 7, natural_int, "again"),')
+    insert("producer/options.py", "_DELIVERY = (", '    Option("linger.ms", 7, parse_non_negative_int, "again"),')
     done = run("import spark_kafka_sink.producer.options")
     assert "Two rows of a table of options have the name linger.ms" in done.stderr

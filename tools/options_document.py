@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA
+from spark_kafka_sink.client.option_suggestions import KAFKA_PYTHON_OPTIONS, LIBRDKAFKA_OPTIONS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -56,14 +56,18 @@ def sections() -> dict[str, str]:
             )
         ),
         "producer": _table(
-            (f"kafka.{option.name}", *OF_A_JOB.get(option.name, (_default(option), option.meaning)))
+            (f"kafka.{option.name}", *OF_A_JOB.get(option.name, (_default(option), option.description)))
             for option in PRODUCER_OPTIONS.values()
             if option.name not in {*_refused(), *CONSUMER_OPTIONS}
         ),
         "security": _table(
-            (f"kafka.{option.name}", _shown(option.default), option.meaning + (" **Secret.**" if option.secret else ""))
+            (
+                f"kafka.{option.name}",
+                _shown(option.default),
+                option.description + (" **Secret.**" if option.secret else ""),
+            )
             for option in SECURITY_OPTIONS.values()
-            if not option.refused and not option.ignored
+            if not option.unsupported_reason and not option.ignored
         ),
         "refused": _list(f"`kafka.{name}`: {reason}" for name, reason in sorted(_refused().items())),
         "jvm": _names(f"kafka.{option.name}" for option in SECURITY_OPTIONS.values() if option.ignored),
@@ -74,7 +78,10 @@ def sections() -> dict[str, str]:
             [
                 "| librdkafka, kafka-python | here |",
                 "| --- | --- |",
-                *(f"| `{name}` | {_named(words)} |" for name, words in (LIBRDKAFKA | KAFKA_PYTHON).items()),
+                *(
+                    f"| `{name}` | {_named(words)} |"
+                    for name, words in (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS).items()
+                ),
             ]
         )
         + "\n",
@@ -98,12 +105,12 @@ def _row(name: str) -> tuple[str, str, str]:
     """Of an option of any kind."""
     own = SINK_OPTIONS.get(name)
     if own is not None:
-        return name, _shown(own.default), own.meaning + (" **Secret.**" if own.secret else "")
+        return name, _shown(own.default), own.description + (" **Secret.**" if own.secret else "")
     of_kafka = name.removeprefix("kafka.")
     if of_kafka in SECURITY_OPTIONS:
         security = SECURITY_OPTIONS[of_kafka]
-        return name, _shown(security.default), security.meaning + (" **Secret.**" if security.secret else "")
-    return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].meaning
+        return name, _shown(security.default), security.description + (" **Secret.**" if security.secret else "")
+    return name, _default(PRODUCER_OPTIONS[of_kafka]), PRODUCER_OPTIONS[of_kafka].description
 
 
 def _list(items: Iterable[str]) -> str:
@@ -121,15 +128,17 @@ def _named(words: str) -> str:
 
 
 def _refused() -> dict[str, str]:
-    reasons = {option.name: option.refused for option in PRODUCER_OPTIONS.values()}
-    reasons |= {option.name: option.refused for option in SECURITY_OPTIONS.values()}
+    reasons = {option.name: option.unsupported_reason for option in PRODUCER_OPTIONS.values()}
+    reasons |= {option.name: option.unsupported_reason for option in SECURITY_OPTIONS.values()}
     for name, instead in JAVA_CLASS_OPTION_REMEDIES.items():
         if reasons[name]:
             reasons[name] = f"it names a Java class. {instead}"
     reasons["transactional.id"] = "each task needs one of its own"
     # A job may have client.rack for its source: the sink ignores the options of consumers.
     return {
-        name: KAFKA_SPELLING.fill(reason) for name, reason in reasons.items() if reason and name not in CONSUMER_OPTIONS
+        name: KAFKA_SPELLING.format_text(reason)
+        for name, reason in reasons.items()
+        if reason and name not in CONSUMER_OPTIONS
     }
 
 

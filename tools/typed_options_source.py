@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_kafka_sink.client.option_parsing import OneOf
+from spark_kafka_sink.client.option_parsing import ChoiceParser
 from spark_kafka_sink.network.security.assertions import ALGORITHMS
 from spark_kafka_sink.network.security.login import SASL_MECHANISMS
 from spark_kafka_sink.network.security_config import PROTOCOLS
@@ -66,7 +66,7 @@ def build_source() -> str:
     producer = {
         option.field: option
         for option in (*PRODUCER_OPTIONS.values(), *SECURITY_OPTIONS.values())
-        if not option.refused
+        if not option.unsupported_reason
     }
     return "\n".join(
         [
@@ -109,7 +109,7 @@ def find_type(option: Option) -> str:
 
 def find_words(option: Option) -> Sequence[str | int]:
     """Return the only values that the option accepts; empty if there are more than a few."""
-    if isinstance(option.parse, OneOf):
+    if isinstance(option.parse, ChoiceParser):
         return option.parse.choices
     return WORDS.get(option.name.removeprefix("schema.registry."), ())
 
@@ -129,7 +129,7 @@ def build_config(source: str, options: Mapping[str, Option] = PRODUCER_OPTIONS) 
     """Return the source of config.py with a field for each option that is honoured."""
     before, rest = source.split(BEGIN)
     _, after = rest.split(END)
-    honoured = [option for option in options.values() if option.is_honoured]
+    honoured = [option for option in options.values() if option.has_effect]
     fields = "".join(f"    {option.field}: {_value_type(option.default)}\n" for option in honoured)
     return f"{before}{BEGIN}{fields}{END}{after}"
 

@@ -21,7 +21,7 @@ from spark_kafka_sink.network.channel import ChannelBuilder
 from spark_kafka_sink.network.channels import plaintext_channels
 from spark_kafka_sink.network.security.secured_channels import server_channels
 from spark_kafka_sink.network.system import Buffer
-from spark_kafka_sink.options.files import read_named_file
+from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.sasl.mechanism import ServerMechanism
@@ -126,7 +126,7 @@ class ListenerSecurity:
 def _load_certificates(load: Callable[[Path], None], path: Path) -> None:
     """Load a PEM file with a method of an SSLContext. Raises ConfigurationError if it is unreadable or invalid."""
     try:
-        read_named_file(path)  # rejects devices, which OpenSSL would read forever
+        read_regular_file(path)  # rejects devices, which OpenSSL would read forever
         load(path)
     except OSError as error:  # includes ssl.SSLError, whose `reason` is OpenSSL's description of the file's error
         reason = getattr(error, "reason", None) or error.strerror

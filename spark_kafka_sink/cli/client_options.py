@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.options.files import read_named_file
+from spark_kafka_sink.options.files import read_regular_file
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
@@ -85,7 +85,7 @@ def properties(lines: Sequence[str], where: str) -> dict[str, str]:
 def text_of(path: Path, where: str) -> str:
     """A small file that the user has named, or what a shell makes of `<(command)`."""
     try:
-        return read_named_file(path, may_be_pipe=True).decode()
+        return read_regular_file(path, allow_pipe=True).decode()
     except OSError as error:
         raise ConfigurationError(f"{where}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""How options are read: the parsers of values, and the reading of all that a user gave by the rows of a table.
+"""Parsers of option values, and the parsing of all options that a user has set with an option table.
 
-Every value may come as text, as Spark and the command line give it, or as what it means. A parser raises ValueError
-with the end of a sentence that begins with the option's name: "must be ...".
+Every value may be text, as Spark and the command line pass it, or a value of the option's own type. A parser raises
+ValueError with the end of a sentence that begins with the option's name: "must be ...".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_kafka_sink.client.other_names import unknown_option
+from spark_kafka_sink.client.option_suggestions import unknown_option_fault
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import OptionFaults
 from spark_kafka_sink.options import HiddenValueError, Option, Parser
@@ -19,103 +19,110 @@ from spark_kafka_sink.protocol.codecs import MAX_STRING_BYTES, is_encodable_stri
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
-_NUMBER = re.compile("[+-]?[0-9]+")
+_INTEGER_PATTERN = re.compile("[+-]?[0-9]+")
 
 
 @dataclass
-class Reading:
-    """What became of the options that a user gave."""
+class ParsedOptions:
+    """The parsed options of a user, and the faults that were found in them."""
 
-    given: dict[str, object]
-    """The options that have a value. None counts as no value."""
+    raw_values: dict[str, object]
+    """The values as the user set them, by option name. An option that is set to None counts as not set."""
     values: dict[str, Any]
-    """By the names of fields; the default of what was not given, or is wrong."""
+    """The parsed values by field name, with the default of each option that is not set or has an invalid value."""
     faults: OptionFaults = field(default_factory=OptionFaults)
-    """Whoever goes on with the values adds what it finds."""
-    wrong: set[str] = field(default_factory=set)
-    """Fields whose option is at fault: what it was meant to be is not known, so nothing is compared with it."""
+    """All faults found so far. Later checks of the values add theirs."""
+    invalid_fields: set[str] = field(default_factory=set)
+    """The fields whose option has an invalid value.
 
-    def add_unused(self, options: Iterable[Option], condition: str) -> None:
-        """Add a fault for each of the options that was given, because it has no effect unless the condition holds."""
+    Their intended value is unknown, so later checks do not compare it with other options.
+    """
+
+    def reject_unused(self, options: Iterable[Option], condition: str) -> None:
+        """Add a fault for each of the options that is set, because it has no effect unless the condition holds."""
         for option in options:
-            if option.name in self.given:
+            if option.name in self.raw_values:
                 self.faults.add(option.name, f"has no effect unless {condition}.")
 
 
-def read_options(
-    table: Mapping[str, Option], options: Mapping[str, object], others: Collection[str], reader: str
-) -> Reading:
-    """Read all options of the table. The `others` are read elsewhere; each further name is a fault.
+def parse_option_values(
+    table: Mapping[str, Option], options: Mapping[str, object], other_names: Collection[str], component: str
+) -> ParsedOptions:
+    """Parse all options that the table contains, and collect the faults instead of raising them.
 
-    `reader` is who reads them, for error messages. What is unknown is not shown: it may be a secret.
+    An option that is neither in the table nor in `other_names`, whose options the caller parses elsewhere, is a fault.
+    The fault does not show the value of an unknown option, which may be a secret.
+
+    `component`: the name of the table's owner in error messages, such as "producer".
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    reading = Reading(given, {option.field: option.default for option in table.values()})
-    for name, value in given.items():
+    raw_values = {name: value for name, value in options.items() if value is not None}
+    parsed_options = ParsedOptions(raw_values, {option.field: option.default for option in table.values()})
+    for name, value in raw_values.items():
         option = table.get(name)
         if option is not None:
-            _read_one(option, value, reading)
-        elif name not in others:
-            reading.faults.append(unknown_option(str(name), [*table, *others], reader))
-    return reading
+            _parse_option(option, value, parsed_options)
+        elif name not in other_names:
+            parsed_options.faults.append(unknown_option_fault(str(name), [*table, *other_names], component))
+    return parsed_options
 
 
-def _read_one(option: Option, value: object, reading: Reading) -> None:
-    problem, is_shown = "", not option.secret
+def _parse_option(option: Option, raw_value: object, parsed_options: ParsedOptions) -> None:
+    problem, can_show_value = "", not option.secret
     try:
-        parsed = option.parse(value)
+        value = option.parse(raw_value)
     except ValueError as error:
         problem = str(error)
-        is_shown = is_shown and not isinstance(error, HiddenValueError)
+        can_show_value = can_show_value and not isinstance(error, HiddenValueError)
     else:
-        if not option.refused or parsed == option.default:
-            reading.values[option.field] = parsed
+        if not option.unsupported_reason or value == option.default:
+            parsed_options.values[option.field] = value
             return
-    reading.wrong.add(option.field)
-    if option.refused:
-        reading.faults.add(option.name, f"cannot be set: {option.refused}.")
-    elif is_shown:
-        reading.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=_describe_value(value))
+    parsed_options.invalid_fields.add(option.field)
+    if option.unsupported_reason:
+        parsed_options.faults.add(option.name, f"cannot be set: {option.unsupported_reason}.")
+    elif can_show_value:
+        shown_value = _describe_value(raw_value)
+        parsed_options.faults.add(option.name, "{problem}. It is {value}.", problem=problem, value=shown_value)
     else:
-        reading.faults.add(option.name, "{problem}.", problem=problem)
+        parsed_options.faults.add(option.name, "{problem}.", problem=problem)
 
 
 def _describe_value(value: object) -> str:
-    """Return text and numbers as they are, and only the type of other values, which may hold an address with a
-    password."""
+    """Show text and numbers, but only the type of other values, which may contain an address with a password."""
     return sanitize(repr(value)) if isinstance(value, str | int | float) else f"of type {type(value).__name__}"
 
 
 # --- parsers
 
 
-def text(value: object) -> str:
+def parse_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("must be a string")
     return value.strip()
 
 
-def words(value: object) -> str | None:
-    """Text; None where nothing but blanks is given."""
-    return text(value) or None
+def parse_optional_text(value: object) -> str | None:
+    """Parse text. Returns None if it is empty or blank."""
+    return parse_text(value) or None
 
 
-def sent_text(value: object) -> str:
-    """Text that goes to brokers."""
-    stripped = text(value)
-    if not is_encodable_string(stripped):
+def parse_protocol_string(value: object) -> str:
+    """Parse text that fits into a STRING of Kafka's protocol."""
+    text = parse_text(value)
+    if not is_encodable_string(text):
         raise ValueError(f"must be text of at most {MAX_STRING_BYTES} bytes in UTF-8")
-    return stripped
+    return text
 
 
-def sent_name(value: object) -> str:
-    name = sent_text(value)
+def parse_protocol_name(value: object) -> str:
+    """Parse text that is not empty and fits into a STRING of Kafka's protocol."""
+    name = parse_protocol_string(value)
     if not name:
         raise ValueError("must not be empty")
     return name
 
 
-def boolean(value: object) -> bool:
+def parse_boolean(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
@@ -123,43 +130,43 @@ def boolean(value: object) -> bool:
     raise ValueError("must be true or false")
 
 
-def whole(lowest: int, highest: int) -> Parser:
-    """A whole number in these bounds."""
+def integer_parser(minimum: int, maximum: int) -> Parser:
+    """Build a parser of integers from `minimum` to `maximum`, both included."""
 
     def parse(value: object) -> int:
-        words = f"must be a whole number from {lowest} to {highest}"
+        problem = f"must be a whole number from {minimum} to {maximum}"
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise ValueError(words)
-        if isinstance(value, str) and not _NUMBER.fullmatch(value.strip()):
-            raise ValueError(words)
+            raise ValueError(problem)
+        if isinstance(value, str) and not _INTEGER_PATTERN.fullmatch(value.strip()):
+            raise ValueError(problem)
         number = int(value)
-        if not lowest <= number <= highest:
-            raise ValueError(words)
+        if not minimum <= number <= maximum:
+            raise ValueError(problem)
         return number
 
     return parse
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """A parser of fixed words in any case. It returns the word as `choices` spells it."""
+class ChoiceParser:
+    """A parser that accepts the choices in upper or lower case and returns them as they are spelled in `choices`."""
 
     choices: tuple[str, ...]
 
     def __call__(self, value: object) -> str:
-        word = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else ""
+        text = str(value).strip().lower() if isinstance(value, str | int) and not isinstance(value, bool) else ""
         for choice in self.choices:
-            if choice.lower() == word:
+            if choice.lower() == text:
                 return choice
         raise ValueError(f"must be one of {', '.join(self.choices)}")
 
 
-def one_of(*choices: str) -> OneOf:
-    return OneOf(choices)
+def choice_parser(*choices: str) -> ChoiceParser:
+    return ChoiceParser(choices)
 
 
-def names(value: object) -> tuple[str, ...]:
-    """A list, or text with commas."""
+def parse_list(value: object) -> tuple[str, ...]:
+    """Parse a list of strings, or text with commas between the items. Drops blank items."""
     if isinstance(value, str):
         items = value.split(",")
     elif isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -169,5 +176,5 @@ def names(value: object) -> tuple[str, ...]:
     return tuple(item.strip() for item in items if item.strip())
 
 
-natural_int = whole(0, INT_MAX)
-natural_long = whole(0, LONG_MAX)
+parse_non_negative_int = integer_parser(0, INT_MAX)
+parse_non_negative_long = integer_parser(0, LONG_MAX)

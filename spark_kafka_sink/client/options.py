@@ -1,7 +1,7 @@
-"""The options of the Java client that concern connections, requests and metadata: the one table, and the one reader.
+"""Options of the Java client for connections, requests and metadata, and their conversion to a ClientConfig.
 
-A producer has all of these, and more (producer/config.py). The rows of TLS and SASL
-are in network/security. The defaults are those of ClientConfig.
+A producer has these options and others (producer/options.py). The options of TLS and SASL are in
+network/security_options.py. The defaults are those of ClientConfig.
 """
 
 from __future__ import annotations
@@ -14,171 +14,191 @@ from spark_kafka_sink.client.config import NO_RECOVERY, REBOOTSTRAP, ClientConfi
 from spark_kafka_sink.client.option_parsing import (
     INT_MAX,
     LONG_MAX,
-    Reading,
-    names,
-    natural_int,
-    natural_long,
-    one_of,
-    read_options,
-    sent_text,
-    whole,
+    ParsedOptions,
+    choice_parser,
+    integer_parser,
+    parse_list,
+    parse_non_negative_int,
+    parse_non_negative_long,
+    parse_option_values,
+    parse_protocol_string,
 )
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
-from spark_kafka_sink.options import Option, option_table
+from spark_kafka_sink.options import Option, build_option_table
 
 CONNECTION_OPTIONS = (
-    Option("bootstrap.servers", (), names, "host:port of a few brokers; the others are learnt from them"),
-    Option("client.id", "", sent_text, "the name in the brokers' logs and quotas; producer-<number> if not set"),
+    Option("bootstrap.servers", (), parse_list, "host:port of a few brokers; the client discovers the others"),
+    Option(
+        "client.id",
+        "",
+        parse_protocol_string,
+        "the client's name in logs and quotas of brokers; producer-<number> if not set",
+    ),
     Option(
         "client.dns.lookup",
         ClientConfig.client_dns_lookup,
-        one_of(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
-        "use_all_dns_ips tries every address of a name; resolve_canonical_bootstrap_servers_only "
-        "replaces bootstrap names by the canonical names of their addresses",
+        choice_parser(USE_ALL_DNS_IPS, RESOLVE_CANONICAL),
+        "use_all_dns_ips tries every address of a host; resolve_canonical_bootstrap_servers_only "
+        "replaces bootstrap hosts by the canonical names of their addresses",
     ),
     Option(
         "send.buffer.bytes",
         ClientConfig.send_buffer_bytes,
-        whole(-1, INT_MAX),
-        "SO_SNDBUF; -1 leaves it to the system",
+        integer_parser(-1, INT_MAX),
+        "SO_SNDBUF; -1 uses the default of the operating system",
     ),
     Option(
         "receive.buffer.bytes",
         ClientConfig.receive_buffer_bytes,
-        whole(-1, INT_MAX),
-        "SO_RCVBUF; -1 leaves it to the system",
+        integer_parser(-1, INT_MAX),
+        "SO_RCVBUF; -1 uses the default of the operating system",
     ),
     Option(
         "reconnect.backoff.ms",
         ClientConfig.reconnect_backoff_ms,
-        natural_long,
-        "the first wait before a broker is connected to again",
+        parse_non_negative_long,
+        "the initial wait before the client reconnects to a broker",
     ),
     Option(
         "reconnect.backoff.max.ms",
         ClientConfig.reconnect_backoff_max_ms,
-        natural_long,
-        "the wait doubles up to this, give or take a fifth",
+        parse_non_negative_long,
+        "the maximum of this wait, which doubles with each failure and varies by up to 20 %",
     ),
     Option(
         "socket.connection.setup.timeout.ms",
         ClientConfig.socket_connection_setup_timeout_ms,
-        natural_long,
-        "the first time allowed for a connection",
+        parse_non_negative_long,
+        "the initial timeout for establishing a connection",
     ),
     Option(
         "socket.connection.setup.timeout.max.ms",
         ClientConfig.socket_connection_setup_timeout_max_ms,
-        natural_long,
-        "the time allowed doubles up to this",
+        parse_non_negative_long,
+        "the maximum of this timeout, which doubles with each failure",
     ),
     Option(
         "connections.max.idle.ms",
         ClientConfig.connections_max_idle_ms,
-        whole(-1, LONG_MAX),
-        "an idle connection is closed after this",
+        integer_parser(-1, LONG_MAX),
+        "idle connections are closed after this time",
     ),
     Option(
         "metadata.max.age.ms",
         ClientConfig.metadata_max_age_ms,
-        natural_long,
-        "leaders and partitions are asked for again after this",
+        parse_non_negative_long,
+        "metadata of partitions and leaders is refreshed after this time",
     ),
     Option(
         "metadata.max.idle.ms",
         ClientConfig.metadata_max_idle_ms,
-        whole(5000, LONG_MAX),
-        "a topic not written to for this long is forgotten",
+        integer_parser(5000, LONG_MAX),
+        "metadata of a topic that is not used for this long is dropped",
     ),
     Option(
         "metadata.recovery.strategy",
         ClientConfig.metadata_recovery_strategy,
-        one_of(REBOOTSTRAP, NO_RECOVERY),
-        "rebootstrap: when no known broker answers, the bootstrap servers are resolved and asked again; none: they are "
-        "not",
+        choice_parser(REBOOTSTRAP, NO_RECOVERY),
+        "rebootstrap: resolves and contacts the bootstrap servers again when no known broker responds; none: does not",
     ),
     Option(
         "metadata.recovery.rebootstrap.trigger.ms",
         ClientConfig.metadata_recovery_rebootstrap_trigger_ms,
-        natural_int,
-        "how long no broker answers before that happens",
+        parse_non_negative_int,
+        "how long no broker responds before the client does so",
     ),
 )
 
 _REQUEST_OPTIONS = (
     Option(
-        "retry.backoff.ms", ClientConfig.retry_backoff_ms, natural_long, "the first wait before a batch is sent again"
+        "retry.backoff.ms",
+        ClientConfig.retry_backoff_ms,
+        parse_non_negative_long,
+        "the initial wait before a failed request is retried",
     ),
     Option(
         "retry.backoff.max.ms",
         ClientConfig.retry_backoff_max_ms,
-        natural_long,
-        "the wait doubles up to this, give or take a fifth",
+        parse_non_negative_long,
+        "the maximum of this wait, which doubles with each failure and varies by up to 20 %",
     ),
     Option(
         "request.timeout.ms",
         ClientConfig.request_timeout_ms,
-        natural_int,
-        "a connection that does not answer for this long is closed",
+        parse_non_negative_int,
+        "a connection is closed if a request has no response for this long",
     ),
     Option(
         "max.in.flight.requests.per.connection",
         ClientConfig.max_in_flight_requests_per_connection,
-        whole(1, INT_MAX),
-        "unanswered requests per broker; at most 5 with idempotence",
+        integer_parser(1, INT_MAX),
+        "requests in flight per broker; at most 5 with idempotence",
     ),
 )
 
-CLIENT_OPTIONS = option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
+CLIENT_OPTIONS = build_option_table((*CONNECTION_OPTIONS, *_REQUEST_OPTIONS))
 
 
 def client_config(options: Mapping[str, object]) -> ClientConfig:
-    """Read client and security options; ConfigurationError with everything that is wrong with them."""
-    reading = read_options(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
-    values = reading.values | settled_connections(reading)
-    if reading.faults:
-        raise ConfigurationError(reading.faults)
-    # An option without a field is a TypeError here: it would have no effect.
-    honoured = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.is_honoured}
-    return ClientConfig(**honoured, security=values["security"])
+    """Build the configuration from client and security options.
+
+    Raises ConfigurationError with all faults of the options.
+    """
+    parsed_options = parse_option_values(CLIENT_OPTIONS, options, SECURITY_OPTIONS, "client")
+    values = parsed_options.values | resolve_connection_values(parsed_options)
+    if parsed_options.faults:
+        raise ConfigurationError(parsed_options.faults)
+    # An option without a field of ClientConfig would have no effect. It raises TypeError here.
+    field_values = {option.field: values[option.field] for option in CLIENT_OPTIONS.values() if option.has_effect}
+    return ClientConfig(**field_values, security=values["security"])
 
 
-def settled_connections(reading: Reading) -> dict[str, Any]:
-    """The values that take the place of those that were read, security among them."""
-    security = _security(reading)
-    _check_servers(reading)
-    return {"security": security, **_settled_backoffs(reading)}
+def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
+    """Check the connection options together and return the values that replace the parsed ones.
+
+    The returned values include `security`, which is None if the security options have faults. The faults are added to
+    the parsed options.
+    """
+    security = _parse_security(parsed_options)
+    _check_bootstrap_servers(parsed_options)
+    return {"security": security, **_adjust_backoffs(parsed_options)}
 
 
-def _security(reading: Reading) -> SecurityConfig | None:
+def _parse_security(parsed_options: ParsedOptions) -> SecurityConfig | None:
     try:
-        return security_config({name: value for name, value in reading.given.items() if name in SECURITY_OPTIONS})
+        return security_config(
+            {name: value for name, value in parsed_options.raw_values.items() if name in SECURITY_OPTIONS}
+        )
     except ConfigurationError as error:
-        reading.faults += error.unrendered_faults
+        parsed_options.faults += error.unrendered_faults
     return None
 
 
-def _check_servers(reading: Reading) -> None:
-    servers = reading.values["bootstrap_servers"]
-    if "bootstrap_servers" in reading.wrong:
+def _check_bootstrap_servers(parsed_options: ParsedOptions) -> None:
+    servers = parsed_options.values["bootstrap_servers"]
+    if "bootstrap_servers" in parsed_options.invalid_fields:
         return
     if not servers:
-        reading.faults.add("bootstrap.servers", "is not set: give host:port of at least one broker.")
+        parsed_options.faults.add("bootstrap.servers", "is not set: give host:port of at least one broker.")
         return
     try:
         parse_bootstrap_servers(servers)
     except ConfigurationError as error:
-        reading.faults += error.unrendered_faults
+        parsed_options.faults += error.unrendered_faults
 
 
-def _settled_backoffs(reading: Reading) -> dict[str, int]:
-    """A first wait above the longest one: the Java client lowers it, or raises the other if only the first was set."""
-    settled: dict[str, int] = {}
+def _adjust_backoffs(parsed_options: ParsedOptions) -> dict[str, int]:
+    """Return the values that keep each initial backoff at or below its maximum.
+
+    Like the Java client, lower an initial backoff to a maximum that the user has set, and otherwise raise the maximum.
+    """
+    adjusted: dict[str, int] = {}
     for name in ("reconnect_backoff", "retry_backoff"):
-        first, longest = f"{name}_ms", f"{name}_max_ms"
-        if reading.values[first] > reading.values[longest]:
-            lowers = longest.replace("_", ".") in reading.given
-            settled |= {first: reading.values[longest]} if lowers else {longest: reading.values[first]}
-    return settled
+        initial_field, max_field = f"{name}_ms", f"{name}_max_ms"
+        initial_ms, max_ms = parsed_options.values[initial_field], parsed_options.values[max_field]
+        if initial_ms > max_ms:
+            is_max_set = max_field.replace("_", ".") in parsed_options.raw_values
+            adjusted |= {initial_field: max_ms} if is_max_set else {max_field: initial_ms}
+    return adjusted

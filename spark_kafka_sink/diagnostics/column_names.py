@@ -1,4 +1,4 @@
-"""Sentences for error messages about columns that are missing."""
+"""Sentences of error messages about missing columns."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from difflib import get_close_matches
 
 from spark_kafka_sink.diagnostics.text import sanitize
 
-COLUMNS_NAMED_MAX = 20
-NAME_CHARACTERS_MAX = 60
+MAX_LISTED_COLUMNS = 20
+MAX_NAME_CHARACTERS = 60
 
 
 def describe_missing_column(name: str, names: Sequence[str], kind: str = "columns") -> str:
-    """Return which columns there are, and which of them may be meant."""
-    for other in names:
-        if other.lower() == name.lower():
-            return f"There is '{sanitize(other, NAME_CHARACTERS_MAX)}', but the names of {kind} are case-sensitive."
-    near = get_close_matches(name, names, 1)
-    return describe_columns(names, kind) + (
-        f" Did you mean '{sanitize(near[0], NAME_CHARACTERS_MAX)}'?" if near else ""
-    )
+    """List the existing columns and suggest one for a name that was not found.
+
+    If only the case of a name differs, the sentence says so instead.
+    """
+    for existing_name in names:
+        if existing_name.lower() == name.lower():
+            shown_name = sanitize(existing_name, MAX_NAME_CHARACTERS)
+            return f"There is '{shown_name}', but the names of {kind} are case-sensitive."
+    matches = get_close_matches(name, names, 1)
+    suggestion = f" Did you mean '{sanitize(matches[0], MAX_NAME_CHARACTERS)}'?" if matches else ""
+    return describe_columns(names, kind) + suggestion
 
 
 def describe_columns(names: Sequence[str], kind: str = "columns") -> str:
-    """Return a sentence that lists the first columns and counts the others."""
-    shown = ", ".join(sanitize(name, NAME_CHARACTERS_MAX) for name in names[:COLUMNS_NAMED_MAX])
-    more = f" and {len(names) - COLUMNS_NAMED_MAX} more" if len(names) > COLUMNS_NAMED_MAX else ""
-    return f"The {kind} are {shown}{more}." if names else f"There are no {kind}."
+    """List the first columns in a sentence and count the rest."""
+    listed_names = ", ".join(sanitize(name, MAX_NAME_CHARACTERS) for name in names[:MAX_LISTED_COLUMNS])
+    rest = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
+    return f"The {kind} are {listed_names}{rest}." if names else f"There are no {kind}."

@@ -1,7 +1,8 @@
-"""Log lines that wait for the end of a check: beside an error there is no warning.
+"""Log records that are held back until a check ends.
 
-Checks of options and of connections log as they go. If they end in an error, that has all of it, in order and with what
-to do; the lines would say it a second time, or warn of what was not done. If they pass, the lines appear after all.
+Checks of options and connections log while they run. If a check raises an error, the error message contains everything
+that was logged, in order and with remedies. The log records would repeat it, or warn about something that never
+happened, so they are dropped. If the check passes, the log records are emitted when it ends.
 """
 
 from __future__ import annotations
@@ -12,40 +13,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PACKAGE = "spark_kafka_sink"
-_LOGGED_MAX = 256
-_ONCE = "pykafka_once"
+_MAX_LOGGED_WARNINGS = 256
+_WARN_ONCE_ATTRIBUTE = "pykafka_once"
 
-_logged: dict[str, None] = {}
-"""What warn_once has logged, the oldest first."""
+_logged_warnings: dict[str, None] = {}
+"""The messages that warn_once has logged, oldest first."""
 
 
 def warn_once(log: logging.Logger, message: str) -> None:
-    """Log a warning once in a process: a stream has its options read for every micro-batch."""
-    if message in _logged:
+    """Log a warning once per process, because a streaming query parses its options for every micro-batch."""
+    if message in _logged_warnings:
         return
-    if len(_logged) >= _LOGGED_MAX:
-        del _logged[next(iter(_logged))]
-    _logged[message] = None
-    log.warning("%s", message, extra={_ONCE: message})
+    if len(_logged_warnings) >= _MAX_LOGGED_WARNINGS:
+        del _logged_warnings[next(iter(_logged_warnings))]
+    _logged_warnings[message] = None
+    log.warning("%s", message, extra={_WARN_ONCE_ATTRIBUTE: message})
 
 
-def forget() -> None:
-    """For tests: what was logged once may be logged again."""
-    _logged.clear()
+def clear_logged_warnings() -> None:
+    """Let warn_once log every message again (tests only)."""
+    _logged_warnings.clear()
 
 
 @contextmanager
 def defer_log(exempt: str = "") -> Iterator[None]:
-    """Keep the lines of this thread and this package until the block ends, and drop them if it raises.
+    """Hold back the log records that this package emits in the current thread until the block ends.
 
-    `exempt`: a package whose lines appear at once, since they say what a user waits for.
+    If the block raises, the records are dropped, and warn_once may log their messages again.
+
+    `exempt`: a subpackage that logs at once, because its messages explain to the user why the block takes long.
     """
-    thread, held = threading.get_ident(), list[logging.LogRecord]()
+    thread_id = threading.get_ident()
+    deferred_records: list[logging.LogRecord] = []
 
-    def is_of_others(record: logging.LogRecord) -> bool:
-        if record.thread != thread:
+    def passes_at_once(record: logging.LogRecord) -> bool:
+        if record.thread != thread_id:
             return True
-        held.append(record)
+        deferred_records.append(record)
         return False
 
     loggers = [
@@ -56,16 +60,16 @@ def defer_log(exempt: str = "") -> Iterator[None]:
         and not (exempt and (name + ".").startswith(exempt + "."))
     ]
     for logger in loggers:
-        logger.addFilter(is_of_others)
+        logger.addFilter(passes_at_once)
     try:
         yield
     except BaseException:
-        for record in held:
-            _logged.pop(getattr(record, _ONCE, ""), None)
-        held.clear()
+        for record in deferred_records:
+            _logged_warnings.pop(getattr(record, _WARN_ONCE_ATTRIBUTE, ""), None)
+        deferred_records.clear()
         raise
     finally:
         for logger in loggers:
-            logger.removeFilter(is_of_others)
-        for record in held:
+            logger.removeFilter(passes_at_once)
+        for record in deferred_records:
             logging.getLogger(record.name).handle(record)

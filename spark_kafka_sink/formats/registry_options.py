@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, boolean, one_of, text, whole, words
+from spark_kafka_sink.client.option_parsing import (
+    INT_MAX,
+    ParsedOptions,
+    choice_parser,
+    integer_parser,
+    parse_boolean,
+    parse_optional_text,
+    parse_text,
+)
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.schema_registry import OPTION_PREFIX, RegistryConfig, parse_registry_urls
@@ -34,7 +42,7 @@ class RegistryOptions:
 
 
 def _token(value: object) -> str | None:
-    token = words(value)
+    token = parse_optional_text(value)
     if token and not (token.isprintable() and token.isascii()):
         raise HiddenValueError("has a line break or another character that no token has")
     return token
@@ -44,44 +52,50 @@ _TLS = tuple(
     Option(
         f"{REGISTRY_PREFIX}{option.name}",
         option.default or "",
-        text,
-        option.meaning.replace("the broker's", "the registry's"),
+        parse_text,
+        option.description.replace("the broker's", "the registry's"),
         secret=option.secret,
     )
     for option in SECURITY_OPTIONS.values()
-    if option.name.startswith("ssl.") and not option.refused and not option.ignored
+    if option.name.startswith("ssl.") and not option.unsupported_reason and not option.ignored
 )
 REGISTRY_OPTIONS = (
     Option(
         "schema.registry.url",
         "",
-        text,
+        parse_text,
         "the addresses of the registry, between commas; the next is asked if one is down",
     ),
-    Option("schema.registry.basic.auth.user.info", None, words, "`user:password` for the registry.", secret=True),
+    Option(
+        "schema.registry.basic.auth.user.info",
+        None,
+        parse_optional_text,
+        "`user:password` for the registry.",
+        secret=True,
+    ),
     Option("schema.registry.bearer.auth.token", None, _token, "a token for the registry.", secret=True),
     Option(
         "schema.registry.request.timeout.ms",
         RegistryConfig.timeout_ms,
-        whole(1, INT_MAX),
+        integer_parser(1, INT_MAX),
         "how long a question to the registry may take, with each try and each wait",
     ),
     Option(
         "schema.registry.normalize.schemas",
         RegistryConfig.normalize,
-        boolean,
+        parse_boolean,
         "let the registry compare schemas in their normal form",
     ),
     Option(
         "schemaSource",
         RegistryOptions.source,
-        one_of(*SOURCES),
+        choice_parser(*SOURCES),
         "`register` a new schema; `lookup`: it must be there; `latest`: take the subject's",
     ),
     Option(
         "subjectNameStrategy",
         RegistryOptions.strategy,
-        one_of(*STRATEGIES),
+        choice_parser(*STRATEGIES),
         "`topic`: `<topic>-value`; `record`: the schema's name; `topicRecord`: both",
     ),
     *_TLS,
@@ -89,12 +103,12 @@ REGISTRY_OPTIONS = (
 
 
 def parse_registry_options(
-    reading: Reading, formats: Sequence[FormatOptions], topic: str | None
+    parsed_options: ParsedOptions, formats: Sequence[FormatOptions], topic: str | None
 ) -> RegistryOptions | None:
     """The registry of the formats that have one, None if none has."""
     sides = [options for options in formats if options.has_registry]
     if not sides:
-        if {"valueFormat", "keyFormat"} & reading.wrong:
+        if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
             return None
         remedies = [
             f" The format '{options.format}' writes no schema id: set {{{options.side}Format}} to "
@@ -102,13 +116,13 @@ def parse_registry_options(
             for options in formats
         ]
         for option in REGISTRY_OPTIONS:
-            if option.name in reading.given:
+            if option.name in parsed_options.raw_values:
                 text = f"has no effect, as no format has a schema registry.{''.join(remedies)}"
-                reading.faults.add(option.name, text)
+                parsed_options.faults.add(option.name, text)
         return None
-    registry = _registry(reading)
+    registry = _registry(parsed_options)
     for options in sides:
-        _check_subject(options, registry, topic, reading.faults)
+        _check_subject(options, registry, topic, parsed_options.faults)
     return registry
 
 
@@ -130,27 +144,27 @@ def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str
         )
 
 
-def _registry(reading: Reading) -> RegistryOptions:
-    values = {name.removeprefix("schema_registry_"): value for name, value in reading.values.items()}
+def _registry(parsed_options: ParsedOptions) -> RegistryOptions:
+    values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:
         urls = parse_registry_urls(values["url"])
     except ConfigurationError as error:
-        reading.faults += error.unrendered_faults
+        parsed_options.faults += error.unrendered_faults
     if values["basic_auth_user_info"] and values["bearer_auth_token"]:
-        reading.faults.add(
+        parsed_options.faults.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
         )
     of_tls = OptionFaults()
     tls = parse_tls(
         {
-            option.name.removeprefix(REGISTRY_PREFIX): reading.values[option.field]
+            option.name.removeprefix(REGISTRY_PREFIX): parsed_options.values[option.field]
             for option in _TLS
-            if option.name in reading.given
+            if option.name in parsed_options.raw_values
         },
         of_tls,
     )
-    reading.faults += of_tls.with_prefix(REGISTRY_PREFIX)
+    parsed_options.faults += of_tls.with_prefix(REGISTRY_PREFIX)
     config = RegistryConfig(
         urls=urls,
         user_info=values["basic_auth_user_info"],

@@ -91,8 +91,8 @@ def _texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str
         option = SECURITY_OPTIONS.get(name)
         if option is None or value is None or option.ignored or callable(value):
             continue
-        if option.refused:
-            faults.add(name, f"cannot be set: {option.refused}.")
+        if option.unsupported_reason:
+            faults.add(name, f"cannot be set: {option.unsupported_reason}.")
         else:
             texts[name] = security_text(value)
     return texts

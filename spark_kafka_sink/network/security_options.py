@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_kafka_sink.options import Option, option_table
+from spark_kafka_sink.options import Option, build_option_table
 
 
 def security_text(value: object) -> str:
@@ -246,11 +246,11 @@ _IGNORED = (
     "ssl.trustmanager.algorithm",
 )
 
-SECURITY_OPTIONS = option_table(
+SECURITY_OPTIONS = build_option_table(
     (
         *_USED,
         *(
-            Option(name, None, security_text, "Cannot be set.", refused=_LOADS_A_CLASS + instead)
+            Option(name, None, security_text, "Cannot be set.", unsupported_reason=_LOADS_A_CLASS + instead)
             for name, instead in _REFUSED.items()
         ),
         *(Option(name, None, security_text, _FOR_JVM, ignored=True) for name in _IGNORED),

@@ -1,4 +1,4 @@
-"""Options: one row of a table of options. Clients, the sink, security and registries all have such tables."""
+"""The Option class and tables of options, which clients, the sink, security and schema registries share."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 Parser = Callable[[object], object]
-"""Converts the value that a user has set to the value used.
+"""Converts the value that a user has set to the value that the library uses.
 
 Raises ValueError with the end of a sentence that begins with the option's name: "must be ...". The error then shows the
-value, unless the option is a secret or the parser raises HiddenValueError.
+value, unless the option is secret or the parser raises HiddenValueError.
 """
 
 
 class HiddenValueError(ValueError):
-    """Raised by a parser for a value that the error must not show: it may have a password, or be long."""
+    """An invalid value that error messages must not show, because it may contain a password or be very long."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of the Java client, or one of the sink itself."""
+    """An option of the Java client or of the sink."""
 
     name: str
     default: object
     parse: Parser
-    meaning: str
-    """The sentence that a user reads; docs/options.md is compared with it."""
-    refused: str = ""
-    """Why another value than the default is refused, as in the text of an OptionFault: other options stand in braces.
-    Empty for an option that is honoured."""
+    description: str
+    """The sentence that users read in docs/options.md."""
+    unsupported_reason: str = ""
+    """The reason why only the default is accepted; empty if other values are supported.
+
+    The names of other options stand in braces, as in the text of an OptionFault.
+    """
     secret: bool = False
-    """Its value is in no error, no log and no repr."""
+    """Keeps the value out of errors, logs and reprs."""
     ignored: bool = False
-    """Accepted, without effect: it means something in a JVM alone."""
+    """Accepts every value without any effect, because the option concerns only a JVM."""
 
     @property
-    def is_honoured(self) -> bool:
-        """Return whether the option has an effect here."""
-        return not (self.refused or self.ignored)
+    def has_effect(self) -> bool:
+        """Return whether a user can change anything by setting the option."""
+        return not (self.unsupported_reason or self.ignored)
 
     @property
     def field(self) -> str:
@@ -45,8 +47,11 @@ class Option:
         return self.name.replace(".", "_")
 
 
-def option_table(options: Iterable[Option]) -> dict[str, Option]:
-    """Return the options by their names. Raise ValueError for two of one name."""
+def build_option_table(options: Iterable[Option]) -> dict[str, Option]:
+    """Map the options by name.
+
+    Raises ValueError if two options have the same name.
+    """
     table: dict[str, Option] = {}
     for option in options:
         if option.name in table:

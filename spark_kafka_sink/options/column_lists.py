@@ -1,28 +1,29 @@
-"""Lists of columns as the value of an option."""
+"""Parser of option values that list columns."""
 
 from __future__ import annotations
 
 import re
 
-_NAME = r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))"
-_END = r"\s*(?:,|$)"
+_NAME_PATTERN = r"\s*(?:`((?:[^`]|``)+)`|([^,`]+?))"
+_SEPARATOR_PATTERN = r"\s*(?:,|$)"
 
 
-def parse_column_list(text: str, example: str, *words: str) -> list[tuple[str, str]]:
-    """Return the names between commas, each with the one of `words` that follows it, in lower case, or with "".
+def parse_column_list(text: str, example: str, *keywords: str) -> list[tuple[str, str]]:
+    """Parse column names that are separated by commas, each optionally followed by one of the keywords.
 
-    A name in backticks may have any character, as in Spark. Raises ValueError with the end of a sentence that shows
-    the example.
+    A name in backticks may contain any character, as in Spark. Returns pairs of a name and its keyword in lower case,
+    or "" if no keyword follows the name. Raises ValueError with the end of a sentence that shows `example`.
     """
-    word = rf"(?:\s+({'|'.join(words)}))?" if words else "()"
-    one = re.compile(_NAME + word + _END, re.IGNORECASE)
-    found = []
-    at = 0
-    while at < len(text):
-        match = one.match(text, at)
+    keyword_pattern = rf"(?:\s+({'|'.join(keywords)}))?" if keywords else "()"
+    column_pattern = re.compile(_NAME_PATTERN + keyword_pattern + _SEPARATOR_PATTERN, re.IGNORECASE)
+    columns = []
+    position = 0
+    while position < len(text):
+        match = column_pattern.match(text, position)
         if match is None:
             raise ValueError(f"must be a list of columns such as {example}")
-        quoted, plain, behind = match.groups()
-        found.append((quoted.replace("``", "`") if quoted else plain, (behind or "").lower()))
-        at = match.end()
-    return found
+        quoted_name, plain_name, keyword = match.groups()
+        name = quoted_name.replace("``", "`") if quoted_name else plain_name
+        columns.append((name, (keyword or "").lower()))
+        position = match.end()
+    return columns

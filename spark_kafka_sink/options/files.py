@@ -1,4 +1,7 @@
-"""Files as the value of an option: schemas, certificates, keys. They are small, so a large one is the wrong one."""
+"""Reader of the files that options name, such as schemas, certificates and keys.
+
+These files are small, so a large file is assumed to be the wrong one.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import errno
 import os
 import stat
 
-FILE_BYTES_MAX = 16 << 20
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
+MAX_FILE_BYTES = 16 << 20
+_FILE_TYPES = (
+    (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
@@ -16,30 +19,33 @@ _KINDS = (
 )
 
 
-def read_named_file(
-    path: str | os.PathLike[str], bytes_max: int = FILE_BYTES_MAX, *, may_be_pipe: bool = False
+def read_regular_file(
+    path: str | os.PathLike[str], max_bytes: int = MAX_FILE_BYTES, *, allow_pipe: bool = False
 ) -> bytes:
-    """Return the content. Raise OSError, whose `strerror` says why, if this is no regular file or too long.
+    """Read a whole file.
 
-    A device has no end and a pipe may never have one, so neither is opened; `may_be_pipe`: for a command's arguments,
-    where a shell passes the output of another command as one.
+    Devices have no end and pipes may never have one, so neither is opened. `allow_pipe` is for the arguments of
+    commands, where a shell may pass the output of another command as a pipe.
+
+    Raises OSError if the path is not a regular file or the file is too long; its `strerror` has the reason.
     """
     try:
-        _refuse_others(os.stat(path).st_mode, may_be_pipe)
-        # What lies there may be another thing by now. An open that does not wait for a pipe's writer finds out.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if may_be_pipe else os.O_NONBLOCK))
+        _require_regular_file(os.stat(path).st_mode, allow_pipe)
+        # The file may be replaced between stat and open, so the open descriptor is checked again. O_NONBLOCK keeps the
+        # open of a pipe from waiting for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if allow_pipe else os.O_NONBLOCK))
     except ValueError as error:
-        raise OSError(errno.EINVAL, "no path has a NUL character") from error
+        raise OSError(errno.EINVAL, "the path contains a NUL character") from error
     with open(descriptor, "rb") as file:
-        _refuse_others(os.fstat(descriptor).st_mode, may_be_pipe)
-        content = file.read(bytes_max + 1)
-    if len(content) > bytes_max:
-        raise OSError(errno.EFBIG, f"it is longer than {bytes_max} bytes")
+        _require_regular_file(os.fstat(descriptor).st_mode, allow_pipe)
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"the file is longer than {max_bytes} bytes")
     return content
 
 
-def _refuse_others(mode: int, may_be_pipe: bool) -> None:
-    if stat.S_ISREG(mode) or (may_be_pipe and stat.S_ISFIFO(mode)):
+def _require_regular_file(mode: int, allow_pipe: bool) -> None:
+    if stat.S_ISREG(mode) or (allow_pipe and stat.S_ISFIFO(mode)):
         return
-    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "something else")
-    raise OSError(errno.EINVAL, f"it is {kind}, and must be a regular file")
+    file_type = next((name for has_type, name in _FILE_TYPES if has_type(mode)), "of an unknown type")
+    raise OSError(errno.EINVAL, f"it is {file_type}, not a regular file")

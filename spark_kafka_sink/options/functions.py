@@ -1,4 +1,4 @@
-"""Functions as the value of an option: "package.module:function"."""
+"""Importer of the functions that options name as "package.module:function"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 
 def import_function(name: str) -> Callable[..., Any]:
-    """Import the module and return the function. ImportError, AttributeError or TypeError say why there is none."""
+    """Import the module and return the function.
+
+    Raises ImportError, AttributeError or TypeError with the reason if the name leads to no function.
+    """
     module, colon, path = name.partition(":")
     if not module or not colon or not path:
         raise ImportError("it is not of the form package.module:function")
-    found = attrgetter(path)(import_module(module))
-    if not callable(found):
+    function = attrgetter(path)(import_module(module))
+    if not callable(function):
         raise TypeError("it is not callable")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from spark_kafka_sink.client.config import ClientConfig
-from spark_kafka_sink.client.option_parsing import INT_MAX, Reading, read_options
-from spark_kafka_sink.client.options import settled_connections
+from spark_kafka_sink.client.option_parsing import INT_MAX, ParsedOptions, parse_option_values
+from spark_kafka_sink.client.options import resolve_connection_values
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security_config import SecurityConfig
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -79,24 +79,24 @@ class ProducerConfig:
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
         """Check everything that the user gave; raises ConfigurationError with all faults."""
-        return cls.of(read_producer_options(options))
+        return cls.of(parse_producer_options(options))
 
     @classmethod
-    def of(cls, reading: Reading) -> ProducerConfig:
+    def of(cls, parsed_options: ParsedOptions) -> ProducerConfig:
         """Check together what was read; raises ConfigurationError with all faults."""
-        connections = settled_connections(reading)
-        _check_codec(reading)
-        timeout_ms = _delivery_timeout(reading)
-        is_idempotent = _is_idempotent(reading)
-        if reading.faults:
-            raise ConfigurationError(reading.faults)
-        if reading.values["acks"] == 0:
+        connections = resolve_connection_values(parsed_options)
+        _check_codec(parsed_options)
+        timeout_ms = _delivery_timeout(parsed_options)
+        is_idempotent = _is_idempotent(parsed_options)
+        if parsed_options.faults:
+            raise ConfigurationError(parsed_options.faults)
+        if parsed_options.values["acks"] == 0:
             _log.warning(
                 "acks=0: brokers acknowledge nothing. Records can be lost without an error, and results and reports "
                 "count records that were sent. Set acks to all to learn what was stored."
             )
         values = {
-            **reading.values,
+            **parsed_options.values,
             **connections,
             "delivery_timeout_ms": timeout_ms,
             "enable_idempotence": is_idempotent,
@@ -104,8 +104,8 @@ class ProducerConfig:
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
         # An option without a field is a TypeError here: it would have no effect.
-        honoured = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.is_honoured}
-        return cls(**honoured, compression_level=_compression_level(reading), security=values["security"])
+        field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
+        return cls(**field_values, compression_level=_compression_level(parsed_options), security=values["security"])
 
     def client_config(self) -> ClientConfig:
         """The part that is about connections, requests and metadata."""
@@ -117,9 +117,9 @@ class ProducerConfig:
         return Codec[self.compression_type.upper()]
 
 
-def read_producer_options(options: Mapping[str, object]) -> Reading:
+def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
     """Each option by itself. Those of TLS and SASL are among what is given; ProducerConfig.of reads them."""
-    return read_options(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
+    return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
 def with_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
@@ -144,64 +144,70 @@ def with_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, o
     return {**(options or {}), **named}
 
 
-def _compression_level(reading: Reading) -> int | None:
-    option = PRODUCER_OPTIONS.get(f"compression.{reading.values['compression_type']}.level")
-    return reading.values[option.field] if option is not None and option.name in reading.given else None
+def _compression_level(parsed_options: ParsedOptions) -> int | None:
+    option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
+    return (
+        parsed_options.values[option.field] if option is not None and option.name in parsed_options.raw_values else None
+    )
 
 
-def _check_codec(reading: Reading) -> None:
-    if "compression_type" in reading.wrong:
+def _check_codec(parsed_options: ParsedOptions) -> None:
+    if "compression_type" in parsed_options.invalid_fields:
         return
     try:
-        require_codec(Codec[reading.values["compression_type"].upper()])
+        require_codec(Codec[parsed_options.values["compression_type"].upper()])
     except MissingDependencyError as error:
-        reading.faults += error.unrendered_faults
+        parsed_options.faults += error.unrendered_faults
 
 
-def _delivery_timeout(reading: Reading) -> int:
+def _delivery_timeout(parsed_options: ParsedOptions) -> int:
     """The time used, raised to the least where the user said nothing."""
-    values = reading.values
+    values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
     least: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
-    if timeout_ms >= least or reading.wrong & {"delivery_timeout_ms", "linger_ms", "request_timeout_ms"}:
+    if timeout_ms >= least or parsed_options.invalid_fields & {
+        "delivery_timeout_ms",
+        "linger_ms",
+        "request_timeout_ms",
+    }:
         return timeout_ms
-    if "delivery.timeout.ms" in reading.given:
+    if "delivery.timeout.ms" in parsed_options.raw_values:
         text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {least}."
-        reading.faults.add("delivery.timeout.ms", text)
+        parsed_options.faults.add("delivery.timeout.ms", text)
         return timeout_ms
     _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)
     return least
 
 
-def _is_idempotent(reading: Reading) -> bool:
+def _is_idempotent(parsed_options: ParsedOptions) -> bool:
     """Return whether the producer is idempotent. What contradicts an explicit request for it is a fault."""
-    is_idempotent: bool = reading.values["enable_idempotence"]
-    is_transactional = reading.values["transactional_id"] is not None
-    if reading.wrong & _OF_IDEMPOTENCE:
+    is_idempotent: bool = parsed_options.values["enable_idempotence"]
+    is_transactional = parsed_options.values["transactional_id"] is not None
+    if parsed_options.invalid_fields & _OF_IDEMPOTENCE:
         return is_idempotent
     if not is_idempotent:
         if is_transactional:
-            reading.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
+            parsed_options.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
         return False
-    conflicts = conflicts_with_idempotence(reading)
-    if is_transactional or "enable.idempotence" in reading.given:
+    conflicts = conflicts_with_idempotence(parsed_options)
+    if is_transactional or "enable.idempotence" in parsed_options.raw_values:
         reason = "{transactional.id} is set" if is_transactional else "{enable.idempotence} is true"
         for option, requirement in conflicts.items():
-            reading.faults.add(option, f"{requirement}, because {reason}.")
+            parsed_options.faults.add(option, f"{requirement}, because {reason}.")
         return True
     if _IN_FLIGHT in conflicts:
-        in_flight = reading.values["max_in_flight_requests_per_connection"]
+        in_flight = parsed_options.values["max_in_flight_requests_per_connection"]
         text = f"({in_flight}) {conflicts[_IN_FLIGHT]}, or {{enable.idempotence}} must be set to false."
-        reading.faults.add(_IN_FLIGHT, text)
+        parsed_options.faults.add(_IN_FLIGHT, text)
     elif conflicts:
         reasons = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
         _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", reasons)
     return not conflicts
 
 
-def conflicts_with_idempotence(reading: Reading) -> dict[str, str]:
+def conflicts_with_idempotence(parsed_options: ParsedOptions) -> dict[str, str]:
     """Return what idempotence requires of options that have another value, such as {"acks": "must be all"}."""
-    values = reading.values
+    values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:
         conflicts["acks"] = "must be all"

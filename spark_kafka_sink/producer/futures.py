@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.errors import KafkaSinkError, fresh
+from spark_kafka_sink.errors import KafkaSinkError, copy_error
 from spark_kafka_sink.producer.calls import FailedRows, Shares
 from spark_kafka_sink.producer.method_suggestions import FUTURE_METHODS, suggests
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
@@ -130,7 +130,7 @@ for _name in vars(Future()):
 
 def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
     if isinstance(outcome, Exception):
-        future.set_exception(fresh(outcome))  # all records of a batch share one
+        future.set_exception(copy_error(outcome))  # all records of a batch share one
     else:
         future.set_result(outcome)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import pyarrow as pa
 
-from spark_kafka_sink.client.option_parsing import read_options
+from spark_kafka_sink.client.option_parsing import parse_option_values
 from spark_kafka_sink.diagnostics.column_names import describe_missing_column
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, OptionSpelling, SchemaError
@@ -25,7 +25,7 @@ from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import attach_schema_id, build_encoders
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOptions, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
-from spark_kafka_sink.options import option_table
+from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.partitioner import named_partitions
 from spark_kafka_sink.producer.record import check_topic
@@ -34,7 +34,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_OPTIONS = option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
+_OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
 
 
 def _argument(option: str) -> str:
@@ -163,10 +163,10 @@ def _formats(
         if f"{side}Format" in options and names is not None:
             listed = [names] if isinstance(names, str) else list(names)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
-    reading = read_options(_OPTIONS, options, (), "producer")
-    sides = parse_format_options(reading)
-    registry = parse_registry_options(reading, sides, topic)
-    return list(sides), registry, [*of_names, *reading.faults.render(_ARGUMENT_SPELLING)]
+    parsed_options = parse_option_values(_OPTIONS, options, (), "producer")
+    sides = parse_format_options(parsed_options)
+    registry = parse_registry_options(parsed_options, sides, topic)
+    return list(sides), registry, [*of_names, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
 
 
 def _unknown_argument(name: str) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.client.option_parsing import INT_MAX, sent_name
+from spark_kafka_sink.client.option_parsing import INT_MAX, parse_protocol_name
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import (
@@ -192,7 +192,7 @@ class ProducerTransactions:
 
 def _check_id(transactional_id: object) -> None:
     try:
-        sent_name(transactional_id)
+        parse_protocol_name(transactional_id)
     except ValueError as error:
         raise ConfigurationError(f"A transactional id {error}.") from None
 

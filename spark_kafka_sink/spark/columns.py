@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_kafka_sink.diagnostics.column_names import NAME_CHARACTERS_MAX, describe_columns
+from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, describe_columns
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
@@ -127,7 +127,7 @@ def _is_header_type(kind: DataType) -> bool:
 
 def _no_value_column(names: Sequence[str]) -> str:
     """Which columns there are, which one may be meant, and what to write where there is none."""
-    shown = [sanitize(name, NAME_CHARACTERS_MAX) for name in names]
+    shown = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
     there = describe_columns(names)
     meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
     for name in (name for name in shown if name.lower() == meant):

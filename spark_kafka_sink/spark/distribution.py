@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
-from spark_kafka_sink.diagnostics.column_names import NAME_CHARACTERS_MAX, describe_missing_column
+from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, describe_missing_column
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
@@ -122,7 +122,7 @@ def _faults_of_order(column: str, schema: StructType) -> Iterator[str]:
             "dropped."
         )
     elif not _has_values_to_compare(schema[column].dataType):
-        kind = sanitize(schema[column].dataType.simpleString(), NAME_CHARACTERS_MAX)
+        kind = sanitize(schema[column].dataType.simpleString(), MAX_NAME_CHARACTERS)
         yield f"orderBy: Spark cannot sort by the column '{column}', which is a {kind}."
 
 
@@ -232,7 +232,7 @@ def _partitions(options: SinkOptions) -> int:
             return len(client.topic(options.topic, fresh=True).partitions)
     except KafkaSinkError as error:
         raise PreflightError(
-            add_kafka_prefix(_NOT_ASKED.format(sanitize(options.topic, NAME_CHARACTERS_MAX), error))
+            add_kafka_prefix(_NOT_ASKED.format(sanitize(options.topic, MAX_NAME_CHARACTERS), error))
         ) from error
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from spark_kafka_sink.cli import doctor
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.options.files import FILE_BYTES_MAX
+from spark_kafka_sink.options.files import MAX_FILE_BYTES
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reports.store import save_report
@@ -221,7 +221,7 @@ def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: P
     conf.write_text('{"a": ' + "[" * 100_000)
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert "--spark-conf: this is not JSON" in capsys.readouterr().err
-    conf.write_text(" " * (FILE_BYTES_MAX + 1))
+    conf.write_text(" " * (MAX_FILE_BYTES + 1))
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert "is longer than" in capsys.readouterr().err
 

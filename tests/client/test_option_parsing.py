@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.client.option_parsing import (
-    boolean,
-    names,
-    one_of,
-    read_options,
-    sent_name,
-    sent_text,
-    text,
-    whole,
+    choice_parser,
+    integer_parser,
+    parse_boolean,
+    parse_list,
+    parse_option_values,
+    parse_protocol_name,
+    parse_protocol_string,
+    parse_text,
 )
 from spark_kafka_sink.options import Option, Parser
 
@@ -20,16 +20,16 @@ from spark_kafka_sink.options import Option, Parser
 @pytest.mark.parametrize(
     ("parse", "given", "meant"),
     [
-        (text, " a b ", "a b"),
-        (sent_name, " a ", "a"),
-        (boolean, " True ", True),
-        (boolean, False, False),
-        (whole(-1, 9), " -1 ", -1),
-        (whole(-1, 9), "+9", 9),
-        (one_of("all", "1"), 1, "1"),
-        (one_of("GSSAPI"), "gssapi ", "GSSAPI"),
-        (names, "a, b,,", ("a", "b")),
-        (names, ["a ", " "], ("a",)),
+        (parse_text, " a b ", "a b"),
+        (parse_protocol_name, " a ", "a"),
+        (parse_boolean, " True ", True),
+        (parse_boolean, False, False),
+        (integer_parser(-1, 9), " -1 ", -1),
+        (integer_parser(-1, 9), "+9", 9),
+        (choice_parser("all", "1"), 1, "1"),
+        (choice_parser("GSSAPI"), "gssapi ", "GSSAPI"),
+        (parse_list, "a, b,,", ("a", "b")),
+        (parse_list, ["a ", " "], ("a",)),
     ],
 )
 def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: object) -> None:
@@ -39,19 +39,19 @@ def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: obj
 @pytest.mark.parametrize(
     ("parse", "given", "words"),
     [
-        (text, 5, "must be a string"),
-        (sent_name, "  ", "must not be empty"),
-        (sent_text, "\ud800", "must be text of at most 32767 bytes in UTF-8"),
-        (sent_text, "ä" * 16_384, "must be text of at most 32767 bytes in UTF-8"),
-        (boolean, "yes", "must be true or false"),
-        (boolean, 1, "must be true or false"),
-        (whole(0, 9), True, "must be a whole number from 0 to 9"),
-        (whole(0, 9), "1e0", "must be a whole number from 0 to 9"),
-        (whole(0, 9), "\u0661", "must be a whole number from 0 to 9"),
-        (whole(0, 9), 10, "must be a whole number from 0 to 9"),
-        (one_of("all", "1"), True, "must be one of all, 1"),
-        (names, 5, "must be a list, or a string with commas"),
-        (names, ["a", 5], "must be a list, or a string with commas"),
+        (parse_text, 5, "must be a string"),
+        (parse_protocol_name, "  ", "must not be empty"),
+        (parse_protocol_string, "\ud800", "must be text of at most 32767 bytes in UTF-8"),
+        (parse_protocol_string, "ä" * 16_384, "must be text of at most 32767 bytes in UTF-8"),
+        (parse_boolean, "yes", "must be true or false"),
+        (parse_boolean, 1, "must be true or false"),
+        (integer_parser(0, 9), True, "must be a whole number from 0 to 9"),
+        (integer_parser(0, 9), "1e0", "must be a whole number from 0 to 9"),
+        (integer_parser(0, 9), "\u0661", "must be a whole number from 0 to 9"),
+        (integer_parser(0, 9), 10, "must be a whole number from 0 to 9"),
+        (choice_parser("all", "1"), True, "must be one of all, 1"),
+        (parse_list, 5, "must be a list, or a string with commas"),
+        (parse_list, ["a", 5], "must be a list, or a string with commas"),
     ],
 )
 def test_a_wrong_value_says_what_it_must_be(parse: Parser, given: object, words: str) -> None:
@@ -63,20 +63,20 @@ def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_s
     table = {
         option.name: option
         for option in (
-            Option("a.ms", 1, whole(0, 9), "time"),
-            Option("b.ms", 2, whole(0, 9), "time"),
-            Option("c", "x", text, "word", refused="it is a Java class"),
-            Option("d", None, whole(0, 9), "number", secret=True),
+            Option("a.ms", 1, integer_parser(0, 9), "time"),
+            Option("b.ms", 2, integer_parser(0, 9), "time"),
+            Option("c", "x", parse_text, "word", unsupported_reason="it is a Java class"),
+            Option("d", None, integer_parser(0, 9), "number", secret=True),
         )
     }
     given = {"a.ms": 5, "b.ms": "ten", "c": "y", "d": "hunter1", "b.mss": "hunter2", "elsewhere": "z", "nothing": None}
-    reading = read_options(table, given, ["elsewhere"], "client")
+    reading = parse_option_values(table, given, ["elsewhere"], "client")
     assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x", "d": None}
-    assert reading.wrong == {"b_ms", "c", "d"}
+    assert reading.invalid_fields == {"b_ms", "c", "d"}
     assert reading.faults.render() == [
         "b.ms must be a whole number from 0 to 9. It is 'ten'.",
         "c cannot be set: it is a Java class.",
         "d must be a whole number from 0 to 9.",
         "b.mss is not an option of the Kafka client. Did you mean b.ms?",
     ]
-    assert read_options(table, {"c": "x"}, (), "client").faults == []
+    assert parse_option_values(table, {"c": "x"}, (), "client").faults == []

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from spark_kafka_sink.diagnostics.deferred_log import defer_log, forget, warn_once
+from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings, defer_log, warn_once
 
 LOG = logging.getLogger("spark_kafka_sink.client.connections")
 OTHER = logging.getLogger("someone.else")
@@ -16,10 +16,10 @@ OTHER = logging.getLogger("someone.else")
 
 @pytest.fixture(autouse=True)
 def anew(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    forget()
+    clear_logged_warnings()
     with caplog.at_level(logging.INFO):
         yield
-    forget()
+    clear_logged_warnings()
 
 
 def refuse(*lines: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.security_config import SecurityConfig, security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
@@ -254,7 +254,7 @@ def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
     assert security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
     secret = {name for name, option in SECURITY_OPTIONS.items() if option.secret}
     assert secret >= {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "sasl.oauthbearer.token"}
-    assert all(name == option.name and option.meaning for name, option in SECURITY_OPTIONS.items())
+    assert all(name == option.name and option.description for name, option in SECURITY_OPTIONS.items())
 
 
 @pytest.mark.parametrize("options", [SECRETS, OIDC, OAUTH | {"sasl.oauthbearer.token": "hush.6"}])
@@ -321,7 +321,7 @@ def test_takes_kerberos_credentials_without_mechanism_for_gssapi(monkeypatch: py
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
-    forget()
+    clear_logged_warnings()
     options: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     if mechanism == "PLAIN":
         options["sasl.jaas.config"] = jaas("plain.PlainLoginModule", username="a", password="hush-1")
@@ -338,7 +338,7 @@ def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pyte
 
 
 def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    forget()
+    clear_logged_warnings()
     config = security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
     assert "can pass for the brokers" in caplog.text
     context = config.ssl_context()

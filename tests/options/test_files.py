@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.options.files import FILE_BYTES_MAX, read_named_file
+from spark_kafka_sink.options.files import MAX_FILE_BYTES, read_regular_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
 READERS_OF_THEIR_OWN = {
@@ -25,15 +25,15 @@ READERS_OF_THEIR_OWN = {
 def test_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "schema").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "schema")  # as Kubernetes mounts secrets
-    assert read_named_file(tmp_path / "schema") == read_named_file(str(tmp_path / "link")) == b"{}"
-    assert read_named_file(tmp_path / "schema", 2) == b"{}"
+    assert read_regular_file(tmp_path / "schema") == read_regular_file(str(tmp_path / "link")) == b"{}"
+    assert read_regular_file(tmp_path / "schema", 2) == b"{}"
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large").touch()
-    os.truncate(tmp_path / "large", FILE_BYTES_MAX + 1)
-    with pytest.raises(OSError, match=f"it is longer than {FILE_BYTES_MAX} bytes"):
-        read_named_file(tmp_path / "large")
+    os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
+    with pytest.raises(OSError, match=f"the file is longer than {MAX_FILE_BYTES} bytes"):
+        read_regular_file(tmp_path / "large")
 
 
 def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "socket"))
         for path, words in (
             (Path("/dev/zero"), "a device"),
-            (tmp_path, "a folder"),
+            (tmp_path, "a directory"),
             (tmp_path / "socket", "a socket"),
             (tmp_path / "pipe", "a pipe"),
         ):
-            with pytest.raises(OSError, match=f"it is {words}, and must be a regular file"):
-                read_named_file(path)
+            with pytest.raises(OSError, match=f"it is {words}, not a regular file"):
+                read_regular_file(path)
     with pytest.raises(OSError, match="NUL"):
-        read_named_file("a\0b")
+        read_regular_file("a\0b")
 
 
 def test_a_command_may_be_given_a_pipe_and_no_device(tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_a_command_may_be_given_a_pipe_and_no_device(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"a=b",))
     writer.start()
-    assert read_named_file(pipe, may_be_pipe=True) == b"a=b"
+    assert read_regular_file(pipe, allow_pipe=True) == b"a=b"
     writer.join()
     with pytest.raises(OSError, match="a device"):
-        read_named_file("/dev/zero", may_be_pipe=True)
+        read_regular_file("/dev/zero", allow_pipe=True)
 
 
 def test_no_other_module_reads_a_file_by_its_name() -> None:

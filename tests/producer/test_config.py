@@ -268,7 +268,7 @@ def test_what_the_client_needs_is_the_same_in_its_own_configuration() -> None:
 
 @pytest.mark.parametrize("option", PRODUCER_OPTIONS.values(), ids=lambda option: option.name)
 def test_every_option_says_what_it_means_and_has_a_default_that_its_own_parser_accepts(option: object) -> None:
-    assert option.meaning  # type: ignore[attr-defined]
+    assert option.description  # type: ignore[attr-defined]
     default = option.default  # type: ignore[attr-defined]
     if default is not None:
         assert option.parse(default) == default  # type: ignore[attr-defined]

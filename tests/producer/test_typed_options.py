@@ -64,7 +64,7 @@ WRONG_CALLS = (
     ('producer.send_table_async("orders", rows, value_format="jsn")', '"value_format"'),
 )
 OPTIONS = (
-    *(option for option in PRODUCER_OPTIONS.values() if not option.refused),
+    *(option for option in PRODUCER_OPTIONS.values() if not option.unsupported_reason),
     *TABLE_ARGUMENTS.values(),
 )
 VALUES: dict[str, Sequence[object]] = {

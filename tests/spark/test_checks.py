@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.preflight import Outcome, Target
 from spark_kafka_sink.protocol import error_codes
@@ -42,7 +42,7 @@ CONFLICT = {"topic": "t", "kafka.group.id": "g", "kafka.acks": "1"}
 
 
 def test_beside_a_refusal_there_is_no_warning(preflights: Preflights, caplog: pytest.LogCaptureFixture) -> None:
-    forget()
+    clear_logged_warnings()
     for options, schema in (
         (SERVERS | CONFLICT | {"tpoic": "t"}, VALUE),
         (SERVERS | CONFLICT, StructType([StructField("value", LongType())])),
@@ -110,7 +110,7 @@ def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Pref
 def test_to_leave_the_check_out_is_no_advice_with_exactly_once_whose_driver_must_reach_kafka(
     preflights: Preflights, guarantee: str
 ) -> None:
-    forget()
+    clear_logged_warnings()
     preflights.outcome = Outcome.FAILED
     with pytest.raises(PreflightError) as error:
         check_connection(parse_options(SERVERS | {"topic": "t", "deliveryGuarantee": guarantee}))

@@ -54,7 +54,7 @@ def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason
     lines = str(failures.error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
         "Not written to Kafka: 31 records, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
-        f"acknowledged within 500 ms. The last attempt: {dead} The records may be stored all the same.",
+        f"acknowledged within 500 ms. The last attempt: {dead} The records may have been stored.",
         "- topic 't', partition 3: 30 records, for example with key 'k0'.",
         "- topic 't', partition 3: 1 record, for example with no key. DeliveryTimeoutError: not acknowledged.",
     ]

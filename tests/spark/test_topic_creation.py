@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_kafka_sink import register
-from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import PreflightError
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -23,7 +23,7 @@ from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, run_stream
 
 @pytest.fixture(params=[True, False], ids=["auto create", "no auto create"])
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
-    forget()
+    clear_logged_warnings()
     with embedded_broker(auto_create_topics=request.param) as broker:
         yield broker
 

@@ -127,7 +127,7 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "avro", "valueSchemaFile": "/nowhere"}, "is /nowhere, which cannot be read on the driver"),
         (
             {"valueFormat": "avro", "valueSchemaFile": "/dev/zero"},
-            "Option 'valueSchemaFile' is /dev/zero, which cannot be read on the driver: it is a device, and must be",
+            "Option 'valueSchemaFile' is /dev/zero, which cannot be read on the driver: it is a device, not a regular",
         ),
         ({"valueFormat": "avro", "valueSchema": "[" * 5_000 + "]" * 5_000}, "is nested more than 400 levels deep."),
         ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),

@@ -19,7 +19,7 @@ from typing import Any
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.security_options import default_of
-from spark_kafka_sink.options.files import read_named_file
+from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.sasl.oauthbearer import decode_token_part, parse_token_expiry_s
 
 ALGORITHMS = ("RS256", "ES256")
@@ -56,7 +56,7 @@ def can_sign() -> bool:
 def token_of_file(path: str, option: str, now_s: float) -> str:
     """The token that a file has now. AuthenticationError, without the content, if there is none, or it has ended."""
     try:
-        text = read_named_file(path, _TOKEN_BYTES_MAX).decode("ascii").strip()
+        text = read_regular_file(path, _TOKEN_BYTES_MAX).decode("ascii").strip()
     except OSError as error:
         raise AuthenticationError(
             f"OAUTHBEARER: {option}: {sanitize(path)} cannot be read here: {error.strerror or error}"
@@ -110,7 +110,7 @@ def _template(config: AssertionConfig) -> dict[str, dict[str, Any]]:
         return {}
     words = f"OAUTHBEARER: {_PREFIX}.template.file: {sanitize(config.template_file)}"
     try:
-        template = json.loads(read_named_file(config.template_file))
+        template = json.loads(read_regular_file(config.template_file))
     except OSError as error:
         raise AuthenticationError(f"{words} cannot be read here: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -132,7 +132,7 @@ def _signature(config: AssertionConfig, data: bytes) -> bytes:
         raise AuthenticationError(f"OAUTHBEARER: {_PREFIX}.private.key.file {NEEDS}") from None
     try:
         passphrase = None if config.passphrase is None else config.passphrase.encode()
-        key = load_pem_private_key(read_named_file(config.key_file), passphrase)
+        key = load_pem_private_key(read_regular_file(config.key_file), passphrase)
     except OSError as error:
         raise AuthenticationError(f"{words} cannot be read here: {error.strerror or error}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):

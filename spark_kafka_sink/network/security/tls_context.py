@@ -17,7 +17,7 @@ from typing import IO
 
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
-from spark_kafka_sink.options.files import read_named_file
+from spark_kafka_sink.options.files import read_regular_file
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -45,7 +45,7 @@ class StoreConfig:
                 return read_pem(self.pem, self.key_password)
             assert self.location is not None
             return read_store(
-                read_named_file(self.location),
+                read_regular_file(self.location),
                 type_name=self.type_name,
                 password=self.password,
                 key_password=self.key_password,

@@ -9,7 +9,7 @@ from typing import Any
 from spark_kafka_sink.client.backoff import ExponentialBackoff
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.errors import KafkaSinkError, fresh
+from spark_kafka_sink.errors import KafkaSinkError, copy_error
 from spark_kafka_sink.requests.pending import Call, PendingRequests
 from spark_kafka_sink.requests.polled import PolledRequests
 from spark_kafka_sink.requests.request import Request, ResponseT
@@ -55,7 +55,7 @@ class ClusterRequests(PolledRequests):
         """Add a call; the sender must be woken afterwards. Raise the error after which no request is sent any more."""
         with self._lock:
             if self._error is not None:
-                raise fresh(self._error)
+                raise copy_error(self._error)
             self._waited.add(call)
 
     def withdraw(self, call: WaitedCall[Any]) -> None:

@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
-from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError, fresh
+from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError, TransactionAbortableError, copy_error
 
 
 class TransactionManagerState(Enum):
@@ -116,7 +116,7 @@ class Operation:
             raise IllegalStateError(f"{self.name}() has no outcome yet")
         self.taken = True
         if self._error is not None:
-            raise fresh(self._error)
+            raise copy_error(self._error)
 
 
 def advise_no_abort(error: TransactionAbortableError) -> None:
@@ -180,7 +180,7 @@ class TransactionCalls:
     def raise_if_failed(self) -> None:
         error = self.error
         if error is not None and self.state is _S.FATAL_ERROR:
-            raise fresh(error)
+            raise copy_error(error)
         if error is not None and self.state is _S.ABORTABLE_ERROR:
             raise self.must_abort(error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
-from spark_kafka_sink.client.option_parsing import Reading, one_of, text, words
+from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, prefix_fault
 from spark_kafka_sink.options import HiddenValueError, Option
@@ -18,7 +18,7 @@ _KEY_CHARACTERS_MAX = 200
 
 
 def _key(value: object) -> str:
-    key = text(value)
+    key = parse_text(value)
     if not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
         raise HiddenValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
     return key
@@ -28,7 +28,7 @@ DELIVERY_OPTIONS = (
     Option(
         "deliveryGuarantee",
         AT_LEAST_ONCE,
-        one_of(AT_LEAST_ONCE, EXACTLY_ONCE),
+        choice_parser(AT_LEAST_ONCE, EXACTLY_ONCE),
         "`exactly-once`: readers with `isolation.level=read_committed` see each row exactly once, and no row of a job "
         "that failed",
     ),
@@ -43,7 +43,7 @@ DELIVERY_OPTIONS = (
     Option(
         "onReplayMismatch",
         MISMATCH_FAILS,
-        one_of(MISMATCH_FAILS, MISMATCH_WARNS),
+        choice_parser(MISMATCH_FAILS, MISMATCH_WARNS),
         "what to do if a committed batch comes again with another number of rows, or if it is not known who has "
         "committed it: `fail`, or `warn` and keep what was committed",
     ),
@@ -60,21 +60,23 @@ DELIVERY_OPTIONS = (
         "its replicas, if it is created; -1 leaves them to the brokers",
     ),
 )
-CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, words, "of a stream; Spark's own")
+CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "of a stream; Spark's own")
 
 
-def parse_delivery(reading: Reading, producer: Reading) -> DeliveryOptions | None:
+def parse_delivery(parsed_options: ParsedOptions, producer: ParsedOptions) -> DeliveryOptions | None:
     """What exactly once needs to know, None for at least once.
 
-    `reading` is of the sink's own options, `producer` of those of the producer.
+    `parsed_options` is of the sink's own options, `producer` of those of the producer.
     """
-    values = reading.values
+    values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
-        if "deliveryGuarantee" not in reading.wrong:
-            reading.add_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
+        if "deliveryGuarantee" not in parsed_options.invalid_fields:
+            parsed_options.reject_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
-    has_timeout = TRANSACTION_TIMEOUT_OPTION in producer.given and "transaction_timeout_ms" not in producer.wrong
-    _check_conflicts(reading, producer)
+    has_timeout = (
+        TRANSACTION_TIMEOUT_OPTION in producer.raw_values and "transaction_timeout_ms" not in producer.invalid_fields
+    )
+    _check_conflicts(parsed_options, producer)
     return DeliveryOptions(
         prefix=values["transactionalIdPrefix"],
         key=values["idempotencyKey"],
@@ -86,15 +88,15 @@ def parse_delivery(reading: Reading, producer: Reading) -> DeliveryOptions | Non
     )
 
 
-def _check_conflicts(reading: Reading, producer: Reading) -> None:
+def _check_conflicts(parsed_options: ParsedOptions, producer: ParsedOptions) -> None:
     asked = f"is '{EXACTLY_ONCE}', so"
-    if reading.values["onRecordError"] == "deadLetter":
-        reading.faults.add(
+    if parsed_options.values["onRecordError"] == "deadLetter":
+        parsed_options.faults.add(
             "deliveryGuarantee",
             f"{asked} {{onRecordError}} must be 'fail': a record that is refused makes its transaction one that can "
             "only be aborted, so that no other row of the task could be committed.",
         )
     if not producer.values["enable_idempotence"]:
-        reading.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}enable.idempotence must not be false.")
+        parsed_options.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}enable.idempotence must not be false.")
     for option, requirement in conflicts_with_idempotence(producer).items():
-        reading.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}{option} {requirement}.")
+        parsed_options.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}{option} {requirement}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_kafka_sink.client.option_parsing import Reading, one_of, text, whole
+from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, integer_parser, parse_text
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.options.column_lists import parse_column_list
 
@@ -20,7 +20,7 @@ class SortColumn:
 
 def _order(value: object) -> tuple[SortColumn, ...]:
     """Names between commas, each with ASC or DESC behind it where that is wanted."""
-    listed = parse_column_list(text(value), "'time, id DESC'", "asc", "desc")
+    listed = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
     return tuple(SortColumn(name, direction == "desc") for name, direction in listed)
 
 
@@ -28,7 +28,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "distribution",
         NONE,
-        one_of(NONE, BY_PARTITION, BY_KEY),
+        choice_parser(NONE, BY_PARTITION, BY_KEY),
         "`partition`: one task writes all rows of a Kafka partition; the driver asks Kafka for the number of "
         "partitions. `key`: one task writes all rows of a key. "
         "See [Large jobs](large-jobs.md#distribute-rows-by-partition)",
@@ -42,7 +42,7 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "distributionTasks",
         None,
-        whole(1, MAX_TASK_COUNT),
+        integer_parser(1, MAX_TASK_COUNT),
         "with `distribution`: how many tasks write; by default as many as Spark's shuffles have, and with `partition` "
         "at most one for each partition",
     ),
@@ -56,11 +56,11 @@ class DistributionOptions:
     tasks: int | None = None
 
 
-def parse_distribution(reading: Reading) -> DistributionOptions | None:
+def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
     """None where rows stay in the tasks that they are in."""
-    values = reading.values
+    values = parsed_options.values
     if values["distribution"] != NONE:
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])
-    if "distribution" not in reading.wrong:
-        reading.add_unused(DISTRIBUTION_OPTIONS[1:], f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
+    if "distribution" not in parsed_options.invalid_fields:
+        parsed_options.reject_unused(DISTRIBUTION_OPTIONS[1:], f"{{distribution}} is '{BY_PARTITION}' or '{BY_KEY}'")
     return None

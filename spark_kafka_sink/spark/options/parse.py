@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from spark_kafka_sink.client.option_parsing import Reading, read_options
-from spark_kafka_sink.client.other_names import suggest_option_name
+from spark_kafka_sink.client.option_parsing import ParsedOptions, parse_option_values
+from spark_kafka_sink.client.option_suggestions import suggest_option_name
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
-from spark_kafka_sink.producer.config import ProducerConfig, read_producer_options
+from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
 from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
@@ -85,22 +85,26 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
     kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
 
-    reading = _read(own)
-    values = reading.values
+    parsed_options = _read(own)
+    values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]
-    new_topic = parse_new_topic(reading, topic, topic_configs(own))
-    distribution = parse_distribution(reading)
-    dead_letter_topic = _dead_letter_topic(reading)
-    formats = parse_format_options(reading)
-    registry = parse_registry_options(reading, formats, topic)
-    producer, producer_reading, of_producer = _producer_options(kafka)
-    delivery = parse_delivery(reading, producer_reading)
+    new_topic = parse_new_topic(parsed_options, topic, topic_configs(own))
+    distribution = parse_distribution(parsed_options)
+    dead_letter_topic = _dead_letter_topic(parsed_options)
+    formats = parse_format_options(parsed_options)
+    registry = parse_registry_options(parsed_options, formats, topic)
+    producer, parsed_producer_options, of_producer = _producer_options(kafka)
+    delivery = parse_delivery(parsed_options, parsed_producer_options)
     log_topic = None if delivery is None else delivery.topic
-    bytes_per_second = _bytes_per_second(reading, lowered.get(CONCURRENT_TASKS_OPTION))
+    bytes_per_second = _bytes_per_second(parsed_options, lowered.get(CONCURRENT_TASKS_OPTION))
     _check_topics(
-        reading, topic=topic, deadLetterTopic=dead_letter_topic, reportTopic=report_topic, decisionLogTopic=log_topic
+        parsed_options,
+        topic=topic,
+        deadLetterTopic=dead_letter_topic,
+        reportTopic=report_topic,
+        decisionLogTopic=log_topic,
     )
-    faults = [*_faults_of_names(own), *reading.faults.render(SINK_SPELLING), *of_producer]
+    faults = [*_faults_of_names(own), *parsed_options.faults.render(SINK_SPELLING), *of_producer]
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
@@ -120,9 +124,9 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _read(own: Mapping[str, str]) -> Reading:
+def _read(own: Mapping[str, str]) -> ParsedOptions:
     known = {OPTION_NAMES_BY_LOWERCASE[name]: value for name, value in own.items() if name in OPTION_NAMES_BY_LOWERCASE}
-    return read_options(SINK_OPTIONS, known, (), FORMAT_NAME)
+    return parse_option_values(SINK_OPTIONS, known, (), FORMAT_NAME)
 
 
 def _without_others(given: Mapping[str, str]) -> dict[str, str]:
@@ -169,44 +173,46 @@ def _meant(name: str) -> str:
         return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[near[0]]}'?"
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
     all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
-    suggestion = KAFKA_SPELLING.fill(suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES))
+    suggestion = KAFKA_SPELLING.format_text(suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES))
     return suggestion or f"Known are: {all_known}."
 
 
-def _bytes_per_second(reading: Reading, max_concurrent_tasks: str | None) -> float | None:
+def _bytes_per_second(parsed_options: ParsedOptions, max_concurrent_tasks: str | None) -> float | None:
     """The share of one task. It is a fault if `register` has not said how many write at once."""
-    limit: int | None = reading.values["maxBytesPerSecond"]
+    limit: int | None = parsed_options.values["maxBytesPerSecond"]
     if max_concurrent_tasks is not None:
         return None if limit is None else limit / int(max_concurrent_tasks)
     for name in ("maxTasks", "maxBytesPerSecond"):
-        if name in reading.given:
-            reading.faults.add(name, _NEEDS_REGISTER)
+        if name in parsed_options.raw_values:
+            parsed_options.faults.add(name, _NEEDS_REGISTER)
     return None
 
 
-def _check_topics(reading: Reading, **topics: str | None) -> None:
+def _check_topics(parsed_options: ParsedOptions, **topics: str | None) -> None:
     """Check that no two options name one topic. `topics`: by the names of the options, None where an option is not
     set."""
     for (first, topic), (second, other) in combinations(topics.items(), 2):
         if topic is not None and topic == other:
-            reading.faults.add(first, f"is {{topic!r}}, and so is {{{second}}}. Each needs its own topic.", topic=topic)
+            parsed_options.faults.add(
+                first, f"is {{topic!r}}, and so is {{{second}}}. Each needs its own topic.", topic=topic
+            )
 
 
-def _dead_letter_topic(reading: Reading) -> str | None:
+def _dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     """The dead-letter topic, or None when a refused record fails the task."""
-    topic: str | None = reading.values["deadLetterTopic"]
-    if {"onRecordError", "deadLetterTopic"} & reading.wrong:
+    topic: str | None = parsed_options.values["deadLetterTopic"]
+    if {"onRecordError", "deadLetterTopic"} & parsed_options.invalid_fields:
         return topic
-    if reading.values["onRecordError"] == "fail":
+    if parsed_options.values["onRecordError"] == "fail":
         if topic is not None:
-            reading.faults.add("deadLetterTopic", "has no effect unless {onRecordError} is 'deadLetter'.")
+            parsed_options.faults.add("deadLetterTopic", "has no effect unless {onRecordError} is 'deadLetter'.")
         return None
     if topic is None:
-        reading.faults.add("onRecordError", "is 'deadLetter', so {deadLetterTopic} must be set.")
+        parsed_options.faults.add("onRecordError", "is 'deadLetter', so {deadLetterTopic} must be set.")
     return topic
 
 
-def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, list[str]]:
+def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
     """What the producer gets, what it reads there, and its faults in the words of a job."""
     faults = [words for name, words in _REFUSED.items() if name in given]
     producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in _REFUSED}
@@ -214,12 +220,12 @@ def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], Reading, l
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
         # Stands in for the missing one, so that the other options are looked at as well.
         producer["bootstrap.servers"] = "localhost:9092"
-    reading = read_producer_options(producer)
+    parsed_options = parse_producer_options(producer)
     try:
-        ProducerConfig.of(reading)
+        ProducerConfig.of(parsed_options)
     except ConfigurationError as error:
         faults.extend(_in_words_of_a_job(fault) for fault in error.unrendered_faults)
-    return producer, reading, faults
+    return producer, parsed_options, faults
 
 
 def _in_words_of_a_job(fault: str | OptionFault) -> str:

@@ -6,10 +6,10 @@ rows of distribution, new topics, formats, schema registries and delivery stand 
 
 from __future__ import annotations
 
-from spark_kafka_sink.client.option_parsing import boolean, one_of, whole, words
+from spark_kafka_sink.client.option_parsing import choice_parser, integer_parser, parse_boolean, parse_optional_text
 from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
-from spark_kafka_sink.options import Option, option_table
+from spark_kafka_sink.options import Option, build_option_table
 from spark_kafka_sink.reports.store import find_path_error
 from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
@@ -24,7 +24,7 @@ _ROWS = (
     Option(
         "includeHeaders",
         False,
-        boolean,
+        parse_boolean,
         "accepted as in Spark's own sink, where too the `headers` column alone decides",
     ),
     *CREATE_TOPIC_OPTIONS,
@@ -34,7 +34,7 @@ _ROWS = (
     Option(
         "onRecordError",
         "fail",
-        one_of("fail", "deadLetter"),
+        choice_parser("fail", "deadLetter"),
         "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`",
     ),
     Option(
@@ -46,7 +46,7 @@ _ROWS = (
     Option(
         "checkConnection",
         SinkOptions.check_connection,
-        boolean,
+        parse_boolean,
         "let the driver find out whether Kafka can be written to, before any task starts",
     ),
     Option(
@@ -60,27 +60,27 @@ _ROWS = (
     Option(
         "reportCallback",
         SinkOptions.report_callback,
-        words,
+        parse_optional_text,
         "a Python function, as `module:function`, that the driver "
         "[imports and calls](security.md#decide-who-may-set-options) with this report",
     ),
     Option(
         "maxTasks",
         None,
-        whole(1, MAX_TASK_COUNT),
+        integer_parser(1, MAX_TASK_COUNT),
         "at most this number of tasks write: the rows are [coalesced](tuning.md#spare-the-brokers) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
-        whole(1, MAX_BYTES_PER_SECOND),
+        integer_parser(1, MAX_BYTES_PER_SECOND),
         "all tasks together write no more than this, before compression; each has "
         "[its share](tuning.md#spare-the-brokers)",
     ),
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
-    Option("queryName", None, words, "of a stream; Spark's own; the sink ignores it"),
+    Option("queryName", None, parse_optional_text, "of a stream; Spark's own; the sink ignores it"),
 )
-SINK_OPTIONS = option_table(_ROWS)
+SINK_OPTIONS = build_option_table(_ROWS)
 OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
 """Spark hands the names over in lower case."""

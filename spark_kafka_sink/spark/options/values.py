@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
-from spark_kafka_sink.client.option_parsing import INT_MAX, text, whole
+from spark_kafka_sink.client.option_parsing import INT_MAX, integer_parser, parse_text
 from spark_kafka_sink.options import HiddenValueError, Parser
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
@@ -13,7 +13,7 @@ _REPLICAS_MAX = 32_767
 
 
 def topic_name(value: object) -> str:
-    name = text(value)
+    name = parse_text(value)
     if not is_topic_name(name):
         raise ValueError(f"must be the name of a topic: it takes {TOPIC_NAME_RULE}")
     return name
@@ -21,7 +21,7 @@ def topic_name(value: object) -> str:
 
 def count_or_broker_default(highest: int) -> Parser:
     """A number from 1, or -1, which leaves it to the brokers."""
-    known = whole(BROKER_DEFAULT, highest)
+    known = integer_parser(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
         try:
@@ -43,7 +43,7 @@ def text_without_error(fault_of: Callable[[str], str | None]) -> Parser:
     """Text in which `fault_of` finds no fault. The fault is a sentence or the end of one."""
 
     def parse(value: object) -> str | None:
-        given = text(value)
+        given = parse_text(value)
         fault = fault_of(given)
         if fault is not None:
             raise HiddenValueError(f"cannot be used: {fault.rstrip('.')}")

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
 from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
 from spark_kafka_sink.network.security_config import security_config
-from spark_kafka_sink.options.files import FILE_BYTES_MAX
+from spark_kafka_sink.options.files import MAX_FILE_BYTES
 
 STORES = Path(__file__).parent / "stores"
 STORE_PASSWORD, KEY_PASSWORD = "store-secret", "key-secret"
@@ -207,12 +207,12 @@ def test_a_key_for_another_certificate_is_named() -> None:
 def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").touch()
-    os.truncate(tmp_path / "large", FILE_BYTES_MAX + 1)
-    for path, words in (("/dev/zero", "a device"), (str(tmp_path / "pipe"), "a pipe"), (str(tmp_path), "a folder")):
+    os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
+    for path, words in (("/dev/zero", "a device"), (str(tmp_path / "pipe"), "a pipe"), (str(tmp_path), "a directory")):
         assert f"ssl.{store}.location is {path}, which cannot be read: it is {words}" in failure(
             options(**{f"{store}_location": path})
         )
-    assert "it is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))
+    assert "the file is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))
 
 
 def test_no_secret_is_in_a_repr() -> None:

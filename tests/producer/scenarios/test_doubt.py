@@ -12,7 +12,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import established, send, simulated, wait
 from tests.producer.virtual_time import outcome
 
-MAY_BE_STORED = "The records may be stored all the same."
+MAY_BE_STORED = "The records may have been stored."
 NAMELESS = {codes.UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR (-1)", 9_999: "UNKNOWN_9999 (9999)"}
 
 

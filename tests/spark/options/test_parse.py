@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_kafka_sink.diagnostics.deferred_log import forget
+from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -105,7 +105,7 @@ def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
 def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning(
     names: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    forget()
+    clear_logged_warnings()
     for _ in range(3):
         assert parse_options(NEEDED | dict.fromkeys(names, "hush-hush")) == parse()
     (warning,) = caplog.messages
@@ -132,9 +132,9 @@ def test_rejects_producer_option_that_is_not_supported_yet(name: str) -> None:
         ("kafka.queue.buffering.max.ms", "That is librdkafka's name; here it is kafka.linger.ms."),
         ("kafka.sasl.username", 'PlainLoginModule required username="<user>" password="<password>";'),
         ("kafka.sasl_plain_password", "That is kafka-python's name; here it is kafka.sasl.jaas.config, for PLAIN: "),
-        ("kafka.linger_ms", "Names have dots here: kafka.linger.ms."),
+        ("kafka.linger_ms", "Option names have dots here: kafka.linger.ms."),
         ("queue.buffering.max.ms", "here it is kafka.linger.ms."),
-        ("bootstrap_servers", "Names have dots here: kafka.bootstrap.servers."),
+        ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
     ],
 )
 def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, words: str) -> None:

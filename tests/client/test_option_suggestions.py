@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from spark_kafka_sink.client.other_names import KAFKA_PYTHON, LIBRDKAFKA, suggest_option_name, unknown_option
+from spark_kafka_sink.client.option_suggestions import (
+    KAFKA_PYTHON_OPTIONS,
+    LIBRDKAFKA_OPTIONS,
+    suggest_option_name,
+    unknown_option_fault,
+)
 from spark_kafka_sink.errors import OptionSpelling
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -14,12 +19,12 @@ from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 KNOWN = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 
 
-@pytest.mark.parametrize("name", [*LIBRDKAFKA, *KAFKA_PYTHON])
+@pytest.mark.parametrize("name", [*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS])
 def test_each_name_leads_to_names_that_can_be_set(name: str) -> None:
     assert name not in KNOWN
-    named = re.findall(r"\{([^}]+)\}", (LIBRDKAFKA | KAFKA_PYTHON)[name])
-    refused = {name for name, option in PRODUCER_OPTIONS.items() if option.refused}
-    refused |= {name for name, option in SECURITY_OPTIONS.items() if option.refused}
+    named = re.findall(r"\{([^}]+)\}", (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS)[name])
+    refused = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
+    refused |= {name for name, option in SECURITY_OPTIONS.items() if option.unsupported_reason}
     assert all(option in KNOWN and option not in refused for option in named)
 
 
@@ -28,13 +33,13 @@ def test_suggests_the_name_that_is_meant() -> None:
         suggest_option_name("message.timeout.ms", KNOWN)
         == "That is librdkafka's name; here it is {delivery.timeout.ms}."
     )
-    assert suggest_option_name("max_block_ms", KNOWN) == "Names have dots here: {max.block.ms}."
+    assert suggest_option_name("max_block_ms", KNOWN) == "Option names have dots here: {max.block.ms}."
     assert suggest_option_name("lingr.ms", KNOWN) == "Did you mean {linger.ms}?"
     assert suggest_option_name("zzzzzz", KNOWN) == ""
 
 
 def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
-    fault = unknown_option("lingr.ms", KNOWN, "producer")
+    fault = unknown_option_fault("lingr.ms", KNOWN, "producer")
     assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
     in_spark = fault.render(OptionSpelling("kafka.{}".format))
     assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"

@@ -1,0 +1,107 @@
+"""Suggestions for unknown option names, including the option names of librdkafka and kafka-python.
+
+The nearest name by spelling is often wrong for an option of another client: of all options of the Java producer,
+`ssl.protocol` is nearest to librdkafka's `ssl.ca.location`. So the names of other clients are looked up first, in two
+steps. A name with underscores may be an option of the Java client whose name has dots. Otherwise one of the tables may
+contain the name. In the tables, braces enclose the names of options, as in the text of an OptionFault.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from spark_kafka_sink.errors import OptionFault
+
+_PEM_TRUSTSTORE = "{ssl.truststore.location}, with {ssl.truststore.type} PEM"
+_PEM_KEYSTORE = "{ssl.keystore.location}, with {ssl.keystore.type} PEM: one file with the key and the certificates"
+_JAAS_CONFIG = (
+    "{sasl.jaas.config}, for PLAIN: org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="<user>" password="<password>"; and for SCRAM: '
+    'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>" password="<password>";'
+)
+_KERBEROS = "a ticket in the cache of the process (kinit), with {sasl.kerberos.service.name}"
+_LOGGING = "Python's logging, logger spark_kafka_sink"
+
+LIBRDKAFKA_OPTIONS = {
+    "metadata.broker.list": "{bootstrap.servers}",
+    "request.required.acks": "{acks}",
+    "queue.buffering.max.ms": "{linger.ms}",
+    "queue.buffering.max.kbytes": "{buffer.memory}, in bytes",
+    "queue.buffering.max.messages": "{buffer.memory}, in bytes",
+    "batch.num.messages": "{batch.size}, in bytes",
+    "message.max.bytes": "{max.request.size}",
+    "message.send.max.retries": "{retries}",
+    "message.timeout.ms": "{delivery.timeout.ms}",
+    "max.in.flight": "{max.in.flight.requests.per.connection}",
+    "compression.codec": "{compression.type}",
+    "compression.level": "{compression.gzip.level}, {compression.lz4.level} or {compression.zstd.level}",
+    "partitioner": "{partitioner.class}; the default partitioner does the same as murmur2_random",
+    "socket.timeout.ms": "{request.timeout.ms}",
+    "socket.send.buffer.bytes": "{send.buffer.bytes}",
+    "socket.receive.buffer.bytes": "{receive.buffer.bytes}",
+    "topic.metadata.refresh.interval.ms": "{metadata.max.age.ms}",
+    "enable.ssl.certificate.verification": "not needed: certificates are always verified",
+    "ssl.ca.location": _PEM_TRUSTSTORE,
+    "ssl.ca.pem": "{ssl.truststore.certificates}",
+    "ssl.certificate.location": _PEM_KEYSTORE,
+    "ssl.certificate.pem": "{ssl.keystore.certificate.chain}",
+    "ssl.key.location": _PEM_KEYSTORE,
+    "ssl.key.pem": "{ssl.keystore.key}",
+    "sasl.mechanisms": "{sasl.mechanism}",
+    "sasl.username": _JAAS_CONFIG,
+    "sasl.password": _JAAS_CONFIG,
+    "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.kerberos.principal": _KERBEROS,
+    "sasl.oauthbearer.client.id": "{sasl.oauthbearer.client.credentials.client.id}",
+    "sasl.oauthbearer.client.secret": "{sasl.oauthbearer.client.credentials.client.secret}",
+    "sasl.oauthbearer.assertion.jwt.template.file": "{sasl.oauthbearer.assertion.template.file}",
+    "sasl.oauthbearer.assertion.private.key.pem": "{sasl.oauthbearer.assertion.private.key.file}",
+    "sasl.oauthbearer.grant.type": "{sasl.oauthbearer.jwt.retriever.class}, for the grant jwt-bearer "
+    "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
+    "sasl.oauthbearer.method": "not needed: {sasl.oauthbearer.token.endpoint.url} selects the method",
+    "debug": _LOGGING,
+    "log_level": _LOGGING,
+    "statistics.interval.ms": "not needed: call KafkaProducer.metrics()",
+}
+
+KAFKA_PYTHON_OPTIONS = {
+    "ssl_cafile": _PEM_TRUSTSTORE,
+    "ssl_certfile": _PEM_KEYSTORE,
+    "ssl_keyfile": _PEM_KEYSTORE,
+    "ssl_password": "{ssl.key.password}",
+    "ssl_check_hostname": "{ssl.endpoint.identification.algorithm}",
+    "sasl_plain_username": _JAAS_CONFIG,
+    "sasl_plain_password": _JAAS_CONFIG,
+    "sasl_oauth_token_provider": "{sasl.oauthbearer.token.callback}",
+    "api_version": "not needed: the client asks the brokers for their versions",
+}
+
+
+def unknown_option_fault(name: str, known_names: Collection[str], component: str) -> OptionFault:
+    """Build the fault of an unknown option. `component`: the owner of the known options, such as "producer"."""
+    suggestion = suggest_option_name(name, known_names)
+    return OptionFault(name, f"is not an option of the Kafka {component}. {suggestion}".rstrip())
+
+
+def suggest_option_name(name: str, known_names: Collection[str]) -> str:
+    """Suggest an option for an unknown name.
+
+    Returns the text of an OptionFault, which is empty if no option is similar.
+    """
+    suggestion = _suggest_for_other_clients(name, known_names)
+    if suggestion is not None:
+        return suggestion
+    matches = difflib.get_close_matches(name, known_names, n=1)
+    return f"Did you mean {{{matches[0]}}}?" if matches else ""
+
+
+def _suggest_for_other_clients(name: str, known_names: Collection[str]) -> str | None:
+    dotted_name = name.replace("_", ".")
+    if dotted_name != name and dotted_name in known_names:
+        return f"Option names have dots here: {{{dotted_name}}}."
+    for client, replacements in (("librdkafka", LIBRDKAFKA_OPTIONS), ("kafka-python", KAFKA_PYTHON_OPTIONS)):
+        if name in replacements:
+            replacement = replacements[name]
+            return f"That is {client}'s name; here it is {replacement}" + ("" if replacement.endswith(";") else ".")
+    return None
