@@ -1,38 +1,39 @@
-"""Every exception that the library raises, by who is wrong.
+"""The exceptions that the library raises, grouped by cause.
 
 KafkaSinkError
-├── ConfigurationError      the user's options (all faults of one configuration in one error)
-│   └── MissingDependencyError  an optional package that the options ask for is not installed
-├── DataError               the user's rows
+├── ConfigurationError      invalid options (all faults of one configuration in one error)
+│   └── MissingDependencyError  an optional package that the options require is not installed
+├── DataError               invalid rows
 │   ├── SchemaError             columns or types that cannot be written
-│   ├── RecordTooLargeError     one record above max.request.size or above the broker's limit
+│   ├── RecordTooLargeError     a record larger than max.request.size or the limit of the broker
 │   └── InvalidRecordError      a record that no broker accepts: bad partition, timestamp, topic
-├── DecodeError             bytes that are not what the protocol says (always the peer's fault)
-│   └── UnsupportedFormatError  well-formed, but older or newer than what we speak
-├── NetworkError            the network, or no process at the other end
-│   └── DisconnectedError
-├── AuthenticationError     credentials or certificates; final, never retried in a loop
-│   └── TlsError
-├── UnsupportedVersionError the broker is too old or too new for what was asked
-├── BrokerError             the broker answered with an error code
-│   └── AuthorizationError      an access right is missing; the message names the resource
-├── SchemaRegistryError     the schema registry refused, or gave no answer
+├── DecodeError             bytes that violate the protocol (always an error of the peer)
+│   └── UnsupportedFormatError  well-formed bytes in an older or newer format
+├── NetworkError            the network failed, or no process listens at the address
+│   └── DisconnectedError       the connection closed before the response arrived
+├── AuthenticationError     rejected credentials or certificates; final, never retried in a loop
+│   ├── TlsError                the TLS handshake failed
+│   └── ListenerMismatchError   the listener expects no SASL or other mechanisms
+├── UnsupportedVersionError the broker is too old or too new for the request
+├── BrokerError             the broker returned an error code
+│   ├── AuthorizationError      a permission is missing; the message names the resource
+│   └── ProducerFencedError     another producer took over this producer's identity
+├── SchemaRegistryError     the schema registry rejected a request or did not respond
 ├── DeliveryError           a record was not acknowledged; the cause is chained
-│   ├── DeliveryTimeoutError    delivery.timeout.ms passed
-│   ├── BatchRefusedError       not stored, because others of its batch were refused; may be sent again
+│   ├── DeliveryTimeoutError    delivery.timeout.ms expired
+│   ├── BatchRefusedError       not stored, because the broker rejected other records of the batch; may be sent again
 │   ├── TransactionAbortedError not sent, because its transaction was aborted
-│   └── DeadLetterError         the record could not be written to the dead-letter topic either
-├── TransactionError        a call about a transaction could not do what was asked
-│   ├── TransactionAbortableError  abort this transaction, then begin another one
-│   └── TransactionTimeoutError    no answer within max.block.ms: call it again to learn the outcome
-├── ExactlyOnceError        going on would lose or double rows, so it was stopped
-│   └── CommitLostError         a decided batch that cannot be committed as a whole any more
+│   └── DeadLetterError         the dead-letter record of a failed row could not be written either
+├── TransactionError        a transactional call failed
+│   ├── TransactionAbortableError  abort the transaction, then begin another one
+│   └── TransactionTimeoutError    no response within max.block.ms; repeat the call to learn the outcome
+├── ExactlyOnceError        the write stopped, because continuing would lose or duplicate rows
+│   └── CommitLostError         a decided batch that can no longer be committed as a whole
 ├── PreflightError          a check before the write failed; nothing was written
-├── BufferExhaustedError    buffer.memory stayed full for max.block.ms
-├── MetadataTimeoutError    a topic's partitions stayed unknown for max.block.ms
+├── BufferExhaustedError    buffer.memory was full for max.block.ms
+├── MetadataTimeoutError    the partitions of a topic were unknown for max.block.ms
 ├── ProducerClosedError     send() after close()
-├── ProducerFencedError     another producer took over this identity
-└── IllegalStateError       us: a move that a state table forbids
+└── IllegalStateError       a bug in this library: a transition that a state table forbids
 """
 
 from __future__ import annotations
@@ -47,23 +48,24 @@ ErrorT = TypeVar("ErrorT", bound=Exception)
 
 
 class KafkaSinkError(Exception):
-    """The root: catch this to catch everything that the library raises on purpose.
+    """Base class of all exceptions that the library raises on purpose.
 
-    Its text is the address of the connection, the message, the remedy, and whether the records may be stored.
+    `str` joins the address of the connection, the message, the remedy, and a warning if the records may have been
+    stored.
     """
 
     address: str = ""
     """The address of the connection that failed."""
     remedy: str = ""
-    """A sentence about what the caller can do, where that depends on what has been done since the error."""
+    """A sentence that tells the caller what to do, if that depends on what was done since the error."""
     possibly_stored: bool = False
-    """Whether the records may be stored although their delivery has failed."""
+    """Whether the records may have been stored although their delivery failed."""
 
     def __init__(
         self, message: str = "", *, address: str = "", remedy: str = "", possibly_stored: bool = False
     ) -> None:
         super().__init__(message)
-        # Attributes of the class stand for the defaults, so that a pickled error carries only what was set.
+        # The class attributes are the defaults, so that a pickled error contains only the attributes that were set.
         if address:
             self.address = address
         if remedy:
@@ -73,35 +75,39 @@ class KafkaSinkError(Exception):
 
     @property
     def text(self) -> str:
-        """The text without the address."""
-        doubt = "The records may be stored all the same." if self.possibly_stored else ""
-        return " ".join(filter(None, (super().__str__(), self.remedy, doubt)))
+        """The message, the remedy and the warning, without the address."""
+        warning = "The records may have been stored." if self.possibly_stored else ""
+        return " ".join(filter(None, (super().__str__(), self.remedy, warning)))
 
     def __str__(self) -> str:
         return f"{self.address}: {self.text}" if self.address else self.text
 
 
-def fresh(error: ErrorT) -> ErrorT:
-    """A copy to raise: an exception that is raised twice shows both places, and keeps all that their frames hold."""
-    another = copy(error)
-    another.__cause__ = error.__cause__
-    return another
+def copy_error(error: ErrorT) -> ErrorT:
+    """Copy an exception so that it can be raised again.
+
+    The traceback of an exception that is raised twice shows both places, and keeps the objects of all their frames
+    alive.
+    """
+    copied_error = copy(error)
+    copied_error.__cause__ = error.__cause__
+    return copied_error
 
 
 class OptionSpelling(NamedTuple):
-    """The way in which a user writes the names of options: `kafka.linger.ms` in a Spark job, for instance."""
+    """The spelling of option names where the user sets them, such as `kafka.linger.ms` in a Spark job."""
 
     spell: Callable[[str], str] = str
     noun: str = ""
-    """Stands before the option that a sentence is about, as in "Option 'topic' must be ..."."""
+    """The words before the option at the start of a sentence, as in "Option 'topic' must be ..."."""
 
-    def fill(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
-        """Return the text of an OptionFault with values and spelled names of options in place of its braces."""
+    def format_text(self, text: str, values: Mapping[str, object] | None = None, prefix: str = "") -> str:
+        """Replace the braces in the text of an OptionFault by values and by option names as the user spells them."""
         return _OptionFormatter(values or {}, lambda name: self.spell(prefix + name)).vformat(text, (), {})
 
 
 class _OptionFormatter(string.Formatter):
-    """Replaces `{name}` by a value, or else by the spelled name of an option, which may have dots."""
+    """Replaces `{name}` by the value of that name, or by the spelled option name, which may contain dots."""
 
     def __init__(self, values: Mapping[str, object], spell: Callable[[str], str]) -> None:
         self._values = values
@@ -116,9 +122,9 @@ PLAIN_SPELLING = OptionSpelling()
 
 @dataclass(frozen=True)
 class OptionFault:
-    """A sentence about an option that is wrong. The names of options in it are spelled when it is rendered.
+    """A sentence about an invalid option, in which `render` spells the option names.
 
-    `text` follows the name of the option. Braces hold the name of another option, or of one of `values`:
+    `text` follows the name of the option. Braces enclose the name of another option or a key of `values`:
 
         OptionFault("delivery.timeout.ms", "must be at least {linger.ms}, which is {linger}.", {"linger": 100})
     """
@@ -126,36 +132,36 @@ class OptionFault:
     option: str
     text: str
     values: Mapping[str, object] = field(default_factory=dict)
-    """Whatever comes from outside stands here and not in `text`, because it may have braces of its own."""
+    """Values to insert. Foreign text belongs here and not into `text`, because it may contain braces."""
     prefix: str = ""
-    """Begins the names of all options in the sentence: `schema.registry.` for the TLS options of a registry."""
+    """The prefix of all options in the sentence, such as `schema.registry.` for the TLS options of a registry."""
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> str:
-        """Return the sentence with the options as the user writes them."""
+        """Return the sentence with the option names as the user spells them."""
         option = spelling.spell(self.prefix + self.option)
-        return f"{spelling.noun}{option} {spelling.fill(self.text, self.values, self.prefix)}"
+        return f"{spelling.noun}{option} {spelling.format_text(self.text, self.values, self.prefix)}"
 
 
 class OptionFaults(list["str | OptionFault"]):
-    """Collects everything that is wrong with the options of one configuration.
+    """All faults of the options of one configuration.
 
-    A fault that belongs to no single option is a plain sentence.
+    A fault that concerns no single option is a plain sentence.
     """
 
     def add(self, option: str, text: str, **values: object) -> None:
         self.append(OptionFault(option, text, values))
 
     def with_prefix(self, prefix: str) -> OptionFaults:
-        """Return the same faults of options whose names begin with the prefix."""
+        """Copy the faults and prefix the option names in them."""
         return OptionFaults(fault if isinstance(fault, str) else replace(fault, prefix=prefix) for fault in self)
 
     def render(self, spelling: OptionSpelling = PLAIN_SPELLING) -> list[str]:
-        """Return the sentences with the options as the user writes them."""
+        """Return the sentences with the option names as the user spells them."""
         return [fault if isinstance(fault, str) else fault.render(spelling) for fault in self]
 
 
 class ConfigurationError(KafkaSinkError, ValueError):
-    """The options are wrong. `faults` has one sentence for each of them."""
+    """Invalid options. `faults` contains one sentence for each fault."""
 
     def __init__(self, faults: str | OptionFault | Sequence[str | OptionFault]) -> None:
         self._faults = (faults,) if isinstance(faults, str | OptionFault) else tuple(faults)
@@ -164,15 +170,15 @@ class ConfigurationError(KafkaSinkError, ValueError):
 
     @property
     def unrendered_faults(self) -> OptionFaults:
-        """All faults, for a caller that adds them to its own."""
+        """The faults before rendering, for a caller that adds them to its own faults."""
         return OptionFaults(self._faults)
 
     def render(self, spelling: OptionSpelling) -> tuple[str, ...]:
-        """Return the faults with the options as the user writes them."""
+        """Return the faults with the option names as the user spells them."""
         return tuple(self.unrendered_faults.render(spelling))
 
     def with_prefix(self, prefix: str) -> ConfigurationError:
-        """Return the same error about options whose names begin with the prefix."""
+        """Copy the error and prefix the option names in its faults."""
         return type(self)(self.unrendered_faults.with_prefix(prefix))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -180,11 +186,11 @@ class ConfigurationError(KafkaSinkError, ValueError):
 
 
 class MissingDependencyError(ConfigurationError):
-    """An optional package that the options ask for is not installed."""
+    """An optional package that the options require is not installed."""
 
 
 class DataError(KafkaSinkError):
-    """The rows are wrong."""
+    """Rows that cannot be written."""
 
 
 class SchemaError(DataError, ValueError):
@@ -192,47 +198,47 @@ class SchemaError(DataError, ValueError):
 
 
 class RecordTooLargeError(DataError):
-    """One record is larger than max.request.size, or than what the broker takes."""
+    """A record that is larger than max.request.size or than the limit of the broker."""
 
 
 class InvalidRecordError(DataError, ValueError):
-    """A record that no broker would accept, or that a broker has refused by name (KIP-467)."""
+    """A record that no broker would accept, or that a broker rejected individually (KIP-467)."""
 
 
 class DecodeError(KafkaSinkError):
-    """Bytes that are not what the protocol says."""
+    """Bytes that violate the protocol."""
 
 
 class UnsupportedFormatError(DecodeError):
-    """Well-formed bytes in a format that we do not speak, such as message sets older than Kafka 0.11."""
+    """Well-formed bytes in an unsupported format, such as message sets older than Kafka 0.11."""
 
 
 class NetworkError(KafkaSinkError):
-    """The connection failed, or no process listens at the other end."""
+    """The connection failed, or no process listens at the address."""
 
 
 class DisconnectedError(NetworkError):
-    """The connection ended before the answer came: the request may or may not have been carried out."""
+    """The connection closed before the response arrived, so the broker may have executed the request or not."""
 
 
 class AuthenticationError(KafkaSinkError):
-    """The broker or the client did not accept the other's identity. Final: trying again would not help."""
+    """The broker or the client rejected the identity of its peer. Retrying does not help."""
 
 
 class TlsError(AuthenticationError):
-    """The TLS handshake failed: an unknown certificate authority, a wrong name, an expired certificate."""
+    """The TLS handshake failed, for instance because of an unknown CA, a wrong host name or an expired certificate."""
 
 
 class ListenerMismatchError(AuthenticationError):
-    """The listener expects no SASL, or offers other mechanisms. It has not asked for the credentials."""
+    """The listener expects no SASL or offers other mechanisms. The credentials were not checked."""
 
 
 class UnsupportedVersionError(KafkaSinkError):
-    """The broker does not speak a version of an API that we need."""
+    """The broker does not support a required version of an API."""
 
 
 class BrokerError(KafkaSinkError):
-    """The broker answered with an error code. `code` is the number, `name` Kafka's name for it."""
+    """The broker returned an error. `code` is the number of the error, `name` is Kafka's name for it."""
 
     def __init__(self, message: str, *, code: int, name: str) -> None:
         super().__init__(message)
@@ -244,27 +250,27 @@ class BrokerError(KafkaSinkError):
 
 
 class AuthorizationError(BrokerError):
-    """The principal lacks an access right."""
+    """The principal lacks a permission."""
 
 
 class SchemaRegistryError(KafkaSinkError):
-    """The schema registry refused a schema, does not have it, or gave no answer. Nothing was written."""
+    """The schema registry rejected a schema, does not contain it, or did not respond. Nothing was written."""
 
 
 class DeliveryError(KafkaSinkError):
-    """A record was not acknowledged. The reason is in `__cause__` and in the words."""
+    """A record was not acknowledged. The reason is in the message and in `__cause__`."""
 
 
 class DeliveryTimeoutError(DeliveryError):
-    """delivery.timeout.ms passed without an acknowledgement; the record may have been stored or not."""
+    """delivery.timeout.ms expired without an acknowledgement. The record may have been stored or not."""
 
 
 class BatchRefusedError(DeliveryError):
-    """The broker refused other records of the same batch by name. This one was not stored, and may be sent again."""
+    """The broker rejected other records of the batch. This record was not stored and may be sent again."""
 
 
 class DeadLetterError(DeliveryError):
-    """A refused record could not be written to the dead-letter topic either."""
+    """The dead-letter record of a failed row could not be written either."""
 
 
 class TransactionAbortedError(DeliveryError):
@@ -272,48 +278,48 @@ class TransactionAbortedError(DeliveryError):
 
 
 class TransactionError(KafkaSinkError):
-    """A call about a transaction could not do what was asked."""
+    """A transactional call failed."""
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction cannot be committed. After an abort the producer can go on with another one."""
+    """The transaction cannot be committed. Abort it, and the producer can begin another one."""
 
 
 class TransactionTimeoutError(TransactionError, TimeoutError):
-    """No answer within max.block.ms. The outcome is not known; the same call may be repeated to learn it."""
+    """No response within max.block.ms. The outcome is unknown; repeat the same call to learn it."""
 
 
 class ExactlyOnceError(KafkaSinkError):
-    """To go on would lose rows or write them twice. The words say why, and what can be done."""
+    """The write stopped, because continuing would lose or duplicate rows. The message has the reason and a remedy."""
 
 
 class CommitLostError(ExactlyOnceError):
-    """A batch is decided, and some of its transactions cannot be committed any more. The words name them."""
+    """A decided batch has transactions that can no longer be committed. The message names them."""
 
 
 class PreflightError(KafkaSinkError):
-    """Kafka cannot be written to as it was asked for. Every check that failed has a line; nothing was written."""
+    """Checks before a write failed, and nothing was written. The message has a line for each failed check."""
 
 
 class BufferExhaustedError(KafkaSinkError):
-    """buffer.memory stayed full for max.block.ms: the brokers take less than the job writes."""
+    """buffer.memory was full for max.block.ms, because the job writes faster than the brokers accept records."""
 
 
 class MetadataTimeoutError(KafkaSinkError):
-    """The partitions of a topic stayed unknown for max.block.ms."""
+    """The partitions of a topic were unknown for max.block.ms."""
 
 
 class ProducerClosedError(KafkaSinkError):
-    """The producer is closed, or failed for good; its cause is chained."""
+    """The producer is closed or has failed permanently. The cause of a failure is chained."""
 
 
 class ProducerFencedError(BrokerError):
-    """Another producer has taken over this producer's identity."""
+    """Another producer took over this producer's identity."""
 
 
 class IllegalStateError(KafkaSinkError):
-    """A move that a state table forbids: a fault of this library."""
+    """A bug in this library: a transition that a state table forbids."""
 
 
-def _rebuild_broker_error(kind: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
-    return kind(message, code=code, name=name)
+def _rebuild_broker_error(error_type: type[BrokerError], message: str, code: int, name: str) -> BrokerError:
+    return error_type(message, code=code, name=name)

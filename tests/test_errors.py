@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
     OptionFaults,
     OptionSpelling,
     TransactionTimeoutError,
-    fresh,
+    copy_error,
 )
 
 IN_SPARK = OptionSpelling("kafka.{}".format)
@@ -78,9 +78,9 @@ def test_pickled_configuration_error_keeps_its_options(kind: type[ConfigurationE
     ids=lambda error: type(error).__name__,
 )
 def test_pickled_error_keeps_its_fields_and_message(error: KafkaSinkError) -> None:
-    for copied in (pickle.loads(pickle.dumps(error)), fresh(error)):
+    for copied in (pickle.loads(pickle.dumps(error)), copy_error(error)):
         assert type(copied) is type(error)
-        assert copied.text == "late. Wait. The records may be stored all the same."
+        assert copied.text == "late. Wait. The records may have been stored."
         assert str(copied) == f"b:9092: {copied.text}"
         assert (copied.address, copied.remedy, copied.possibly_stored) == ("b:9092", "Wait.", True)
 
@@ -89,5 +89,5 @@ def test_pickled_broker_error_mentions_possibly_stored_records_once() -> None:
     error = BrokerError("t: FAILED (99)", code=99, name="FAILED")
     error.possibly_stored = True
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
-    assert str(twice) == "t: FAILED (99) The records may be stored all the same."
+    assert str(twice) == "t: FAILED (99) The records may have been stored."
     assert (twice.code, twice.name) == (99, "FAILED")
