@@ -36,12 +36,12 @@ def test_a_topic_is_made_once_and_compared_afterwards(
     settings = tmp_path / "job.json"
     settings.write_text(json.dumps(options(kafka, topic)))
     assert main(["doctor", "--spark-conf", str(settings)]) == 0
-    assert f"creation of topic {topic}: can be done: partitions 5" in capsys.readouterr().out
+    assert f"creation of topic {topic}: possible: partitions 5" in capsys.readouterr().out
     check_connection(parse_options(options(kafka, topic)))
     assert main(["topics", topic, "--bootstrap-server", kafka.bootstrap(), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 5
     assert main(["doctor", "--spark-conf", str(settings)]) == 0
-    assert f"creation of topic {topic}: it exists already, as it is wanted" in capsys.readouterr().out
+    assert f"creation of topic {topic}: the topic exists and matches the options" in capsys.readouterr().out
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         check_connection(parse_options(options(kafka, topic, createTopic__partitions="6")))
     assert "5 partitions, not 6" in caplog.text

@@ -108,13 +108,14 @@ def test_doctor_finds_each_missing_right_by_itself_and_a_real_write_confirms_it(
         return latest
 
     checks = examined(
-        dict.fromkeys(rights, "failed") | {rights[0]: "this user may not see it (TOPIC_AUTHORIZATION_FAILED)"}
+        dict.fromkeys(rights, "failed")
+        | {rights[0]: "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"}
     )
     assert checks["clock"]["outcome"] == "skipped"
     assert not can_write(kafka, "bob", topic)
 
     grant(kafka, "bob", ResourceType.TOPIC, topic, [AclOperation.DESCRIBE])
-    examined(dict.fromkeys(rights, "failed") | {rights[0]: "this user may not write to it"})
+    examined(dict.fromkeys(rights, "failed") | {rights[0]: "this user is not authorized to write to the topic"})
     assert not can_write(kafka, "bob", topic)
 
     grant(kafka, "bob", ResourceType.TOPIC, topic, [AclOperation.WRITE])

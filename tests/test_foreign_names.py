@@ -21,7 +21,7 @@ from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
+from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -138,7 +138,7 @@ def checking(cluster: SimulatedCluster) -> Iterator[Callable[[], object]]:
 
     def checks() -> str:
         found = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=True, system=cluster.system)
-        error = failure(found)
+        error = build_preflight_error(found)
         return "".join(map(str, found)).replace("\n", "") if error is None else f"{found} {error!r}"
 
     yield checks

@@ -55,7 +55,7 @@ DOORS = (
     Door("py4j.protocol", ("spark.concurrent_tasks",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",
-        ("network.channels", "network.security_config", "preflight.certificates"),
+        ("network.channels", "network.security_config", "preflight.certificate_checks"),
         "not for connections without TLS and SASL",
     ),
     Door(

@@ -94,23 +94,23 @@ def text_of(path: Path, where: str) -> str:
 
 def reach(config: ClientConfig, *topics: str) -> None:
     """PreflightError, after a second, if there is no cluster to talk to, or not these topics."""
-    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
+    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
     with quiet():
-        checks = preflight(config, Target(topics, create_topics=False), timeouts=INTERACTIVE_TIMEOUTS)
-    error = failure(checks, "Kafka cannot be read")
+        checks = preflight(config, Target(topics, allow_auto_topic_creation=False), timeouts=INTERACTIVE_TIMEOUTS)
+    error = build_preflight_error(checks, "Kafka cannot be read")
     if error is not None:
         raise error
 
 
 def reach_to_write(config: ProducerConfig, topic: str) -> None:
     """PreflightError, after a second, if this user cannot write to this topic from here."""
-    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, failure, preflight
+    from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
     target = Target((topic,), idempotent=config.enable_idempotence)
     with quiet():
         checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS)
-    error = failure(checks)
+    error = build_preflight_error(checks)
     if error is not None:
         raise error
 

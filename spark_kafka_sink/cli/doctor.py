@@ -58,11 +58,11 @@ def run(chosen: argparse.Namespace) -> int:
     target = replace(
         target,
         topics=tuple(dict.fromkeys([*chosen.topic, *target.topics])),
-        every_broker=True,
-        create_topics=False,
+        connect_all_brokers=True,
+        allow_auto_topic_creation=False,
         transactional_id=chosen.transactional_id or target.transactional_id,
         transactional_id_prefix="" if chosen.transactional_id else target.transactional_id_prefix,
-        record_bytes_max=config.max_request_size,
+        max_record_bytes=config.max_request_size,
     )
     with quiet():
         checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS, thorough=True)

@@ -1,4 +1,4 @@
-"""What the checks are about, and what they have found."""
+"""Targets, time limits and results of preflight checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_kafka_sink.client.new_topic import NewTopic
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import PreflightError
 
-FAULTS_SHOWN_MAX = 10
+MAX_LISTED_RESULTS = 10
 
 BOOTSTRAP = "bootstrap servers"
 SECURITY = "security"
@@ -26,43 +26,43 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: what was found and, unless all is well, what to do."""
+    """The result of one check, with a remedy unless the check passed."""
 
     name: str
     outcome: Outcome
     detail: str
     remedy: str = ""
     concerns_address: bool = False
-    """A name or an address that another machine may reach although this one does not."""
+    """Whether the check failed at a host name or an address, which may be reachable from another machine."""
     logged_by_driver: bool = False
-    """The driver logs the check if it is a warning: it is about what the user's options ask for."""
+    """Whether the driver logs a warning of this check, because it concerns a feature that the options request."""
 
     def __str__(self) -> str:
-        return " ".join(sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
+        return " ".join(end_sentence(part) for part in (f"{self.name}: {self.detail}", self.remedy) if part)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is going to be written, and with which rights."""
+    """The planned write: its topics and the features of Kafka that it uses."""
 
     topics: Sequence[str] = ()
-    topic_options: Sequence[tuple[str, str]] = ()
-    """(topic, option that names it) for topics that are not the target of the rows."""
-    every_broker: bool = False
-    """Connect to each broker, not only to leaders: the rows name topics, too, which are not known yet."""
-    create_topics: bool = True
+    topic_option_names: Sequence[tuple[str, str]] = ()
+    """Pairs of a topic and the option that names it, for topics other than the target of the rows."""
+    connect_all_brokers: bool = False
+    """Connect to all brokers and not only to leaders, because the topics of the rows are not known yet."""
+    allow_auto_topic_creation: bool = True
     """Let brokers create missing topics, as they do for a producer."""
     new_topic: NewTopic | None = None
-    """One of the topics, which the writer creates if it is missing. The checks create none."""
+    """The topic that the writer creates if it is missing. The checks never create a topic."""
     idempotent: bool = False
     transactional_id: str | None = None
-    """An id with which transactions will be made; none is begun or ended by the checks."""
+    """A transactional id that the write will use. The checks neither begin nor end a transaction."""
     transactional_id_prefix: str = ""
-    """Other ids with this beginning will be used as well, so the rights must be for all of them."""
+    """The prefix of all transactional ids of the write; the user needs permissions for all of them."""
     exactly_once: bool = False
-    """Brokers will be asked which transactions there are, and whose."""
-    record_bytes_max: int | None = None
-    """max.request.size of the producer; compared with what the topic takes."""
+    """Whether the write will list and describe the transactions of the cluster."""
+    max_record_bytes: int | None = None
+    """max.request.size of the producer, which is compared with the limit of each topic."""
 
 
 @dataclass(frozen=True)
@@ -80,31 +80,30 @@ INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)
 """The time limits of commands, where a user waits for the result."""
 
 
-def failure(
+def build_preflight_error(
     checks: Iterable[Check], heading: str = "Kafka cannot be written to, and nothing was written"
 ) -> PreflightError | None:
-    """One error that names every check that has failed, the first of them in its first line; None if none has."""
+    """Build one error that lists the failed checks, the first of them in its first line.
+
+    Returns None if no check failed.
+    """
     failed = [check for check in checks if check.outcome is Outcome.FAILED]
     if not failed:
         return None
-    first, *others = failed
-    lines = [f"{heading}: {sentence(f'{first.name}: {first.detail}')}"]
-    if first.remedy:
-        lines.append(f"What to do: {sentence(first.remedy)}")
-    lines += [f"- {check}" for check in others[: FAULTS_SHOWN_MAX - 1]]
-    if len(failed) > FAULTS_SHOWN_MAX:
-        lines.append(f"- and {len(failed) - FAULTS_SHOWN_MAX} more checks.")
+    first_check, *other_checks = failed
+    lines = [f"{heading}: {end_sentence(f'{first_check.name}: {first_check.detail}')}"]
+    if first_check.remedy:
+        lines.append(f"What to do: {end_sentence(first_check.remedy)}")
+    lines += [f"- {check}" for check in other_checks[: MAX_LISTED_RESULTS - 1]]
+    if len(failed) > MAX_LISTED_RESULTS:
+        lines.append(f"- and {len(failed) - MAX_LISTED_RESULTS} more checks.")
     return PreflightError("\n".join(lines))
 
 
-def topic_name(topic: str) -> str:
-    """The name of the check of a topic."""
+def topic_check_name(topic: str) -> str:
     return format_partition(topic)
 
 
-def sentence(words: str) -> str:
-    return words.rstrip(". ") + "."
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def end_sentence(text: str) -> str:
+    """Add a period unless the text ends with one."""
+    return text.rstrip(". ") + "."

@@ -1,14 +1,14 @@
-"""The checks that send a request to a cluster that was reached: rights that the write needs, sizes, clocks.
+"""Checks that send a request to a connected cluster: permissions for the write, message sizes and clocks.
 
-Each check is a function that yields what it needs for a target, and `CLUSTER_CHECKS` or `THOROUGH_CHECKS` names it. The
-requests are for any broker, and harmless:
+Each check is a function that yields the requests which a target needs, and is listed in `CLUSTER_CHECKS` or
+`THOROUGH_CHECKS`. Any broker can answer the requests, and none of them changes anything:
 
-- InitProducerId without a transactional id: the broker gives out a number that is never used.
-- EndTxn for a producer id that no producer has (-1): a broker looks at the user's rights first, and then finds no such
-  transaction. Nothing is begun, ended or stored, also where another producer uses the transactional id.
-- CreateTopics that only validates, DescribeConfigs and DescribeQuorum change nothing.
+- InitProducerId without a transactional id allocates a producer id that is never used.
+- EndTxn for producer id -1, which no producer has: the broker checks the permissions of the user first and then finds
+  no such transaction. Nothing is begun, ended or stored, even if another producer uses the transactional id.
+- CreateTopics with validate_only, DescribeConfigs and DescribeQuorum change nothing.
 
-The right to write to a topic needs no request: metadata names it (reached.py).
+The permission to write to a topic needs no request, because metadata contains it (connectivity_checks.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from spark_kafka_sink.preflight.checks import Check, Outcome, Target
-from spark_kafka_sink.preflight.creation import creation_check
+from spark_kafka_sink.preflight.creation_check import check_topic_creation
 from spark_kafka_sink.preflight.probe import Exchange
 from spark_kafka_sink.preflight.request_check import RequestCheck
 from spark_kafka_sink.protocol import error_codes
@@ -40,11 +40,11 @@ IDEMPOTENT_WRITE = "idempotent write"
 TRANSACTIONS = "transactions"
 CLOCK = "clock"
 
-CLOCK_SKEW_MS_MAX = 5_000
-"""Tokens, certificates and record timestamps bear a few seconds; people notice more than that."""
+MAX_CLOCK_SKEW_MS = 5_000
+"""The tolerated difference between clocks. Tokens, certificates and record timestamps tolerate a few seconds."""
 
-_LARGEST = "max.message.bytes"
-_TRANSACTION_RIGHTS_ARE_THERE = frozenset(
+_MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
+_AUTHORIZED_ERRORS = frozenset(
     {
         error_codes.NONE,
         error_codes.INVALID_PRODUCER_ID_MAPPING,
@@ -55,118 +55,124 @@ _TRANSACTION_RIGHTS_ARE_THERE = frozenset(
         error_codes.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-"""With these a broker answers after it has found the user's rights sufficient."""
+"""Error codes that a broker returns only after it has authorized the user."""
 
 
-class TryEndTransaction(EndTransaction):
-    """Try the right to end transactions of an id, with any broker and for a producer id that no producer has."""
+class EndTransactionProbe(EndTransaction):
+    """Probes the permission to end transactions of a transactional id. Any broker can answer."""
 
-    verdicts = dict.fromkeys(_TRANSACTION_RIGHTS_ARE_THERE, Verdict.DONE)
+    verdicts = dict.fromkeys(_AUTHORIZED_ERRORS, Verdict.DONE)
 
     def route(self, key: str) -> Route:
         return Role.ANY_BROKER
 
 
-def idempotent_write(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+def check_idempotent_write(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     if target.idempotent:
-        yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(None), _idempotent_write)
+        yield RequestCheck(IDEMPOTENT_WRITE, InitProducerId(None), _evaluate_idempotent_write)
 
 
-def _idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Check:
+def _evaluate_idempotent_write(exchange: Exchange[InitProducerIdResponse]) -> Check:
     code = exchange.response.error_code
     if code == error_codes.NONE:
-        return Check(IDEMPOTENT_WRITE, Outcome.PASSED, "a producer id was given")
+        return Check(IDEMPOTENT_WRITE, Outcome.PASSED, "the broker allocated a producer id")
     error = lookup_error_code(code)
     if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
         remedy = (
-            "Grant this user Write on the topic (before Kafka 2.8 IdempotentWrite on the cluster), or set "
-            "enable.idempotence=false and accept duplicates."
+            "Grant this user the permission Write on the topic (before Kafka 2.8, IdempotentWrite on the cluster), or "
+            "set enable.idempotence=false and accept duplicates."
         )
-        return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user may not ({error.name})", remedy)
+        return Check(IDEMPOTENT_WRITE, Outcome.FAILED, f"this user is not authorized ({error.name})", remedy)
     return Check(IDEMPOTENT_WRITE, Outcome.WARNING if error.retriable else Outcome.FAILED, error.name, error.advice)
 
 
-def transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+def check_transactions(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     if target.transactional_id is not None:
-        request = TryEndTransaction(TransactionIdentity(target.transactional_id, -1, -1, version=1), commit=False)
-        yield RequestCheck(TRANSACTIONS, request, partial(_transactions, target))
+        request = EndTransactionProbe(TransactionIdentity(target.transactional_id, -1, -1, version=1), commit=False)
+        yield RequestCheck(TRANSACTIONS, request, partial(_evaluate_transactions, target))
 
 
-def _transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> Check:
+def _evaluate_transactions(target: Target, exchange: Exchange[EndTxnResponse]) -> Check:
     error = lookup_error_code(exchange.response.error_code)
-    if error.code in _TRANSACTION_RIGHTS_ARE_THERE:
-        return Check(TRANSACTIONS, Outcome.PASSED, "this user may write in them")
+    if error.code in _AUTHORIZED_ERRORS:
+        return Check(TRANSACTIONS, Outcome.PASSED, "this user is authorized to use transactions")
     if error.code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         prefix = target.transactional_id_prefix
         ids = f"all transactional ids with the prefix {prefix}" if prefix else "this transactional id"
-        detail = f"this user may not use the transactional id {target.transactional_id}"
-        return Check(TRANSACTIONS, Outcome.FAILED, detail, f"Grant this user Write and Describe on {ids}.")
+        detail = f"this user is not authorized to use the transactional id {target.transactional_id}"
+        remedy = f"Grant this user the permissions Write and Describe on {ids}."
+        return Check(TRANSACTIONS, Outcome.FAILED, detail, remedy)
     return Check(TRANSACTIONS, Outcome.WARNING, error.name, error.advice)
 
 
-def largest_messages(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
-    found = {topic.name for topic in topics if not topic.error_code}
+def check_message_sizes(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+    existing_topics = {topic.name for topic in topics if not topic.error_code}
     for topic in target.topics:
-        if topic in found:
+        if topic in existing_topics:
             name = f"largest message of {topic}"
-            evaluate = partial(_largest_message, name, target.record_bytes_max)
-            yield RequestCheck(name, DescribeTopicConfigs(topic, [_LARGEST]), evaluate)
+            evaluate = partial(_evaluate_message_size, name, target.max_record_bytes)
+            yield RequestCheck(name, DescribeTopicConfigs(topic, [_MAX_MESSAGE_BYTES_CONFIG]), evaluate)
 
 
-def _largest_message(name: str, record_bytes_max: int | None, exchange: Exchange[DescribeConfigsResponse]) -> Check:
+def _evaluate_message_size(
+    name: str, max_record_bytes: int | None, exchange: Exchange[DescribeConfigsResponse]
+) -> Check:
     for result in exchange.response.results:
         if result.error_code != error_codes.NONE:
             error = lookup_error_code(result.error_code)
-            return Check(name, Outcome.SKIPPED, f"{error.name}: to see it takes the right DescribeConfigs on the topic")
+            detail = f"{error.name}: this check needs the permission DescribeConfigs on the topic"
+            return Check(name, Outcome.SKIPPED, detail)
         for config in result.configs:
-            if config.name == _LARGEST and config.value is not None and config.value.isdecimal():
-                return _compared(name, int(config.value), record_bytes_max)
-    return Check(name, Outcome.SKIPPED, f"the broker did not say its {_LARGEST}")
+            if config.name == _MAX_MESSAGE_BYTES_CONFIG and config.value is not None and config.value.isdecimal():
+                return _compare_message_size(name, int(config.value), max_record_bytes)
+    return Check(name, Outcome.SKIPPED, f"the broker did not return {_MAX_MESSAGE_BYTES_CONFIG}")
 
 
-def _compared(name: str, topic_bytes_max: int, record_bytes_max: int | None) -> Check:
-    detail = f"the topic takes {topic_bytes_max} bytes in a batch ({_LARGEST})"
-    if record_bytes_max is None or record_bytes_max <= topic_bytes_max:
+def _compare_message_size(name: str, max_batch_bytes: int, max_record_bytes: int | None) -> Check:
+    detail = f"the topic accepts batches of {max_batch_bytes} bytes ({_MAX_MESSAGE_BYTES_CONFIG})"
+    if max_record_bytes is None or max_record_bytes <= max_batch_bytes:
         return Check(name, Outcome.PASSED, detail)
-    detail += f", and max.request.size is {record_bytes_max}"
+    detail += f", and max.request.size is {max_record_bytes}"
     remedy = (
-        f"The broker refuses records between the two sizes: raise {_LARGEST} of the topic, or lower max.request.size."
+        f"The broker rejects records between the two sizes. Raise {_MAX_MESSAGE_BYTES_CONFIG} of the topic, or lower "
+        "max.request.size."
     )
     return Check(name, Outcome.WARNING, detail, remedy)
 
 
-def clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
+def check_clock(target: Target, topics: Sequence[MetadataResponseTopic]) -> Iterator[RequestCheck[Any]]:
     """Compare this machine's clock with that of the active controller."""
-    yield RequestCheck(CLOCK, DescribeQuorum(), _clock)
+    yield RequestCheck(CLOCK, DescribeQuorum(), _evaluate_clock)
 
 
-def _clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
-    """The controller's own entry among the voters shows its clock."""
+def _evaluate_clock(exchange: Exchange[DescribeQuorumResponse]) -> Check:
+    # The controller sets the timestamp of its own entry among the voters to the time of its clock.
     if exchange.response.error_code != error_codes.NONE:
         name = lookup_error_code(exchange.response.error_code).name
-        return Check(CLOCK, Outcome.SKIPPED, f"{name}: to see the controller's takes the right Describe on the cluster")
-    times = [
+        return Check(CLOCK, Outcome.SKIPPED, f"{name}: this check needs the permission Describe on the cluster")
+    controller_times_ms = [
         voter.last_caught_up_timestamp
         for topic in exchange.response.topics
         for partition in topic.partitions
         for voter in partition.current_voters
         if voter.replica_id == partition.leader_id
     ]
-    if not times or times[0] < 0:
-        return Check(CLOCK, Outcome.SKIPPED, "the brokers do not show theirs")
-    ahead_ms = times[0] - exchange.wall_ms
-    detail = f"the controller's is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} this one's"
-    if abs(ahead_ms) <= CLOCK_SKEW_MS_MAX:
+    if not controller_times_ms or controller_times_ms[0] < 0:
+        return Check(CLOCK, Outcome.SKIPPED, "the brokers did not return the time of the controller")
+    skew_ms = controller_times_ms[0] - exchange.wall_ms
+    direction = "ahead of" if skew_ms >= 0 else "behind"
+    detail = f"the controller's clock is {abs(skew_ms) / 1000:.1f} s {direction} the clock of this machine"
+    if abs(skew_ms) <= MAX_CLOCK_SKEW_MS:
         return Check(CLOCK, Outcome.PASSED, detail)
-    remedy = "Set both by NTP: tokens, certificates and the timestamps of records are judged by these clocks."
+    remedy = "Synchronize both clocks with NTP. Tokens, certificates and record timestamps depend on them."
     return Check(CLOCK, Outcome.WARNING, detail, remedy)
 
 
-_ClusterCheck = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | Check]]
-"""The checks for a target, given the topics that metadata has found."""
+_CheckFactory = Callable[[Target, Sequence[MetadataResponseTopic]], Iterator[RequestCheck[Any] | Check]]
+"""Yields the checks for a target and the topics of the metadata response."""
 
-CLUSTER_CHECKS: Sequence[_ClusterCheck] = (creation_check, idempotent_write, transactions)
-"""In the order in which they are shown."""
+CLUSTER_CHECKS: Sequence[_CheckFactory] = (check_topic_creation, check_idempotent_write, check_transactions)
+"""The checks before each write, in the order of their results."""
 
-THOROUGH_CHECKS: Sequence[_ClusterCheck] = (largest_messages, clock)
-"""Additional checks of `pykafka doctor`."""
+THOROUGH_CHECKS: Sequence[_CheckFactory] = (check_message_sizes, check_clock)
+"""The additional checks of `pykafka doctor`."""

@@ -1,4 +1,4 @@
-"""Probe: the connections of one preflight, what has come of them so far, and requests over them."""
+"""Probe: the connections of one preflight, their state, and requests over them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from spark_kafka_sink.requests.request import Request, ResponseT
 from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.topics import DescribeTopics
 
-_LOOK_AGAIN_MS = 50.0
-_PAUSE_MS = 250.0
+_POLL_INTERVAL_MS = 50.0
+_RETRY_INTERVAL_MS = 250.0
 
 
 @dataclass(frozen=True)
 class Exchange(Generic[ResponseT]):
     response: ResponseT
     wall_ms: int
-    """The time by this machine's clock, halfway between request and response."""
+    """The time of this machine's clock halfway between request and response, in milliseconds since 1970."""
 
 
 class _RequestCall(Call[ResponseT]):
-    """A request of a check. Its last response counts, also one with a retriable error."""
+    """The request of a check. The last response counts, even if it contains a retriable error."""
 
     def __init__(self, request: Request[ResponseT], wall_ms: Callable[[], int]) -> None:
         super().__init__([request])
@@ -50,85 +50,85 @@ class _RequestCall(Call[ResponseT]):
 
 
 class _TopicsCall(Call[MetadataResponse]):
-    """Describes topics again after each response, since a missing topic, leader or address may come."""
+    """Describes the topics again and again, because a missing topic, leader or address may appear."""
 
     def __init__(self, request: DescribeTopics) -> None:
         super().__init__([request])
-        self.answer: MetadataResponse | None = None
+        self.response: MetadataResponse | None = None
         self.brokers: dict[int, Node] = {}
 
     def done(self, request: Request[MetadataResponse], key: str, response: MetadataResponse, now: float) -> None:
-        self.answer = response
-        named = [Node(one.node_id, one.host, one.port, one.rack) for one in response.brokers]
-        self.brokers = {node.id: node for node in named} or self.brokers
-        self.due[key] = now + _PAUSE_MS
+        self.response = response
+        nodes = [Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers]
+        self.brokers = {node.id: node for node in nodes} or self.brokers
+        self.due[key] = now + _RETRY_INTERVAL_MS
 
 
 class Probe:
-    """Used by one thread; `close` it."""
+    """The connections of one preflight. Not thread-safe. The creator must call `close`."""
 
     def __init__(
         self, config: ClientConfig, nodes: Sequence[Node], target: Target, timeouts: PreflightTimeouts, system: System
     ) -> None:
-        """ConfigurationError if the files that the security options name are not what they should be."""
+        """Raise ConfigurationError if a file that the security options name is missing or invalid."""
         self.bootstrap = nodes
         self.target = target
-        self.reached: dict[int, Node] = {}
-        """Nodes that were connected to, and have answered."""
-        self.is_settled = False
-        """The probe waits for nothing more: all is well, or will not become so."""
+        self.connected_nodes: dict[int, Node] = {}
+        """The nodes to which a connection was ready once, by id."""
+        self.is_conclusive = False
+        """Whether `run` ended early, because everything passed or waiting cannot change the result."""
         metadata = Metadata(nodes, config, system=system, allow_auto_topic_creation=False)
         self.client = new_network_client(config, metadata, system=system)
-        pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _PAUSE_MS)
+        pending = PendingRequests(Routing(metadata, lambda now: self.ready_node()), lambda failures: _RETRY_INTERVAL_MS)
         self._requests = PolledRequests(self.client, pending, timeouts.response_ms)
-        auto_create = target.create_topics and target.new_topic is None
+        auto_create = target.allow_auto_topic_creation and target.new_topic is None
         self._topics = _TopicsCall(DescribeTopics(target.topics, auto_create, with_operations=True))
         self._timeouts = timeouts
         self._system = system
 
     @property
-    def answer(self) -> MetadataResponse | None:
-        """The last description of the topics."""
-        return self._topics.answer
+    def metadata_response(self) -> MetadataResponse | None:
+        """The latest description of the topics."""
+        return self._topics.response
 
     @property
-    def no_answer(self) -> str:
-        """Why there is no answer, as far as that is known."""
+    def metadata_failure(self) -> str:
+        """The reason why there is no metadata response, or an empty string if the reason is unknown."""
         return str(self._topics.error or self._topics.last_failure or "")
 
     @property
     def brokers(self) -> dict[int, Node]:
-        """All brokers of the cluster, by their ids, as the last answer has them. The client forgets them when it can
-        reach none, and asks the bootstrap servers once more."""
-        return self._topics.brokers
+        """The brokers in the latest metadata response that lists any, by id.
 
-    # --- looking
+        The client drops its own list when it can connect to none of them, and returns to the bootstrap servers.
+        """
+        return self._topics.brokers
 
     def close(self) -> None:
         self.client.close()
 
     def run(self) -> None:
-        """Connect and describe the topics, until all is well or will not become so."""
+        """Connect and describe the topics until everything passes, waiting cannot help or a time limit expires."""
         system, timeouts = self._system, self._timeouts
         started = system.now()
         deadline = started + timeouts.response_ms
         self._requests.add(self._topics)
         while (now := system.now()) < deadline:
-            self.is_settled = self._is_settled()
-            if self.is_settled:
+            self.is_conclusive = self._is_conclusive()
+            if self.is_conclusive:
                 break
             if now - started >= timeouts.retry_ms and not self._is_waiting():
                 break
             for node in (*self.bootstrap, *self.leaders()):
-                if node.id not in self.reached and self.client.ready(node, now):
-                    self.reached[node.id] = node
+                if node.id not in self.connected_nodes and self.client.ready(node, now):
+                    self.connected_nodes[node.id] = node
             self._poll(deadline - now, now)
         self._requests.remove(self._topics)
 
     def send(self, request: Request[ResponseT]) -> Exchange[ResponseT]:
-        """Send a request to any node that was reached, and return the last response.
+        """Send a request to any connected node and return the last response.
 
-        Retriable errors are retried as long as they may pass. NetworkError if no node responds.
+        Retriable errors are retried until PreflightTimeouts.retry_ms. Raises NetworkError if no node responds.
         """
         call = _RequestCall(request, self._system.wall_ms)
         started = self._system.now()
@@ -140,64 +140,69 @@ class Probe:
                 limit_ms = self._timeouts.retry_ms if call.last_failure else self._timeouts.response_ms
                 if not call.in_flight and self.ready_node() is None and now - started >= limit_ms:
                     break
-                self._poll(_LOOK_AGAIN_MS, now)
+                self._poll(_POLL_INTERVAL_MS, now)
         finally:
             self._requests.remove(call)
         if call.exchange is None:
-            raise call.error or call.last_failure or DisconnectedError("the connections were lost again")
+            raise call.error or call.last_failure or DisconnectedError("all connections were lost")
         return call.exchange
 
     def _poll(self, timeout_ms: float, now: float) -> None:
         delay_ms = self._requests.send_due(now)
-        for response in self.client.poll(min(_LOOK_AGAIN_MS, timeout_ms, delay_ms), now):
+        for response in self.client.poll(min(_POLL_INTERVAL_MS, timeout_ms, delay_ms), now):
             self._requests.responded(response)
 
-    def is_to_be_created(self, topic: MetadataResponseTopic) -> bool:
-        """The topic is missing, and is created before the write begins."""
-        new = self.target.new_topic
+    def should_create(self, topic: MetadataResponseTopic) -> bool:
+        """Return whether the topic is missing and the writer creates it before the write."""
+        new_topic = self.target.new_topic
         is_missing = topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        return new is not None and is_missing and topic.name == new.name
+        return new_topic is not None and is_missing and topic.name == new_topic.name
 
     def ready_node(self) -> Node | None:
-        """One that can be asked at once."""
+        """Return a connected node that can send a request now."""
         now = self._system.now()
-        return next((node for node in self.reached.values() if self.client.is_ready(node.id, now)), None)
+        return next((node for node in self.connected_nodes.values() if self.client.is_ready(node.id, now)), None)
 
-    def _is_settled(self) -> bool:
-        if self.answer is None:
-            return self._topics.is_done or self._is_refused()
-        awaited = [topic for topic in self.answer.topics if not self.is_to_be_created(topic)]
-        topics = [topic for topic in awaited if topic.error_code not in FINAL_TOPIC_ERRORS]
-        if len(topics) < len(awaited) and not self.target.every_broker:
+    def _is_conclusive(self) -> bool:
+        response = self.metadata_response
+        if response is None:
+            return self._topics.is_done or self._is_authentication_rejected()
+        expected_topics = [topic for topic in response.topics if not self.should_create(topic)]
+        usable_topics = [topic for topic in expected_topics if topic.error_code not in FINAL_TOPIC_ERRORS]
+        has_final_error = len(usable_topics) < len(expected_topics)
+        if has_final_error and not self.target.connect_all_brokers:
             return True
-        known = self.brokers
+        broker_ids = self.brokers
         has_leaders = all(
-            topic.error_code == error_codes.NONE and all(part.leader_id in known for part in topic.partitions)
-            for topic in topics
+            topic.error_code == error_codes.NONE and all(part.leader_id in broker_ids for part in topic.partitions)
+            for topic in usable_topics
         )
         leaders = self.leaders()
-        names_brokers = bool(topics) or self.target.every_broker
-        has_leaders = has_leaders and (bool(leaders) or not names_brokers)
-        return has_leaders and all(node.id in self.reached for node in leaders)
+        needs_leaders = bool(usable_topics) or self.target.connect_all_brokers
+        has_leaders = has_leaders and (bool(leaders) or not needs_leaders)
+        return has_leaders and all(node.id in self.connected_nodes for node in leaders)
 
-    def _is_refused(self) -> bool:
-        """No bootstrap server can be used, and one or more of them has refused the credentials."""
+    def _is_authentication_rejected(self) -> bool:
+        """Return whether every connection to a bootstrap server failed and at least one because of authentication."""
         ids = [node.id for node in self.bootstrap]
         return all(self.client.connection_failed(node_id) for node_id in ids) and any(
             self.client.authentication_exception(node_id) is not None for node_id in ids
         )
 
     def _is_waiting(self) -> bool:
-        """A node may still answer: a connection to it is being made, or stands."""
-        missing = self.bootstrap if self.answer is None and not self.reached else self.leaders()
-        connecting = any(node.id not in self.reached and not self.client.connection_failed(node.id) for node in missing)
-        return connecting or (self.answer is None and bool(self.reached) and self.ready_node() is not None)
+        """Return whether a node may still respond, because a connection to it is being made or is ready."""
+        has_metadata = self.metadata_response is not None
+        nodes = self.leaders() if has_metadata or self.connected_nodes else self.bootstrap
+        is_connecting = any(
+            node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
+        )
+        return is_connecting or (not has_metadata and bool(self.connected_nodes) and self.ready_node() is not None)
 
     def leaders(self) -> list[Node]:
-        """The brokers that the records may go to."""
-        if self.answer is None:
+        """Return the brokers to which the write may send records."""
+        if self.metadata_response is None:
             return []
-        if self.target.every_broker:
+        if self.target.connect_all_brokers:
             return list(self.brokers.values())
-        leaders = {part.leader_id for topic in self.answer.topics for part in topic.partitions}
+        leaders = {part.leader_id for topic in self.metadata_response.topics for part in topic.partitions}
         return [node for node_id, node in sorted(self.brokers.items()) if node_id in leaders]

@@ -1,4 +1,4 @@
-"""RequestCheck: a check that sends one request, and evaluates the response."""
+"""RequestCheck: a check that sends one request and evaluates the response."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ class RequestCheck(Generic[ResponseT]):
     evaluate: Callable[[Exchange[ResponseT]], Check]
 
     def run(self, probe: Probe) -> Check:
-        """Return the check, which is skipped if brokers do not support the request or do not respond."""
+        """Send the request and return the check.
+
+        The check is skipped if the brokers do not support the request or do not respond.
+        """
         try:
             return self.evaluate(probe.send(self.request))
         except UnsupportedVersionError as error:
             return Check(self.name, Outcome.SKIPPED, str(error))
         except NetworkError as error:
-            return Check(self.name, Outcome.SKIPPED, f"no answer: {error}")
+            return Check(self.name, Outcome.SKIPPED, f"no response: {error}")

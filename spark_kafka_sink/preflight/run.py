@@ -1,4 +1,4 @@
-"""All checks, in the order in which they depend on each other."""
+"""The run of all preflight checks, each after the checks that it depends on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_kafka_sink.client.bootstrap import bootstrap_nodes
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import OperatingSystem, System
-from spark_kafka_sink.preflight.certificates import certificate_checks
+from spark_kafka_sink.preflight.certificate_checks import check_certificates
 from spark_kafka_sink.preflight.checks import (
     BOOTSTRAP,
     METADATA,
@@ -18,11 +18,11 @@ from spark_kafka_sink.preflight.checks import (
     Outcome,
     PreflightTimeouts,
     Target,
-    topic_name,
+    topic_check_name,
 )
 from spark_kafka_sink.preflight.cluster_checks import CLUSTER_CHECKS, THOROUGH_CHECKS
+from spark_kafka_sink.preflight.connectivity_checks import build_connectivity_checks, check_name_resolution
 from spark_kafka_sink.preflight.probe import Probe
-from spark_kafka_sink.preflight.reached import DOES_NOT_EXIST, names_check, reached_checks
 from spark_kafka_sink.preflight.topic_suggestions import suggest_topics
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
 
@@ -35,39 +35,42 @@ def preflight(
     thorough: bool = False,
     system: System | None = None,
 ) -> list[Check]:
-    """`thorough`: what a person wants to know besides: certificates, clocks, sizes."""
+    """Run all checks of the target and return their results.
+
+    `thorough`: also check name resolution, certificates, clocks and message sizes, which interest only a person.
+    """
     timeouts = timeouts if timeouts is not None else PreflightTimeouts()
     system = system if system is not None else OperatingSystem()
     try:
         nodes = bootstrap_nodes(config.bootstrap_servers, config.client_dns_lookup, system)
     except ConfigurationError as error:
-        remedy = "Correct the names in bootstrap.servers, or the name service of this machine."
-        return _cut_short(Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True), target)
+        remedy = "Correct the host names in bootstrap.servers, or the name resolution of this machine."
+        check = Check(BOOTSTRAP, Outcome.FAILED, str(error), remedy, concerns_address=True)
+        return _skip_remaining_checks(check, target)
     try:
         probe = Probe(config, nodes, target, timeouts, system)
     except ConfigurationError as error:
-        remedy = "Correct the option; a file must be at this path on every machine that connects."
-        return _cut_short(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
+        remedy = "Correct the option. The file must exist at this path on every machine that connects to Kafka."
+        return _skip_remaining_checks(Check(SECURITY, Outcome.FAILED, str(error), remedy), target)
     with closing(probe):
         probe.run()
-        checks = reached_checks(probe, config, timeouts)
+        checks = build_connectivity_checks(probe, config, timeouts)
         if thorough:
-            places = [*probe.bootstrap, *probe.leaders()]
-            certificates = certificate_checks(config, places, system, timeouts.response_ms)
-            checks = [names_check(places, system), *checks, *certificates]
-        if probe.answer is not None:
-            checks += _cluster_checks(probe, probe.answer.topics, thorough=thorough)
-        if probe.answer is not None and any(check.detail == DOES_NOT_EXIST for check in checks):
+            probed_nodes = [*probe.bootstrap, *probe.leaders()]
+            certificate_checks = check_certificates(config, probed_nodes, system, timeouts.response_ms)
+            checks = [check_name_resolution(probed_nodes, system), *checks, *certificate_checks]
+        if probe.metadata_response is not None:
+            checks += _run_cluster_checks(probe, probe.metadata_response.topics, thorough=thorough)
             checks = suggest_topics(checks, probe)
         return checks
 
 
-def _cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
-    kinds = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
-    found = [check for kind in kinds for check in kind(probe.target, topics)]
-    return [check if isinstance(check, Check) else check.run(probe) for check in found]
+def _run_cluster_checks(probe: Probe, topics: Sequence[MetadataResponseTopic], *, thorough: bool) -> list[Check]:
+    factories = (*CLUSTER_CHECKS, *(THOROUGH_CHECKS if thorough else ()))
+    checks = [check for factory in factories for check in factory(probe.target, topics)]
+    return [check if isinstance(check, Check) else check.run(probe) for check in checks]
 
 
-def _cut_short(failed: Check, target: Target) -> list[Check]:
-    others = [BOOTSTRAP, SECURITY, METADATA, *map(topic_name, target.topics)]
-    return [failed if name == failed.name else Check(name, Outcome.SKIPPED, "not looked at") for name in others]
+def _skip_remaining_checks(failed: Check, target: Target) -> list[Check]:
+    names = [BOOTSTRAP, SECURITY, METADATA, *map(topic_check_name, target.topics)]
+    return [failed if name == failed.name else Check(name, Outcome.SKIPPED, "not checked") for name in names]

@@ -18,7 +18,7 @@ from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, driver_i
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.options import find_encoded_sides
-from spark_kafka_sink.preflight import Check, Outcome, Target, failure, preflight
+from spark_kafka_sink.preflight import Check, Outcome, Target, build_preflight_error, preflight
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.columns import plan_columns
 from spark_kafka_sink.spark.constants import DISTRIBUTED_BY_OPTION
@@ -119,7 +119,7 @@ def _checked(options: SinkOptions, target: Target) -> list[Check]:
         return []
     with defer_log():
         checks = preflight(options.producer_config().client_config(), target)
-        error = failure(checks)
+        error = build_preflight_error(checks)
         if error is not None:
             # With exactly once the driver itself commits: it must reach Kafka. Where Kafka has answered, executors
             # get the same answer.
@@ -142,8 +142,10 @@ def build_write_target(options: SinkOptions) -> Target:
         prefix = options.exactly_once.prefix or OWN_PREFIX
     return Target(
         topics,
-        topic_options=tuple((topic, name) for topic, name in others if topic is not None and topic != options.topic),
-        every_broker=options.topic is None,
+        topic_option_names=tuple(
+            (topic, name) for topic, name in others if topic is not None and topic != options.topic
+        ),
+        connect_all_brokers=options.topic is None,
         new_topic=options.new_topic,
         idempotent=options.producer_config().enable_idempotence,
         transactional_id=transactional_id,

@@ -60,7 +60,7 @@ def test_each_thing_that_was_looked_at_is_a_line_with_a_mark(capsys: Output, boo
 def test_what_fails_has_a_cross_what_to_do_and_a_status(capsys: Output, bootstrap: str) -> None:
     assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
     out = capsys.readouterr().out
-    assert "✘  topic nope: does not exist\n     Correct its name or create it" in out
+    assert "✘  topic nope: does not exist\n     Correct the name or create the topic" in out
     assert out.endswith("checks failed.\n")
 
 
@@ -187,8 +187,8 @@ def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
         )
         status, checks = doctor_json(capsys, "--spark-conf", str(conf), *arguments)
     assert status == 1
-    assert checks["transactions"]["detail"] == f"this user may not use the transactional id {name}"
-    assert checks["transactions"]["remedy"] == f"Grant this user Write and Describe on {where}"
+    assert checks["transactions"]["detail"] == f"this user is not authorized to use the transactional id {name}"
+    assert checks["transactions"]["remedy"] == f"Grant this user the permissions Write and Describe on {where}"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.network.security.peer_certificate import PeerCertificate
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Check, Outcome, Target, preflight
-from spark_kafka_sink.preflight.certificates import certificate_check, certificate_checks
-from spark_kafka_sink.preflight.reached import names_check
+from spark_kafka_sink.preflight.certificate_checks import build_certificate_check, check_certificates
+from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
@@ -112,7 +112,7 @@ def test_a_listener_without_tls_has_none_to_show(certificates: Path) -> None:
     ],
 )
 def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome, words: str) -> None:
-    check = certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
+    check = build_certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
     assert check.outcome is outcome
     assert words in check.detail
 
@@ -122,7 +122,7 @@ def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome
     [(0.5, "less than 1 hour"), (1, "1 hour"), (25, "25 hours"), (47.5, "47 hours"), (48, "2 days"), (73, "3 days")],
 )
 def test_says_how_long_ago_a_certificate_expired(hours_ago: float, age: str) -> None:
-    check = certificate_check("certificate of b:1", SHOWN, SHOWN.not_after_s + hours_ago * 3_600)
+    check = build_certificate_check("certificate of b:1", SHOWN, SHOWN.not_after_s + hours_ago * 3_600)
     assert f", {age} ago; " in check.detail
 
 
@@ -137,7 +137,7 @@ def test_what_a_broker_advertises_and_is_no_name_of_a_host_is_neither_looked_up_
     options = {"bootstrap.servers": "localhost:9092", "security.protocol": "SSL", "ssl.truststore.type": "PEM"}
     config = client_config(options | {"ssl.truststore.location": str(certificates / "ca.pem")})
     nodes = [Node(1, "\x1b[31mred", 9092)]
-    checks = [*certificate_checks(config, nodes, NoResolver(), 1_000), names_check(nodes, NoResolver())]
+    checks = [*check_certificates(config, nodes, NoResolver(), 1_000), check_name_resolution(nodes, NoResolver())]
     assert [check.name for check in checks] == ["certificate of ?[31mred:9092", "names"]
     assert "is not a valid host name" in checks[0].detail
     assert not any("\x1b" in words for check in checks for words in (check.name, check.detail))

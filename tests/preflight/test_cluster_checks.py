@@ -14,8 +14,8 @@ from spark_kafka_sink.preflight import (
     Check,
     Outcome,
     Target,
+    build_preflight_error,
     cluster_checks,
-    failure,
     preflight,
     run,
 )
@@ -72,7 +72,7 @@ def test_trying_leaves_nothing_behind() -> None:
             error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             TRANSACTIONS,
             Outcome.FAILED,
-            "this user may not use the transactional id an-id. Grant this user Write and Describe on this",
+            "this user is not authorized to use the transactional id an-id. Grant this user the permissions Write and",
         ),
         (ApiKey.END_TXN, error_codes.NOT_COORDINATOR, TRANSACTIONS, Outcome.PASSED, ""),
         (ApiKey.DESCRIBE_QUORUM, error_codes.CLUSTER_AUTHORIZATION_FAILED, CLOCK, Outcome.SKIPPED, "Describe"),
@@ -102,8 +102,8 @@ def test_a_write_that_uses_many_transactional_ids_needs_the_rights_on_their_pref
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
     assert str(checks_of(cluster, target)[TRANSACTIONS]) == (
-        "transactions: this user may not use the transactional id orders-driver. Grant this user Write and Describe on "
-        "all transactional ids with the prefix orders."
+        "transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
+        "permissions Write and Describe on all transactional ids with the prefix orders."
     )
 
 
@@ -136,7 +136,7 @@ def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_tim
     started = cluster.system.now()
     check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
-    assert re.match(r"no answer: .*closed the connection", check.detail)
+    assert re.match(r"no response: .*closed the connection", check.detail)
     assert cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
@@ -199,9 +199,9 @@ def test_a_clock_that_differs_from_the_controllers_is_named(ahead_ms: int, outco
 
 @pytest.mark.parametrize(("record_bytes_max", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
 def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
-    record_bytes_max: int | None, outcome: Outcome
+    max_record_bytes: int | None, outcome: Outcome
 ) -> None:
-    check = checks_of(simulated(), Target(["t"], record_bytes_max=record_bytes_max), thorough=True)[
+    check = checks_of(simulated(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
         "largest message of t"
     ]
     assert check.outcome is outcome
@@ -211,41 +211,42 @@ def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
 @pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
 def test_brokers_that_lack_what_exactly_once_asks_for_fail_it_alone(api: ApiKey) -> None:
     cluster = simulated(version_limits={api: VersionRange(0, -1)})
-    error = failure(checks_of(cluster, Target(["t"], transactional_id="an-id", exactly_once=True)).values())
+    checks = checks_of(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
+    error = build_preflight_error(checks.values())
     assert error is not None
     assert f"does not support the API {api.name}" in str(error)
-    assert "Exactly once needs brokers of Kafka 3.0 or newer" in str(error)
-    assert failure(checks_of(cluster, Target(["t"], transactional_id="an-id")).values()) is None
+    assert "Exactly-once delivery requires Kafka 3.0 or later" in str(error)
+    assert build_preflight_error(checks_of(cluster, Target(["t"], transactional_id="an-id")).values()) is None
 
 
 def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
     cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
-    error = failure(checks_of(cluster, Target(["t"], idempotent=True)).values())
+    error = build_preflight_error(checks_of(cluster, Target(["t"], idempotent=True)).values())
     assert error is not None
     assert "does not support the API INIT_PRODUCER_ID" in str(error)
-    assert failure(checks_of(cluster, Target(["t"])).values()) is None
+    assert build_preflight_error(checks_of(cluster, Target(["t"])).values()) is None
 
 
 def test_a_missing_topic_comes_with_the_name_that_may_be_meant() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"orders": 2, "events": 1})
-    checks = checks_of(cluster, Target(["ordres", "zzz"], create_topics=False))
-    assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct its name")
-    assert checks["topic zzz"].remedy.startswith("Correct its name")
+    checks = checks_of(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
+    assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct the name")
+    assert checks["topic zzz"].remedy.startswith("Correct the name")
 
 
 def test_an_address_is_not_said_to_be_itself() -> None:
     config = client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
     checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     detail = next(check for check in checks if check.name == "names").detail
-    assert detail.startswith("127.0.0.1 needs no look-up; localhost is ")
+    assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
 
 
 def test_the_addresses_of_names_are_shown() -> None:
     cluster = simulated()
     cluster.system.names["broker1"] = []
-    check = checks_of(cluster, Target(every_broker=True), thorough=True)["names"]
+    check = checks_of(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
     assert check.outcome is Outcome.WARNING
-    assert "broker1 has no address" in check.detail
+    assert "broker1 does not resolve" in check.detail
 
 
 def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person() -> None:
@@ -253,10 +254,9 @@ def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person(
     for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
         started = cluster.system.now()
         config = client_config({"bootstrap.servers": servers})
-        checks = preflight(
-            config, Target([topic], create_topics=False), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system
-        )
-        assert failure(checks) is not None
+        target = Target([topic], allow_auto_topic_creation=False)
+        checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
+        assert build_preflight_error(checks) is not None
         assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
@@ -265,12 +265,13 @@ def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
     cluster.system.swallow("gone", 9092)
     started = cluster.system.now()
     config = client_config({"bootstrap.servers": "gone:9092"})
-    assert failure(preflight(config, Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)) is not None
+    checks = preflight(config, Target(["t"]), timeouts=INTERACTIVE_TIMEOUTS, system=cluster.system)
+    assert build_preflight_error(checks) is not None
     assert cluster.system.now() - started >= INTERACTIVE_TIMEOUTS.response_ms
 
 
 def test_a_cluster_without_topics_in_question_is_reached_at_once() -> None:
     cluster = simulated()
     started = cluster.system.now()
-    assert failure(checks_of(cluster, Target()).values()) is None
+    assert build_preflight_error(checks_of(cluster, Target()).values()) is None
     assert cluster.system.now() - started < 500

@@ -14,10 +14,10 @@ from spark_kafka_sink.preflight import (
     Outcome,
     PreflightTimeouts,
     Target,
-    failure,
+    build_preflight_error,
     preflight,
 )
-from spark_kafka_sink.preflight.reached import topic_check
+from spark_kafka_sink.preflight.connectivity_checks import check_topic_metadata
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
@@ -37,7 +37,7 @@ def checks_of(
     cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True
 ) -> dict[str, Check]:
     config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers})
-    target = Target(topics, every_broker=not topics, create_topics=create)
+    target = Target(topics, connect_all_brokers=not topics, allow_auto_topic_creation=create)
     found = preflight(config, target, system=cluster.system)
     assert not cluster.system.open_sockets, "a check leaves no connection behind"
     return {check.name: check for check in found}
@@ -48,7 +48,7 @@ def outcomes(checks: dict[str, Check]) -> dict[str, str]:
 
 
 def words(checks: dict[str, Check]) -> str:
-    error = failure(checks.values())
+    error = build_preflight_error(checks.values())
     assert error is not None
     return str(error)
 
@@ -68,7 +68,7 @@ def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
         "broker 1 (broker1:9093)",
     ]
     assert checks["topic t"].detail == "2 partitions"
-    assert failure(checks.values()) is None
+    assert build_preflight_error(checks.values()) is None
     assert cluster.system.now() - started < 1_000
 
 
@@ -79,7 +79,7 @@ def test_where_the_rows_name_topics_every_broker_is_connected_to() -> None:
 def test_names_the_option_of_a_missing_dead_letter_topic_and_suggests_no_other_topic() -> None:
     cluster = simulated()
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    target = Target(("t", "tt"), topic_options=(("tt", "deadLetterTopic"),), create_topics=False)
+    target = Target(("t", "tt"), topic_option_names=(("tt", "deadLetterTopic"),), allow_auto_topic_creation=False)
     checks = {check.name: check for check in preflight(config, target, system=cluster.system)}
     assert checks["topic tt"].detail == "does not exist; the option deadLetterTopic names it"
     assert checks["topic tt"].remedy == "Create the topic, or correct deadLetterTopic."
@@ -109,7 +109,7 @@ def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:
         "topic t": "skipped",
     }
     assert "nowhere:9092: the name cannot be resolved" in words(checks)
-    assert "Correct the names in bootstrap.servers" in words(checks)
+    assert "Correct the host names in bootstrap.servers" in words(checks)
 
 
 def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patience_ends() -> None:
@@ -117,7 +117,7 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
     started = cluster.system.now()
     checks = checks_of(cluster, "t", servers="broker7:9092")
     assert "bootstrap servers: broker7:9092: Connection refused" in words(checks)
-    assert "Check host and port" in words(checks)
+    assert "Check the host and port" in words(checks)
     assert PreflightTimeouts().retry_ms <= cluster.system.now() - started < PreflightTimeouts().retry_ms + 100
     assert outcomes(checks)["topic t"] == "skipped"
 
@@ -125,15 +125,15 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
 def test_a_server_that_does_not_answer_at_all_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
-    assert "bootstrap servers: gone:9092: no answer within 5 s" in words(checks_of(cluster, servers="gone:9092"))
+    assert "bootstrap servers: gone:9092: no response within 5 s" in words(checks_of(cluster, servers="gone:9092"))
 
 
 def test_one_bootstrap_server_of_two_is_enough() -> None:
     checks = checks_of(simulated(), "t", servers="broker7:9092,broker0:9092")
     assert checks["bootstrap servers"].outcome is Outcome.WARNING
-    assert "1 of 2 can be connected to" in checks["bootstrap servers"].detail
+    assert "1 of 2 reachable" in checks["bootstrap servers"].detail
     assert "broker7:9092" in checks["bootstrap servers"].detail
-    assert failure(checks.values()) is None
+    assert build_preflight_error(checks.values()) is None
 
 
 @pytest.mark.parametrize("which", ["the bootstrap server", "a leader"])
@@ -142,7 +142,7 @@ def test_a_broker_that_restarts_is_waited_for(which: str) -> None:
     node = 0 if which == "the bootstrap server" else 1
     cluster.refuse_connections(node)
     cluster.system.after(2_000, lambda: cluster.accept_connections(node))
-    assert failure(checks_of(cluster, "t", servers="broker0:9092").values()) is None
+    assert build_preflight_error(checks_of(cluster, "t", servers="broker0:9092").values()) is None
 
 
 def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> None:
@@ -150,7 +150,7 @@ def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> No
     cluster.refuse_connections(1)
     cluster.system.after(1_000, lambda: cluster.control.move_leader("t", 1, 0))
     checks = checks_of(cluster, "t", servers="broker0:9092")
-    assert failure(checks.values()) is None
+    assert build_preflight_error(checks.values()) is None
     assert "broker 1 (broker1:9093)" not in checks
 
 
@@ -160,7 +160,7 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
     checks = checks_of(cluster, "t", servers="broker0:9092")
     assert outcomes(checks)["topic t"] == "passed"
     assert ": broker 1 (broker1:9093): the name cannot be resolved" in words(checks)
-    assert "The broker itself advertises this address (advertised.listeners)" in words(checks)
+    assert "The broker advertises this address (advertised.listeners)" in words(checks)
     assert "broker 0" not in words(checks)
 
 
@@ -192,7 +192,7 @@ def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_r
     cluster.control.when(api=ApiKey.METADATA, nth=nth).delay(delay_ms)
     found = preflight(
         client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
-        Target(topics, every_broker=not topics),
+        Target(topics, connect_all_brokers=not topics),
         timeouts=INTERACTIVE_TIMEOUTS,
         system=cluster.system,
     )
@@ -203,27 +203,29 @@ def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_r
 def test_a_leader_that_swallows_connections_is_named() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)
-    assert ": broker 1 (broker1:9093): no answer within 5 s." in words(checks_of(cluster, "t", servers="broker0:9092"))
+    assert ": broker 1 (broker1:9093): no response within 5 s." in words(
+        checks_of(cluster, "t", servers="broker0:9092")
+    )
 
 
 def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wanted() -> None:
     cluster = simulated(auto_create_topics=True)
     checks = checks_of(cluster, "t", "tpoic", create=False)
-    assert ": topic tpoic: does not exist.\nWhat to do: Correct its name or create it" in words(checks)
+    assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in words(checks)
     assert outcomes(checks)["topic t"] == "passed"
     assert [*cluster.core.topics] == ["t"]
 
 
 def test_a_topic_that_brokers_create_passes() -> None:
     cluster = simulated(auto_create_topics=True)
-    assert failure(checks_of(cluster, "new").values()) is None
+    assert build_preflight_error(checks_of(cluster, "new").values()) is None
     assert "new" in cluster.core.topics
 
 
 def test_a_topic_that_somebody_else_creates_is_waited_for() -> None:
     cluster = simulated()
     cluster.system.after(2_000, lambda: cluster.control.create_topic("late", 1))
-    assert failure(checks_of(cluster, "late").values()) is None
+    assert build_preflight_error(checks_of(cluster, "late").values()) is None
 
 
 def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
@@ -231,22 +233,22 @@ def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
     assert (
-        ": topic t: this user may not see it (TOPIC_AUTHORIZATION_FAILED).\nWhat to do: Grant the user the right"
-        in words(checks_of(cluster, "t"))
+        ": topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
+        "What to do: Grant this user the permission" in words(checks_of(cluster, "t"))
     )
     assert cluster.system.now() - started < 1_000
 
 
 @pytest.mark.parametrize("every_broker", [False, True])
-def test_a_broker_that_was_not_waited_for_is_not_blamed(every_broker: bool) -> None:
+def test_a_broker_that_was_not_waited_for_is_not_blamed(connect_all_brokers: bool) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     config = client_config({"bootstrap.servers": "broker0:9092"})
-    found = preflight(config, Target(["t", "mine"], every_broker=every_broker), system=cluster.system)
+    found = preflight(config, Target(["t", "mine"], connect_all_brokers=connect_all_brokers), system=cluster.system)
     failed = [check.name for check in found if check.outcome is Outcome.FAILED]
     assert failed == ["topic t"]
     broker = next(check for check in found if check.name.startswith("broker 1"))
-    assert broker.outcome is (Outcome.PASSED if every_broker else Outcome.SKIPPED)
+    assert broker.outcome is (Outcome.PASSED if connect_all_brokers else Outcome.SKIPPED)
 
 
 def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() -> None:
@@ -255,7 +257,7 @@ def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() 
     checks = checks_of(cluster, "t")
     assert checks["topic t"].outcome is Outcome.WARNING
     assert "1 of 2 partitions without a leader: 1" in checks["topic t"].detail
-    assert failure(checks.values()) is None
+    assert build_preflight_error(checks.values()) is None
 
 
 def test_a_broker_that_does_not_answer_the_question_for_topics_fails_the_check_of_metadata() -> None:
@@ -279,21 +281,21 @@ def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outc
     answered = MetadataResponseTopic(
         error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
     )
-    check = topic_check(answered, [3])
+    check = check_topic_metadata(answered, [3])
     assert check.outcome is outcome
-    assert ("Grant the user the right Write." in str(check)) == (outcome is Outcome.FAILED)
+    assert ("Grant this user the permission Write on the topic." in str(check)) == (outcome is Outcome.FAILED)
 
 
 def test_many_faults_are_counted_and_the_first_of_them_shown() -> None:
     failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist") for number in range(300)]
-    lines = str(failure(failed)).splitlines()
+    lines = str(build_preflight_error(failed)).splitlines()
     assert lines[0] == "Kafka cannot be written to, and nothing was written: topic t0: does not exist."
     assert (len(lines), lines[-1]) == (11, "- and 290 more checks.")
 
 
 def test_the_first_line_has_the_first_fault_and_what_to_do_follows() -> None:
     failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist", "Create it") for number in range(2)]
-    assert str(failure(failed)).splitlines() == [
+    assert str(build_preflight_error(failed)).splitlines() == [
         "Kafka cannot be written to, and nothing was written: topic t0: does not exist.",
         "What to do: Create it.",
         "- topic t1: does not exist. Create it.",
@@ -318,12 +320,12 @@ def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_wit
     with embedded_broker(topics={"t": 1}, security=security) as broker:
         passed = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
         refused = preflight(client_config(secured(broker.bootstrap_servers, f"{SECRET}-wrong")), Target(["t"]))
-    assert failure(passed) is None
+    assert build_preflight_error(passed) is None
     by_name = {check.name: check for check in refused}
     assert by_name["bootstrap servers"].outcome is Outcome.PASSED
     assert by_name["security"].outcome is Outcome.FAILED
     assert by_name["security"].detail.startswith("SASL_PLAINTEXT with SCRAM-SHA-256: ")
-    assert by_name["security"].remedy.startswith("Check user and password in sasl.jaas.config")
+    assert by_name["security"].remedy.startswith("Check the user name and password in sasl.jaas.config")
     assert SECRET not in repr(refused)
 
 
@@ -356,8 +358,8 @@ def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_prot
             Target(["t"]),
             timeouts=PreflightTimeouts(300, 300),
         )
-    assert "within" not in str(failure(checks)), "it ended the connection at once"
-    assert "its listener may expect another security.protocol: SASL, or TLS." in str(failure(checks))
+    assert "within" not in str(build_preflight_error(checks)), "it ended the connection at once"
+    assert "its listener may expect another security.protocol: SASL or TLS." in str(build_preflight_error(checks))
 
 
 def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:

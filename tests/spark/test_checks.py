@@ -133,9 +133,9 @@ def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows
     check_connection(parse_options(SERVERS | letters))
     check_connection(parse_options(SERVERS))
     assert preflights.targets == [
-        Target(("t", "dead"), topic_options=(("dead", "deadLetterTopic"),), idempotent=True),
-        Target(("dead",), topic_options=(("dead", "deadLetterTopic"),), every_broker=True, idempotent=True),
-        Target((), every_broker=True, idempotent=True),
+        Target(("t", "dead"), topic_option_names=(("dead", "deadLetterTopic"),), idempotent=True),
+        Target(("dead",), topic_option_names=(("dead", "deadLetterTopic"),), connect_all_brokers=True, idempotent=True),
+        Target((), connect_all_brokers=True, idempotent=True),
     ]
 
 

@@ -71,7 +71,7 @@ def test_a_topic_that_is_otherwise_is_a_warning_and_stays_as_it_is(
         check(broker)
         check(broker)
     (warning,) = caplog.messages
-    assert "it exists already and has 2 partitions, not 3; cleanup.policy delete, not compact" in warning
+    assert "the topic exists and has 2 partitions, not 3; cleanup.policy delete, not compact" in warning
     assert len(broker.cluster.topic("new").partitions) == 2
 
 
@@ -88,7 +88,9 @@ def test_settings_that_may_not_be_seen_are_a_warning(broker: EmbeddedBroker, cap
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         check(broker)
     (warning,) = caplog.messages
-    assert "these settings cannot be seen: cleanup.policy. Grant the user the right DescribeConfigs" in warning
+    assert (
+        "this user cannot see these settings: cleanup.policy. Grant this user the permission DescribeConfigs" in warning
+    )
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])

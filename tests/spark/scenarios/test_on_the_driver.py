@@ -88,7 +88,7 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
         (
             lambda frame: frame,
             {"topic": "ordres"},
-            "topic ordres: does not exist.\nWhat to do: Did you mean 'orders'? Correct its name",
+            "topic ordres: does not exist.\nWhat to do: Did you mean 'orders'? Correct the name",
         ),
     ],
     ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],
@@ -229,7 +229,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(rows: DataFrame, 
         error = str(refused(writer.save, spark))
     assert "broker 0 (kafka.invalid:" in error
     assert "the name cannot be resolved" in error
-    assert "The broker itself advertises this address (advertised.listeners)" in error
+    assert "The broker advertises this address (advertised.listeners)" in error
 
 
 def test_reading_says_how_to_read(spark: SparkSession) -> None:

@@ -1,0 +1,279 @@
+"""Connectivity checks, built from the results of a probe.
+
+A check is skipped if an earlier check that it depends on has failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from spark_kafka_sink.client.cluster import Node
+from spark_kafka_sink.client.config import ClientConfig
+from spark_kafka_sink.client.connections import resolve_advertised
+from spark_kafka_sink.client.versions import TRANSACTION_VERSION, NodeApiVersions
+from spark_kafka_sink.diagnostics.text import format_count, sanitize
+from spark_kafka_sink.errors import (
+    AuthenticationError,
+    ListenerMismatchError,
+    NetworkError,
+    TlsError,
+    UnsupportedVersionError,
+)
+from spark_kafka_sink.network.system import System
+from spark_kafka_sink.preflight.checks import (
+    BOOTSTRAP,
+    MAX_LISTED_RESULTS,
+    METADATA,
+    SECURITY,
+    Check,
+    Outcome,
+    PreflightTimeouts,
+    Target,
+    topic_check_name,
+)
+from spark_kafka_sink.preflight.probe import Probe
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
+from spark_kafka_sink.protocol.message import ApiKey
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
+
+NAME_RESOLUTION = "names"
+TOPIC_WILL_BE_CREATED = "does not exist and will be created"
+VERSIONS = "versions"
+TOPIC_DOES_NOT_EXIST = "does not exist"
+_SHOWN_FEATURES = frozenset({"metadata.version", TRANSACTION_VERSION})
+
+_EXACTLY_ONCE_APIS = (
+    ApiKey.LIST_TRANSACTIONS,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.FETCH,
+)
+
+_PASSWORD_REMEDY = (
+    "Check the user name and password in sasl.jaas.config, and that the broker has this user for this mechanism."
+)
+_AUTHENTICATION_REMEDIES = {
+    "PLAIN": _PASSWORD_REMEDY,
+    "SCRAM-SHA-256": _PASSWORD_REMEDY,
+    "SCRAM-SHA-512": _PASSWORD_REMEDY,
+    "OAUTHBEARER": "Check the options sasl.oauthbearer.*, and that the broker trusts the issuer of the tokens.",
+    "GSSAPI": (
+        "Check that this user has a Kerberos ticket (klist), and that sasl.kerberos.service.name is the service name "
+        "of the brokers."
+    ),
+}
+
+# Bits of topic_authorized_operations (KIP-430). Brokers that do not return the authorized operations send the lowest
+# int32 value, in which neither bit is set.
+_WRITE_BIT, _DESCRIBE_BIT = 1 << 4, 1 << 8
+
+
+def build_connectivity_checks(probe: Probe, config: ClientConfig, timeouts: PreflightTimeouts) -> list[Check]:
+    no_response = f"no response within {timeouts.response_ms / 1000:g} s"
+    return [
+        _bootstrap_check(probe, no_response),
+        _security_check(probe, config),
+        _metadata_check(probe, no_response),
+        *_version_checks(probe),
+        *(_topic_check(probe, topic) for topic in probe.target.topics),
+        *(_leader_check(probe, node, no_response) for node in probe.leaders()),
+    ]
+
+
+def check_name_resolution(nodes: Iterable[Node], system: System) -> Check:
+    """Resolve the host names of the nodes on this machine and show their addresses.
+
+    A host name that does not resolve is only a warning here, because the check of the connection to the node fails.
+    """
+    results: dict[str, str] = {}
+    outcome = Outcome.PASSED
+    for node in nodes:
+        try:
+            addresses = [str(address.sockaddr[0]) for address in resolve_advertised(system, node.host, node.port)]
+        except NetworkError:
+            addresses = []
+        if not addresses:
+            outcome = Outcome.WARNING
+        results[node.host] = f"{sanitize(node.host)} {_describe_resolution(node.host, addresses)}"
+    rest = f"; and {len(results) - MAX_LISTED_RESULTS} more" if len(results) > MAX_LISTED_RESULTS else ""
+    return Check(NAME_RESOLUTION, outcome, "; ".join([*results.values()][:MAX_LISTED_RESULTS]) + rest)
+
+
+def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
+    if addresses == [host]:
+        return "needs no lookup"
+    return f"resolves to {', '.join(dict.fromkeys(addresses))}" if addresses else "does not resolve"
+
+
+def _bootstrap_check(probe: Probe, no_response: str) -> Check:
+    rejected_ids = {node.id for node in probe.bootstrap if probe.client.authentication_exception(node.id) is not None}
+    unreachable = [
+        node for node in probe.bootstrap if node.id not in probe.connected_nodes and node.id not in rejected_ids
+    ]
+    failures = "; ".join(
+        f"{node.address}: {_failure_reason(probe, node, no_response)}" for node in unreachable[:MAX_LISTED_RESULTS]
+    )
+    summary = f"{len(probe.bootstrap) - len(unreachable)} of {len(probe.bootstrap)} reachable"
+    if not unreachable:
+        return Check(BOOTSTRAP, Outcome.PASSED, summary)
+    if len(unreachable) < len(probe.bootstrap):
+        return Check(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
+    remedy = (
+        "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
+        "security.protocol matches the broker's listener."
+    )
+    return Check(BOOTSTRAP, Outcome.FAILED, failures, remedy, concerns_address=True)
+
+
+def _security_check(probe: Probe, config: ClientConfig) -> Check:
+    security = config.security
+    detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
+    if probe.connected_nodes:
+        return Check(SECURITY, Outcome.PASSED, detail)
+    for node in probe.bootstrap:
+        error = probe.client.authentication_exception(node.id)
+        if error is not None:
+            return Check(SECURITY, Outcome.FAILED, f"{detail}: {error}", _authentication_remedy(config, error))
+    return Check(SECURITY, Outcome.SKIPPED, "no connection")
+
+
+def _authentication_remedy(config: ClientConfig, error: AuthenticationError) -> str:
+    """Return the remedy for a failed login.
+
+    The remedy is empty for TLS errors and for a listener that expects another login, because the messages of these
+    errors contain their remedy.
+    """
+    if isinstance(error, TlsError | ListenerMismatchError) or config.security.login is None:
+        return ""
+    return _AUTHENTICATION_REMEDIES[config.security.login.mechanism]
+
+
+def _metadata_check(probe: Probe, no_response: str) -> Check:
+    response = probe.metadata_response
+    if response is not None:
+        detail = f"cluster {sanitize(response.cluster_id)} with {format_count(len(response.brokers), 'broker')}"
+        return Check(METADATA, Outcome.PASSED, detail)
+    if not probe.connected_nodes:
+        return Check(METADATA, Outcome.SKIPPED, "no connection")
+    remedy = "If the broker closed the connection, its listener may expect another security.protocol: SASL or TLS."
+    return Check(METADATA, Outcome.FAILED, probe.metadata_failure or no_response, remedy)
+
+
+def _version_checks(probe: Probe) -> list[Check]:
+    """Return one check for all connected brokers, or no check if no broker is connected."""
+    brokers = [
+        versions for node_id in probe.connected_nodes if (versions := probe.client.versions(node_id)) is not None
+    ]
+    if not brokers:
+        return []
+    for apis, remedy in _required_apis(probe.target):
+        error = _find_version_error(apis, brokers)
+        if error is not None:
+            return [Check(VERSIONS, Outcome.FAILED, str(error), remedy)]
+    produce_version = min(versions.latest_usable_version(ApiKey.PRODUCE) for versions in brokers)
+    levels = probe.client.finalized_features.levels
+    features = "".join(f", {name} {level}" for name, level in sorted(levels.items()) if name in _SHOWN_FEATURES)
+    return [Check(VERSIONS, Outcome.PASSED, f"Produce version {produce_version}{features}")]
+
+
+def _required_apis(target: Target) -> Iterator[tuple[Sequence[ApiKey], str]]:
+    """Yield the APIs that the write requires in groups, each with the remedy for brokers that do not support it."""
+    yield (
+        (ApiKey.PRODUCE, *([ApiKey.INIT_PRODUCER_ID] if target.idempotent else ())),
+        "Use brokers of Kafka 2.8 or later.",
+    )
+    if target.exactly_once:
+        yield (
+            _EXACTLY_ONCE_APIS,
+            "Exactly-once delivery requires Kafka 3.0 or later. With older brokers, remove deliveryGuarantee; rows are "
+            "then written at least once.",
+        )
+
+
+def _find_version_error(apis: Sequence[ApiKey], brokers: Sequence[NodeApiVersions]) -> UnsupportedVersionError | None:
+    """Return the error for the first API that one of the brokers does not support, or None."""
+    try:
+        for api, versions in itertools.product(apis, brokers):
+            versions.latest_usable_version(api)
+    except UnsupportedVersionError as error:
+        return error
+    return None
+
+
+def _topic_check(probe: Probe, topic: str) -> Check:
+    for metadata in probe.metadata_response.topics if probe.metadata_response is not None else ():
+        if metadata.name == topic and probe.should_create(metadata):
+            return Check(topic_check_name(topic), Outcome.PASSED, TOPIC_WILL_BE_CREATED)
+        if metadata.name == topic:
+            check = check_topic_metadata(metadata, probe.brokers)
+            option = dict(probe.target.topic_option_names).get(topic)
+            return _name_option(check, option) if option and check.detail == TOPIC_DOES_NOT_EXIST else check
+    return Check(topic_check_name(topic), Outcome.SKIPPED, "no metadata")
+
+
+def _name_option(check: Check, option: str) -> Check:
+    """Add the option that names the missing topic to the check."""
+    return replace(
+        check,
+        detail=f"{TOPIC_DOES_NOT_EXIST}; the option {option} names it",
+        remedy=f"Create the topic, or correct {option}.",
+    )
+
+
+def _leader_check(probe: Probe, node: Node, no_response: str) -> Check:
+    if node.id in probe.connected_nodes:
+        topics = probe.metadata_response.topics if probe.metadata_response is not None else []
+        partition_count = sum(part.leader_id == node.id for topic in topics for part in topic.partitions)
+        leadership = f", leads {format_count(partition_count, 'partition')}" if partition_count else ""
+        return Check(str(node), Outcome.PASSED, f"reachable{leadership}")
+    if probe.is_conclusive and node.id not in probe.client.losses:
+        return Check(str(node), Outcome.SKIPPED, "the checks ended before the broker was connected")
+    remedy = (
+        "The broker advertises this address (advertised.listeners). The address must lead to this broker from this "
+        "machine and from every executor. If it does, check that the broker is running."
+    )
+    return Check(str(node), Outcome.FAILED, _failure_reason(probe, node, no_response), remedy, concerns_address=True)
+
+
+def _failure_reason(probe: Probe, node: Node, no_response: str) -> str:
+    """Return the reason for a failed connection without the address, which the caller shows already."""
+    loss = probe.client.losses.get(node.id)
+    return no_response if loss is None else loss.detail
+
+
+def check_topic_metadata(topic: MetadataResponseTopic, broker_ids: Iterable[int]) -> Check:
+    """Check the metadata of a topic for errors, permissions and leaders.
+
+    `broker_ids`: the brokers of the cluster. A partition with any other leader counts as leaderless.
+    """
+    name = topic_check_name(topic.name or "")
+    if topic.error_code in error_codes.UNKNOWN_TOPIC_ERRORS:
+        remedy = (
+            "Correct the name or create the topic. Brokers create missing topics only if auto.create.topics.enable is "
+            "true, and only for users with the permission Create."
+        )
+        return Check(name, Outcome.FAILED, TOPIC_DOES_NOT_EXIST, remedy)
+    if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+        remedy = "Grant this user the permissions Describe and Write on the topic."
+        detail = "this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED)"
+        return Check(name, Outcome.FAILED, detail, remedy)
+    if topic.error_code != error_codes.NONE:
+        error = lookup_error_code(topic.error_code)
+        outcome = Outcome.WARNING if error.retriable else Outcome.FAILED
+        return Check(name, outcome, error.name, error.advice)
+    if topic.topic_authorized_operations & (_DESCRIBE_BIT | _WRITE_BIT) == _DESCRIBE_BIT:
+        detail = "this user is not authorized to write to the topic"
+        return Check(name, Outcome.FAILED, detail, "Grant this user the permission Write on the topic.")
+    leaderless = [part.partition_index for part in topic.partitions if part.leader_id not in broker_ids]
+    partitions = format_count(len(topic.partitions), "partition")
+    if leaderless:
+        indexes = ", ".join(str(index) for index in leaderless[:MAX_LISTED_RESULTS])
+        detail = f"{len(leaderless)} of {partitions} without a leader: {indexes}"
+        remedy = "Rows for these partitions wait for a leader, for at most delivery.timeout.ms."
+        return Check(name, Outcome.WARNING, detail, remedy)
+    return Check(name, Outcome.PASSED, partitions)

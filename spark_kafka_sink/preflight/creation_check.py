@@ -1,0 +1,92 @@
+"""The check of the topic that the writer creates if it is missing.
+
+If the topic is missing, a broker validates a CreateTopics request: it checks the permissions of the user, its policy
+and the numbers, and creates nothing. If the topic exists, differences from the requested topic are a warning, because
+the writer never changes an existing topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from spark_kafka_sink.client.new_topic import NewTopic, broker_message_suffix, remedy
+from spark_kafka_sink.preflight.checks import Check, Outcome, Target, topic_check_name
+from spark_kafka_sink.preflight.probe import Exchange
+from spark_kafka_sink.preflight.request_check import RequestCheck
+from spark_kafka_sink.protocol import error_codes
+from spark_kafka_sink.protocol.error_codes import lookup_error_code
+from spark_kafka_sink.protocol.messages.create_topics import CreateTopicsResponse
+from spark_kafka_sink.protocol.messages.describe_configs import DescribeConfigsResponse
+from spark_kafka_sink.protocol.messages.metadata import MetadataResponseTopic
+from spark_kafka_sink.requests.topics import DescribeTopicConfigs, ValidateTopic
+
+_DIFFERENCES_REMEDY = (
+    "The sink uses the topic as it is. Change the topic (kafka-configs.sh, kafka-topics.sh --alter), or the options."
+)
+_CONFIGS_NOT_VISIBLE_REMEDY = (
+    "Grant this user the permission DescribeConfigs on the topic, if the settings should be compared."
+)
+
+
+def check_topic_creation(
+    target: Target, topics: Sequence[MetadataResponseTopic]
+) -> Iterator[RequestCheck[Any] | Check]:
+    """Yield the check of the new topic, with a request if the topic is missing or has settings to compare."""
+    new_topic = target.new_topic
+    metadata = next((topic for topic in topics if new_topic is not None and topic.name == new_topic.name), None)
+    if new_topic is None or metadata is None:
+        return
+    name = _check_name(new_topic)
+    if metadata.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+        yield RequestCheck(name, ValidateTopic(new_topic), partial(_evaluate_validation, new_topic))
+    elif not new_topic.configs or metadata.error_code:
+        yield _compare_topic(new_topic, metadata, DescribeConfigsResponse())
+    else:
+        request = DescribeTopicConfigs(new_topic.name, [config_name for config_name, _ in new_topic.configs])
+        yield RequestCheck(name, request, partial(_evaluate_configs, new_topic, metadata))
+
+
+def _check_name(new_topic: NewTopic) -> str:
+    return f"creation of {topic_check_name(new_topic.name)}"
+
+
+def _evaluate_validation(new_topic: NewTopic, exchange: Exchange[CreateTopicsResponse]) -> Check:
+    name = _check_name(new_topic)
+    for result in exchange.response.topics:
+        if result.error_code in (error_codes.NONE, error_codes.TOPIC_ALREADY_EXISTS):
+            return Check(name, Outcome.PASSED, f"possible: {new_topic}")
+        if result.error_code == error_codes.NOT_CONTROLLER:
+            return Check(name, Outcome.SKIPPED, "only the controller can validate the topic")
+        detail = f"{lookup_error_code(result.error_code).name}{broker_message_suffix(result)}: {new_topic}"
+        return Check(name, Outcome.FAILED, detail, remedy(result.error_code))
+    return Check(name, Outcome.SKIPPED, "the response of the broker does not contain the topic")
+
+
+def _evaluate_configs(
+    new_topic: NewTopic, metadata: MetadataResponseTopic, exchange: Exchange[DescribeConfigsResponse]
+) -> Check:
+    return _compare_topic(new_topic, metadata, exchange.response)
+
+
+def _compare_topic(new_topic: NewTopic, metadata: MetadataResponseTopic, configs: DescribeConfigsResponse) -> Check:
+    name = _check_name(new_topic)
+    if metadata.error_code:
+        return Check(name, Outcome.SKIPPED, "the topic cannot be compared")
+    replicas = min((len(part.replica_nodes) for part in metadata.partitions), default=0)
+    config_values = {
+        config.name: config.value
+        for result in configs.results
+        if result.error_code == error_codes.NONE
+        for config in result.configs
+    }
+    differences = list(new_topic.differences(len(metadata.partitions), replicas, config_values))
+    if differences:
+        detail = f"the topic exists and has {'; '.join(differences)}"
+        return Check(name, Outcome.WARNING, detail, _DIFFERENCES_REMEDY, logged_by_driver=True)
+    not_visible = [config_name for config_name, _ in new_topic.configs if config_name not in config_values]
+    if not_visible:
+        detail = f"the topic exists; this user cannot see these settings: {', '.join(not_visible)}"
+        return Check(name, Outcome.WARNING, detail, _CONFIGS_NOT_VISIBLE_REMEDY, logged_by_driver=True)
+    return Check(name, Outcome.PASSED, "the topic exists and matches the options")
