@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from spark_kafka_sink.cli.main import parser
+from spark_kafka_sink.cli.main import build_parser
 from tests.documents import ROOT, command_lines, pages
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -44,7 +44,7 @@ def check_make(arguments: list[str]) -> None:
 
 
 def check_pykafka(arguments: list[str]) -> None:
-    parser().parse_args(arguments)
+    build_parser().parse_args(arguments)
 
 
 def check_pip(arguments: list[str]) -> None:

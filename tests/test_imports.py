@@ -36,7 +36,7 @@ DOORS = (
     Door("broker.*", ("cli.broker",), _COMMANDS),
     Door("testing", ("cli.broker",), _COMMANDS),
     Door("cli.*", ("cli.bench", "cli.broker", "cli.demo", "cli.produce"), _COMMANDS),
-    Door("pyarrow", ("cli.produced_rows",), _COMMANDS),
+    Door("pyarrow", ("cli.input_rows",), _COMMANDS),
     Door("shtab", ("cli.completion",), "optional dependency"),
     Door("*", ("spark_kafka_sink",), "the names that users import: each is loaded when it is first used"),
     Door("*", ("options.functions",), "a function of the user's own, by its name"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options
+from spark_kafka_sink.cli.client_options import add_connection_arguments, parse_client_options
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.spark.options.parse import BULK_DEFAULTS, parse_options
 
@@ -20,7 +20,7 @@ def load(path: Path) -> dict[str, str]:
     parser = argparse.ArgumentParser()
     add_connection_arguments(parser)
     arguments = parser.parse_args(["--bootstrap-server", "broker:9092", "--command-config", str(path)])
-    return {name: str(value) for name, value in given_options(arguments).items()}
+    return {name: str(value) for name, value in parse_client_options(arguments).items()}
 
 
 def test_tuning_page_names_every_preset() -> None:

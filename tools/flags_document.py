@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from spark_kafka_sink.cli.client_options import add_connection_arguments
-from spark_kafka_sink.cli.main import COMMANDS, parser
+from spark_kafka_sink.cli.main import COMMANDS, build_parser
 from tools.document_sections import with_sections
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
@@ -14,7 +14,7 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Each command's own parser."""
-    (subparsers,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    (subparsers,) = (action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction))
     return dict(subparsers.choices)
 
 

@@ -1,4 +1,4 @@
-"""`pykafka`: what one does with the package from a shell. Each command is a file of its own, listed in main.py."""
+"""`pykafka`: the command line of the package. Each command is a module, which main.py lists."""
 
 from spark_kafka_sink.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`pykafka cat`: print what stands in a topic, and with `--follow` what is written to it."""
+"""`pykafka cat`: print the records of a topic, and with `--follow` also new records as they are written."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach, reading_config
-from spark_kafka_sink.cli.shown_rows import COLUMNS, Lines, TableLines, json_lines, text_lines
+from spark_kafka_sink.cli.client_options import (
+    add_connection_arguments,
+    build_reader_config,
+    check_topics_readable,
+    parse_client_options,
+)
+from spark_kafka_sink.cli.row_formats import COLUMNS, RowFormat, TableFormat, format_json_lines, format_text_lines
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.reader.reader import TopicReader
 
-HELP = "print what a topic holds, up to its present end or beyond"
+HELP = "print the records of a topic up to its current end, or continuously"
 BEGINNING, END = "beginning", "end"
-_FROM = f"{BEGINNING}, {END}, an offset, -N (the last N of each partition) or a time such as 2026-05-01T12:00"
+_START_FORMS = f"{BEGINNING}, {END}, an offset, -N (the last N of each partition) or a time such as 2026-05-01T12:00"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,90 +34,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         default=BEGINNING,
-        metavar="WHERE",
-        help=f"where to begin: {_FROM}, in UTC if it names no zone (default: %(default)s)",
+        metavar="START",
+        help=f"where to start: {_START_FORMS}, in UTC if it has no time zone (default: %(default)s)",
     )
-    add("-f", "--follow", action="store_true", help="go on with what is written, until interrupted")
+    add("-f", "--follow", action="store_true", help="keep printing new records until interrupted")
     add("-n", "--max-messages", type=int, metavar="N", help="stop after N messages")
     add(
         "--format",
         choices=("text", "json", "table"),
         default="text",
-        help="text: the bytes as they are, a line for each record; json: all of each record (default: %(default)s)",
+        help="text: the raw bytes, a line for each record; json: all fields of each record (default: %(default)s)",
     )
     add(
         "--columns",
         metavar="NAMES",
-        help=f"of text and table, with commas between: {', '.join(COLUMNS)} (default: value for text, all for table)",
+        help=f"columns of text and table, separated by commas: {', '.join(COLUMNS)} (default: value for text, all for "
+        "table)",
     )
     add(
         "--isolation",
         choices=("read_committed", "read_uncommitted"),
         default="read_committed",
-        help="read_uncommitted shows transactions that are open or were aborted, too (default: %(default)s)",
+        help="read_uncommitted also shows records of open and aborted transactions (default: %(default)s)",
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.reader.reader import TopicReader
 
-    columns = _columns(chosen.columns, chosen.format)
-    if chosen.max_messages is not None and chosen.max_messages < 0:
-        raise ConfigurationError(f"--max-messages is {chosen.max_messages}, but must be at least 0")
-    config = reading_config(given_options(chosen))
-    where = _place(chosen.start)
-    reach(config, chosen.topic)
-    shows: Mapping[str, Lines] = {"text": text_lines, "json": json_lines, "table": TableLines()}
-    show, left = shows[chosen.format], chosen.max_messages
-    if left == 0:
+    columns = _parse_columns(args.columns, args.format)
+    if args.max_messages is not None and args.max_messages < 0:
+        raise ConfigurationError(f"--max-messages is {args.max_messages}, but must be at least 0")
+    config = build_reader_config(parse_client_options(args))
+    start = _parse_start(args.start)
+    check_topics_readable(config, args.topic)
+    formats: Mapping[str, RowFormat] = {"text": format_text_lines, "json": format_json_lines, "table": TableFormat()}
+    format_rows, remaining = formats[args.format], args.max_messages
+    if remaining == 0:
         return 0
-    with TopicReader(config, isolation=chosen.isolation) as reader:
-        start = _start(reader, chosen.topic, chosen.partition, where)
-        for table in reader.batches(chosen.topic, partitions=chosen.partition, start=start, follow=chosen.follow):
-            rows = table if left is None else table.slice(0, left)
-            sys.stdout.buffer.writelines(show(rows, columns))
+    with TopicReader(config, isolation=args.isolation) as reader:
+        start_offsets = _find_start_offsets(reader, args.topic, args.partition, start)
+        for table in reader.batches(args.topic, partitions=args.partition, start=start_offsets, follow=args.follow):
+            rows = table if remaining is None else table.slice(0, remaining)
+            sys.stdout.buffer.writelines(format_rows(rows, columns))
             sys.stdout.buffer.flush()
-            left = None if left is None else left - rows.num_rows
-            if left is not None and left <= 0:
+            remaining = None if remaining is None else remaining - rows.num_rows
+            if remaining is not None and remaining <= 0:
                 break
     return 0
 
 
-def _columns(names: str | None, shape: str) -> Sequence[str]:
+def _parse_columns(names: str | None, output_format: str) -> Sequence[str]:
     if names is None:
-        return COLUMNS if shape == "table" else ("value",)
+        return COLUMNS if output_format == "table" else ("value",)
     columns = [name.strip() for name in names.split(",")]
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
-        raise ConfigurationError(f"--columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}")
+        raise ConfigurationError(f"--columns: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
     return columns
 
 
-def _place(words: str) -> str | int | datetime:
-    if words in (BEGINNING, END):
-        return words
+def _parse_start(text: str) -> str | int | datetime:
+    if text in (BEGINNING, END):
+        return text
     try:
-        return int(words)
+        return int(text)
     except ValueError:
         pass
     try:
-        time = datetime.fromisoformat(words.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise ConfigurationError(f"--from is {words!r}, but must be {_FROM}") from None
+        raise ConfigurationError(f"--from is {text!r}, but must be {_START_FORMS}") from None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
-def _start(
-    reader: TopicReader, topic: str, partitions: Sequence[int] | None, where: str | int | datetime
+def _find_start_offsets(
+    reader: TopicReader, topic: str, partitions: Sequence[int] | None, start: str | int | datetime
 ) -> dict[int, int]:
-    """Where to begin in each partition, within what is there; without an entry: at its beginning."""
-    if where == BEGINNING:
+    """Return the start offset of each partition, limited to the offsets that exist.
+
+    A partition without an entry is read from its beginning.
+    """
+    if start == BEGINNING:
         return {}
-    if where == END:
+    if start == END:
         return reader.end_offsets(topic, partitions)
-    if isinstance(where, datetime):
-        return reader.offsets_at(topic, int(where.timestamp() * 1000), partitions)
-    number = int(where)
+    if isinstance(start, datetime):
+        return reader.offsets_at(topic, int(start.timestamp() * 1000), partitions)
+    number = int(start)
     first, end = reader.beginning_offsets(topic, partitions), reader.end_offsets(topic, partitions)
-    wanted = {partition: number if number >= 0 else end[partition] + number for partition in end}
-    return {partition: max(first[partition], min(offset, end[partition])) for partition, offset in wanted.items()}
+    requested = {partition: number if number >= 0 else end[partition] + number for partition in end}
+    return {partition: max(first[partition], min(offset, end[partition])) for partition, offset in requested.items()}

@@ -1,6 +1,6 @@
-"""What all commands that talk to brokers have in common: where the brokers are, how to log in, and a quick first look.
+"""Arguments and first checks of the commands that connect to brokers.
 
-A file of options serves all of them. Commands that read topics pass over those that only a producer has.
+All commands accept the same file of options. Commands that read topics ignore the options that only a producer has.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
     from spark_kafka_sink.producer.config import ProducerConfig
 
-SERVERS = "bootstrap.servers"
+BOOTSTRAP_SERVERS_OPTION = "bootstrap.servers"
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +28,13 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-server",
         "--bootstrap-servers",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="brokers to connect to first; needed unless an option names them",
+        help="bootstrap servers; required unless the option bootstrap.servers is set",
     )
     add(
         "--command-config",
         type=Path,
         metavar="FILE",
-        help="options of the Java client, a line NAME=VALUE for each: keeps secrets off the command line",
+        help="file with options of the Java client, a line NAME=VALUE for each; keeps secrets off the command line",
     )
     add(
         "-X",
@@ -42,23 +42,26 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one such option; may be repeated, and wins over the file",
+        help="one option of the Java client; may be repeated, and overrides the file",
     )
 
 
-def given_options(chosen: argparse.Namespace) -> dict[str, object]:
-    """ConfigurationError if no broker is named, or a line is not NAME=VALUE."""
-    lines = [] if chosen.command_config is None else text_of(chosen.command_config, "--command-config").splitlines()
-    options: dict[str, object] = {**properties(lines, "--command-config"), **properties(chosen.option, "-X")}
-    if chosen.bootstrap_server:
-        options[SERVERS] = chosen.bootstrap_server
-    if not options.get(SERVERS):
-        raise ConfigurationError("no broker is named: give --bootstrap-server HOST:PORT")
+def parse_client_options(args: argparse.Namespace) -> dict[str, object]:
+    """Combine the options of the file, the -X arguments and --bootstrap-server; later ones override earlier ones.
+
+    Raises ConfigurationError if no bootstrap server is set or a line is not NAME=VALUE.
+    """
+    lines = [] if args.command_config is None else read_text_file(args.command_config, "--command-config").splitlines()
+    options: dict[str, object] = {**parse_properties(lines, "--command-config"), **parse_properties(args.option, "-X")}
+    if args.bootstrap_server:
+        options[BOOTSTRAP_SERVERS_OPTION] = args.bootstrap_server
+    if not options.get(BOOTSTRAP_SERVERS_OPTION):
+        raise ConfigurationError("no bootstrap server is set: pass --bootstrap-server HOST:PORT")
     return options
 
 
-def reading_config(options: Mapping[str, object]) -> ClientConfig:
-    """For a command that only reads."""
+def build_reader_config(options: Mapping[str, object]) -> ClientConfig:
+    """Build the configuration of a command that only reads, without the options of producers."""
     from spark_kafka_sink.client.options import CLIENT_OPTIONS, client_config
     from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
@@ -67,48 +70,48 @@ def reading_config(options: Mapping[str, object]) -> ClientConfig:
     )
 
 
-def properties(lines: Sequence[str], where: str) -> dict[str, str]:
-    """Lines of the form NAME=VALUE; empty ones and comments are passed over."""
-    found: dict[str, str] = {}
+def parse_properties(lines: Sequence[str], source: str) -> dict[str, str]:
+    """Parse lines NAME=VALUE, and skip empty lines and comments. `source`: the argument that error messages name."""
+    options: dict[str, str] = {}
     for line in lines:
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue
         name, equals, value = stripped.partition("=")
         if not equals:
-            # The line itself is not shown: it may be a password.
-            raise ConfigurationError(f"{where}: an option is not of the form NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
+            # The error does not show the line, which may contain a password.
+            raise ConfigurationError(f"{source}: an option is not of the form NAME=VALUE")
+        options[name.strip()] = value.strip()
+    return options
 
 
-def text_of(path: Path, where: str) -> str:
-    """A small file that the user has named, or what a shell makes of `<(command)`."""
+def read_text_file(path: Path, argument: str) -> str:
+    """Read a small file, or the pipe that a shell passes for `<(command)`. `argument`: the argument that names it."""
     try:
         return read_regular_file(path, allow_pipe=True).decode()
     except OSError as error:
-        raise ConfigurationError(f"{where}: {path} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"{argument}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{where}: {path} is not a text in UTF-8") from error
+        raise ConfigurationError(f"{argument}: {path} is not UTF-8 text") from error
 
 
-def reach(config: ClientConfig, *topics: str) -> None:
-    """PreflightError, after a second, if there is no cluster to talk to, or not these topics."""
+def check_topics_readable(config: ClientConfig, *topics: str) -> None:
+    """Raise PreflightError within about a second if the cluster is unreachable or a topic does not exist."""
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
-    with quiet():
+    with silence_client_log():
         checks = preflight(config, Target(topics, allow_auto_topic_creation=False), timeouts=INTERACTIVE_TIMEOUTS)
     error = build_preflight_error(checks, "Kafka cannot be read")
     if error is not None:
         raise error
 
 
-def reach_to_write(config: ProducerConfig, topic: str) -> None:
-    """PreflightError, after a second, if this user cannot write to this topic from here."""
+def check_write_access(config: ProducerConfig, topic: str) -> None:
+    """Raise PreflightError within about a second if this user cannot write to the topic from this machine."""
     from spark_kafka_sink.preflight import INTERACTIVE_TIMEOUTS, Target, build_preflight_error, preflight
 
     target = Target((topic,), idempotent=config.enable_idempotence)
-    with quiet():
+    with silence_client_log():
         checks = preflight(config.client_config(), target, timeouts=INTERACTIVE_TIMEOUTS)
     error = build_preflight_error(checks)
     if error is not None:
@@ -116,12 +119,12 @@ def reach_to_write(config: ProducerConfig, topic: str) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No lines of the client's log: what they would say is in the checks, and in the error that is made of them."""
+def silence_client_log() -> Iterator[None]:
+    """Suppress the client's log, because the checks and their error contain the same information."""
     log = logging.getLogger("spark_kafka_sink.client")
-    before = log.level
+    previous_level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        log.setLevel(before)
+        log.setLevel(previous_level)

@@ -1,4 +1,4 @@
-"""`pykafka completion`: what a shell needs to complete commands and flags."""
+"""`pykafka completion`: a script that lets a shell complete commands and flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from spark_kafka_sink.errors import MissingDependencyError
 
-HELP = "print a script for the shell's own completion"
+HELP = "print a completion script for a shell"
 SHELLS = ("bash", "zsh")
 
 
@@ -14,10 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help='bash: eval "$(pykafka completion bash)" in ~/.bashrc')
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     try:
         import shtab
     except ImportError as error:
-        raise MissingDependencyError('completion needs shtab: pip install "spark-kafka-sink[cli]"') from error
-    print(shtab.complete(chosen.parser, shell=chosen.shell))
+        raise MissingDependencyError('completion requires shtab: pip install "spark-kafka-sink[cli]"') from error
+    print(shtab.complete(args.parser, shell=args.shell))
     return 0

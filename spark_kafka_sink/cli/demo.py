@@ -1,4 +1,4 @@
-"""`pykafka demo`: a real Spark job writes a million rows and then a stream; everything is read back and counted."""
+"""`pykafka demo`: a real Spark job writes a million rows and a stream, and the rows are read back and counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 from spark_kafka_sink.errors import ConfigurationError, KafkaSinkError, MissingDependencyError
 
-HELP = "write a million rows and a stream from a real Spark, read them back, and show what is where"
+HELP = "write a million rows and a stream with Spark, read them back, and show their partitions and offsets"
 ROWS = 1_000_000
-_LISTENING = "listening on "
+_LISTENING_PREFIX = "listening on "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,56 +23,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--bootstrap-server",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="your Kafka (default: a broker of the demo's own)",
+        help="bootstrap servers of your Kafka (default: the demo starts a broker)",
     )
-    add("--rows", type=int, default=ROWS, metavar="N", help="rows of the batch job (default: %(default)s)")
+    add("--rows", type=int, default=ROWS, metavar="N", help="number of rows of the batch job (default: %(default)s)")
 
 
-def run(chosen: argparse.Namespace) -> int:
-    if chosen.rows < 1:
-        raise ConfigurationError(f"--rows is {chosen.rows}, but must be at least 1")
+def run(args: argparse.Namespace) -> int:
+    if args.rows < 1:
+        raise ConfigurationError(f"--rows is {args.rows}, but must be at least 1")
     require_spark()
     from spark_kafka_sink.cli.demo_job import Demo  # imports pyspark
 
     with contextlib.ExitStack() as stack:
         print("\n1/4  a broker", flush=True)
-        if chosen.bootstrap_server:
-            bootstrap = chosen.bootstrap_server
+        if args.bootstrap_server:
+            bootstrap = args.bootstrap_server
             print(f"     your Kafka at {bootstrap}", flush=True)
         else:
             bootstrap = stack.enter_context(broker_process())
-            print(f"     an embedded one, at {bootstrap} (for your own: --bootstrap-server HOST:PORT)", flush=True)
-        demo = Demo(bootstrap, chosen.rows)
-        everything_is_there = demo.run()
-    if chosen.bootstrap_server:
-        print(f"Topic {demo.topic} is still there: delete it when you have seen enough.")
-    print("Next: write a job of your own, and look with `pykafka doctor` whether it can write to your Kafka.")
-    return 0 if everything_is_there else 1
+            print(f"     an embedded broker at {bootstrap} (to use your own: --bootstrap-server HOST:PORT)", flush=True)
+        demo = Demo(bootstrap, args.rows)
+        is_complete = demo.run()
+    if args.bootstrap_server:
+        print(f"Topic {demo.topic} still exists. Delete it when you no longer need it.")
+    print("Next: write your own job, and check with `pykafka doctor` that it can write to your Kafka.")
+    return 0 if is_complete else 1
 
 
 def require_spark() -> None:
-    """Without Java Spark would say JAVA_GATEWAY_EXITED, after a page of traceback."""
+    """Raise MissingDependencyError if pyspark or Java is missing.
+
+    Without Java, Spark would fail with JAVA_GATEWAY_EXITED after a page of traceback.
+    """
     if importlib.util.find_spec("pyspark") is None:
-        raise MissingDependencyError('the demo needs pyspark: pip install "pyspark>=4.1"')
+        raise MissingDependencyError('the demo requires pyspark: pip install "pyspark>=4.1"')
     home = os.environ.get("JAVA_HOME")
     if shutil.which(f"{home}/bin/java" if home else "java") is None:
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the PATH"
+        problem = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
         raise MissingDependencyError(
-            f"Spark needs Java 17 or newer, but {where}. Install one, or set JAVA_HOME to the folder of one."
+            f"Spark requires Java 17 or later, but {problem}. Install Java, or set JAVA_HOME to its directory."
         )
 
 
 @contextlib.contextmanager
 def broker_process() -> Iterator[str]:
-    """The address of a broker in a process of its own, as a real one is."""
+    """Run an embedded broker in its own process and yield its address."""
     command = [sys.executable, "-m", "spark_kafka_sink", "broker", "--port", "0"]
     broker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert broker.stdout is not None
-        lines = (line for line in broker.stdout if line.startswith(_LISTENING))
-        address = next(lines, "").removeprefix(_LISTENING).strip()
+        lines = (line for line in broker.stdout if line.startswith(_LISTENING_PREFIX))
+        address = next(lines, "").removeprefix(_LISTENING_PREFIX).strip()
         if not address:
-            raise KafkaSinkError(f"the embedded broker did not start; it ended with status {broker.wait()}")
+            raise KafkaSinkError(f"the embedded broker did not start; it exited with status {broker.wait()}")
         yield address
     finally:
         broker.terminate()

@@ -1,4 +1,4 @@
-"""What `pykafka demo` does with Spark, step by step, and what it prints meanwhile."""
+"""The Spark job of `pykafka demo` and the progress that it prints."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TASKS = 16
 STREAM_BATCHES = 4
 STREAM_ROWS = 25_000
 BAR_WIDTH = 40
-SHOW_SECONDS = 0.25
-ANSWER_MS_MAX = 15_000
-SPARK = {
+PROGRESS_INTERVAL_SECONDS = 0.25
+RESPONSE_TIMEOUT_MS = 15_000
+SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -41,12 +41,12 @@ SPARK = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-VALUE = """concat('{"order":', id, ',"note":"', rpad('', 80, 'so it goes '), '"}')"""
-"""About 100 bytes of JSON."""
+VALUE_EXPRESSION = """concat('{"order":', id, ',"note":"', rpad('', 80, 'so it goes '), '"}')"""
+"""A SQL expression for about 100 bytes of JSON."""
 
 
 class Demo:
-    """One run, with a topic of its own."""
+    """One run of the demo, which writes to its own topic."""
 
     def __init__(self, bootstrap: str, rows: int) -> None:
         self.topic = f"pykafka-demo-{int(time.time())}"
@@ -55,101 +55,102 @@ class Demo:
         self._client: ClientConfig = client_config({"bootstrap.servers": bootstrap})
 
     def run(self) -> bool:
-        """True if every row is in Kafka, once."""
+        """Run all steps. Returns whether every row is in Kafka exactly once."""
         create_topic(self._client, self._bootstrap, self.topic)
-        note(f"topic {self.topic} with {PARTITIONS} partitions")
+        print_note(f"topic {self.topic} with {PARTITIONS} partitions")
         with tempfile.TemporaryDirectory(prefix="pykafka-demo-") as name:
-            folder = Path(name)
+            directory = Path(name)
             options = {"kafka.bootstrap.servers": self._bootstrap, "topic": self.topic}
-            options["reportPath"] = str(folder / "reports.jsonl")
-            note("starting Spark and its Python workers, by a write of no rows ...")
-            with a_spark(folder) as spark:
-                # No row passes, so nothing is written; but all processes that a job needs are there after it.
-                rows(spark.range(0, TASKS, 1, TASKS).where("rand() > 1")).write.format("pykafka").options(
-                    **options
-                ).save()
-                say("2/4", f"batch: {self._rows:,} rows")
+            options["reportPath"] = str(directory / "reports.jsonl")
+            print_note("starting Spark and its Python workers by writing no rows ...")
+            with create_spark_session(directory) as spark:
+                # The condition matches no row, so nothing is written, but Spark starts all Python workers of the job.
+                no_rows = spark.range(0, TASKS, 1, TASKS).where("rand() > 1")
+                select_key_and_value(no_rows).write.format("pykafka").options(**options).save()
+                print_step("2/4", f"batch: {self._rows:,} rows")
                 batch_seconds = self._write_batch(spark, options)
-                say("3/4", f"stream: {STREAM_BATCHES} micro-batches of {STREAM_ROWS:,} rows")
-                self._write_stream(spark, folder, options)
+                print_step("3/4", f"stream: {STREAM_BATCHES} micro-batches of {STREAM_ROWS:,} rows")
+                self._write_stream(spark, directory, options)
             reports = read_reports(options["reportPath"])
-        say("4/4", "read everything back")
-        whole = self._read_back(self._rows + STREAM_BATCHES * STREAM_ROWS)
-        show_table(reports, batch_seconds)
-        return whole
+        print_step("4/4", "read everything back")
+        is_complete = self._read_back(self._rows + STREAM_BATCHES * STREAM_ROWS)
+        print_summary(reports, batch_seconds)
+        return is_complete
 
     def _write_batch(self, spark: SparkSession, options: dict[str, str]) -> float:
-        frame = rows(spark.range(0, self._rows, 1, TASKS))
+        frame = select_key_and_value(spark.range(0, self._rows, 1, TASKS))
         started = time.perf_counter()
         self._watch(lambda: frame.write.format("pykafka").options(**options).save())
         return time.perf_counter() - started
 
     def _watch(self, write: Callable[[], None]) -> None:
-        """Run `write`, and show meanwhile how many rows the broker has."""
+        """Run `write` and show how many rows the broker has stored so far."""
         bar = ProgressBar(self._rows)
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(write)
+            write_future = pool.submit(write)
             with TopicReader(self._client) as reader:
-                while bar.shown < self._rows and not writing.done():
-                    wait([writing], SHOW_SECONDS)
-                    bar.show(sum(reader.end_offsets(self.topic).values()))
+                while bar.shown_count < self._rows and not write_future.done():
+                    wait([write_future], PROGRESS_INTERVAL_SECONDS)
+                    bar.update(sum(reader.end_offsets(self.topic).values()))
             if sys.stdout.isatty():
                 print(flush=True)
-            writing.result()
+            write_future.result()
 
-    def _write_stream(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
-        """A folder of files is the source, one file for each micro-batch."""
-        source = folder / "source"
+    def _write_stream(self, spark: SparkSession, directory: Path, options: dict[str, str]) -> None:
+        """Run a streaming query that reads one file per micro-batch."""
+        source = directory / "source"
         stop = self._rows + STREAM_BATCHES * STREAM_ROWS
         spark.range(self._rows, stop, 1, STREAM_BATCHES).write.parquet(str(source))
         files = spark.readStream.schema("id LONG").option("maxFilesPerTrigger", 1).parquet(str(source))
         query = (
-            rows(files)
+            select_key_and_value(files)
             .writeStream.format("pykafka")
             .options(**options)
-            .option("checkpointLocation", str(folder / "checkpoint"))
+            .option("checkpointLocation", str(directory / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
-        shown = -1
+        last_batch_id = -1
         running = True
         while running:
-            running = not query.awaitTermination(1)  # raises what ended the query
+            running = not query.awaitTermination(1)  # raises the error that ended the query
             for progress in query.recentProgress:
-                if progress.batchId > shown and progress.numInputRows:
-                    shown = progress.batchId
-                    note(f"batch {shown}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
+                if progress.batchId > last_batch_id and progress.numInputRows:
+                    last_batch_id = progress.batchId
+                    print_note(f"batch {last_batch_id}: {progress.numInputRows:,} rows in {progress.batchDuration} ms")
 
     def _read_back(self, expected: int) -> bool:
         started = time.perf_counter()
-        seen = np.zeros(expected, np.int64)
-        count = 0
+        counts = np.zeros(expected, np.int64)
+        row_count = 0
         with TopicReader(self._client) as reader:
             for table in reader.batches(self.topic):
                 ids = pc.cast(pc.cast(table.column("key"), "string"), "int64").to_numpy()
-                np.add.at(seen, ids, 1)
-                count += len(ids)
-        missing, doubled = int((seen == 0).sum()), int((seen > 1).sum())
-        note(f"{count:,} rows in {time.perf_counter() - started:.1f} s: {missing} missing, {doubled} doubled")
-        if missing or doubled:
-            note("this should not have happened; please report it")
-        return not missing and not doubled
+                np.add.at(counts, ids, 1)
+                row_count += len(ids)
+        missing, duplicates = int((counts == 0).sum()), int((counts > 1).sum())
+        print_note(
+            f"{row_count:,} rows in {time.perf_counter() - started:.1f} s: {missing} missing, {duplicates} duplicated"
+        )
+        if missing or duplicates:
+            print_note("this is a bug; please report it")
+        return not missing and not duplicates
 
 
 def create_topic(config: ClientConfig, bootstrap: str, topic: str) -> None:
     try:
-        with BlockingClient(config, timeout_ms=ANSWER_MS_MAX) as client:
+        with BlockingClient(config, timeout_ms=RESPONSE_TIMEOUT_MS) as client:
             create_if_missing(client, NewTopic(topic, PARTITIONS))
     except NetworkError as error:
         raise NetworkError(f"no Kafka at {bootstrap}: {error}") from error
 
 
 @contextlib.contextmanager
-def a_spark(folder: Path) -> Iterator[SparkSession]:
+def create_spark_session(directory: Path) -> Iterator[SparkSession]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[*]").appName("pykafka demo")
-    for name, value in (SPARK | {"spark.sql.warehouse.dir": str(folder / "warehouse")}).items():
+    for name, value in (SPARK_CONF | {"spark.sql.warehouse.dir": str(directory / "warehouse")}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
@@ -159,30 +160,30 @@ def a_spark(folder: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def rows(frame: DataFrame) -> DataFrame:
-    """`id` as keys, and JSON as values."""
-    return frame.selectExpr("CAST(id AS STRING) AS key", f"{VALUE} AS value")
+def select_key_and_value(frame: DataFrame) -> DataFrame:
+    """Add a key from the column `id` and a JSON value."""
+    return frame.selectExpr("CAST(id AS STRING) AS key", f"{VALUE_EXPRESSION} AS value")
 
 
 class ProgressBar:
-    """How many rows have come: one line that grows on a terminal, elsewhere a line for each tenth."""
+    """A progress bar of stored rows: one line on a terminal, and a line for every tenth of the rows elsewhere."""
 
-    def __init__(self, of: int) -> None:
-        self.shown = -1
-        self._of = of
-        self._on_terminal = sys.stdout.isatty()
+    def __init__(self, total: int) -> None:
+        self.shown_count = -1
+        self._total = total
+        self._is_terminal = sys.stdout.isatty()
 
-    def show(self, done: int) -> None:
-        step = 1 if self._on_terminal else self._of // 10
-        if done < self._of and done < self.shown + step:
+    def update(self, count: int) -> None:
+        step = 1 if self._is_terminal else self._total // 10
+        if count < self._total and count < self.shown_count + step:
             return
-        self.shown = done
-        filled = BAR_WIDTH * done // self._of
-        line = f"     [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done:>9,} rows in Kafka"
-        print(f"\r{line}" if self._on_terminal else line, end="" if self._on_terminal else "\n", flush=True)
+        self.shown_count = count
+        filled = BAR_WIDTH * count // self._total
+        line = f"     [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {count:>9,} rows in Kafka"
+        print(f"\r{line}" if self._is_terminal else line, end="" if self._is_terminal else "\n", flush=True)
 
 
-def show_table(reports: list[WriteReport], batch_seconds: float) -> None:
+def print_summary(reports: list[WriteReport], batch_seconds: float) -> None:
     print()
     print(f"{'topic':<26} {'partition':>9} {'first offset':>13} {'last offset':>12} {'rows':>10}")
     for topic, partitions in sorted(merge_report_ranges(reports).items()):
@@ -200,9 +201,9 @@ def show_table(reports: list[WriteReport], batch_seconds: float) -> None:
     )
 
 
-def say(step: str, title: str) -> None:
+def print_step(step: str, title: str) -> None:
     print(f"\n{step}  {title}", flush=True)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     print(f"     {text}", flush=True)

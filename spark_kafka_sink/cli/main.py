@@ -1,4 +1,4 @@
-"""The parser of `pykafka`, the table of its commands, and how each of them ends."""
+"""The argument parser of `pykafka`, its commands and their exit statuses."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from spark_kafka_sink import __version__
 from spark_kafka_sink.cli import bench, broker, cat, completion, demo, doctor, produce, report, topics, transactions
 from spark_kafka_sink.errors import KafkaSinkError
 
-FAILED = 1
-INTERRUPTED = 130
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
 """The exit status that shells use: 128 plus the number of SIGINT."""
 
 
 class Command(Protocol):
-    """A module of one command. What it needs beyond the parser is imported when it runs."""
+    """A module that implements a command. It imports what only `run` needs inside `run`."""
 
     HELP: str
-    """A line of `pykafka --help`; the module's own help begins with it."""
+    """The line of the command in `pykafka --help`, and the beginning of the command's own help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
-    def run(self, chosen: argparse.Namespace) -> int:
-        """The exit status. A KafkaSinkError is what the user did wrong or met: it is printed as a sentence."""
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the command and return the exit status. `main` prints a KafkaSinkError as one line of stderr."""
         ...
 
 
@@ -45,33 +45,34 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = parser().parse_args(arguments)
+    args = build_parser().parse_args(arguments)
     try:
-        return COMMANDS[chosen.command].run(chosen)
+        return COMMANDS[args.command].run(args)
     except KafkaSinkError as error:
         print(f"pykafka: {error}", file=sys.stderr)
-        return FAILED
+        return EXIT_FAILED
     except BrokenPipeError:
-        # `pykafka cat ... | head`: the reader has seen enough. Python would complain once more when it flushes.
+        # The reader of the pipe has exited, as in `pykafka cat ... | head`. Python would fail again when it flushes
+        # stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         print(f"pykafka: {error.strerror or error}", file=sys.stderr)
-        return FAILED
+        return EXIT_FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
-def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
         prog="pykafka",
-        description="Kafka from Python: look into topics, write to them; a broker for tests.",
-        epilog="To begin with: pykafka doctor --bootstrap-server HOST:PORT. Each command has --help.",
+        description="Kafka from Python: inspect topics, write to them, and run a broker for tests.",
+        epilog="Start with: pykafka doctor --bootstrap-server HOST:PORT. Each command has --help.",
     )
-    whole.set_defaults(parser=whole)  # for completion
-    whole.add_argument("--version", action="version", version=f"pykafka {__version__}")
-    commands = whole.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    parser.set_defaults(parser=parser)  # for pykafka completion
+    parser.add_argument("--version", action="version", version=f"pykafka {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        about = f"{command.HELP[0].upper()}{command.HELP[1:]}."
-        command.add_arguments(commands.add_parser(name, help=command.HELP, description=about))
-    return whole
+        description = f"{command.HELP[0].upper()}{command.HELP[1:]}."
+        command.add_arguments(commands.add_parser(name, help=command.HELP, description=description))
+    return parser

@@ -1,7 +1,7 @@
-"""`pykafka produce`: lines from stdin, or the columns of a Parquet or CSV file, into a topic.
+"""`pykafka produce`: write lines of stdin, or columns of a Parquet or CSV file, to a topic.
 
-Both are a table that send_table() takes. Lines are sent as they come: what stands ready is one batch. So nothing waits
-in a pipe that is slow, and one that is fast makes large batches.
+Both are converted to a table for send_table(). Lines are sent as they arrive: all lines that can be read at once become
+one batch. So lines of a slow pipe are sent without delay, and a fast pipe results in large batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach_to_write
+from spark_kafka_sink.cli.client_options import add_connection_arguments, check_write_access, parse_client_options
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.progress_bar import Progress
 
@@ -21,75 +21,93 @@ if TYPE_CHECKING:
 
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-HELP = "write lines from stdin, or the columns of a file, to a topic"
+HELP = "write lines of stdin, or columns of a file, to a topic"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
     add("topic", metavar="TOPIC", help="the topic to write to")
-    add("--partition", type=int, metavar="N", help="write to this partition (default: by key; without a key, any)")
-    add("--header", action="append", default=[], metavar="NAME=VALUE", help="header for each record; may be repeated")
-    add("--key-separator", metavar="TEXT", help="the part of a line before it is the key (default: no keys)")
-    add("--file", type=Path, metavar="FILE", help="a Parquet or CSV file, by its ending, instead of lines")
+    add(
+        "--partition",
+        type=int,
+        metavar="N",
+        help="write to this partition (default: chosen by key, or any partition without a key)",
+    )
+    add(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="add this header to each record; may be repeated",
+    )
+    add(
+        "--key-separator",
+        metavar="TEXT",
+        help="text between the key and the value in a line (default: lines have no keys)",
+    )
+    add("--file", type=Path, metavar="FILE", help="read this file instead of stdin: .parquet, .csv or .tsv")
     add(
         "--value-column",
         default="value",
         metavar="NAME",
         help="column of the file with the values (default: %(default)s)",
     )
-    add("--key-column", metavar="NAME", help="column of the file with the keys (default: key, if there is one)")
+    add("--key-column", metavar="NAME", help="column of the file with the keys (default: key, if it exists)")
     add(
         "--timestamp-column",
         metavar="NAME",
-        help="column of the file with the times (default: timestamp, if there is one)",
+        help="column of the file with the timestamps (default: timestamp, if it exists)",
     )
 
 
-def run(chosen: argparse.Namespace) -> int:
-    from spark_kafka_sink.cli.produced_rows import InputColumns, rows_of_file, rows_of_lines
+def run(args: argparse.Namespace) -> int:
+    from spark_kafka_sink.cli.input_rows import InputColumns, open_file, open_lines
     from spark_kafka_sink.producer.config import ProducerConfig
     from spark_kafka_sink.producer.producer import KafkaProducer
 
-    headers = [_header(text) for text in chosen.header]
-    if chosen.file is not None and chosen.key_separator is not None:
-        raise ConfigurationError("--key-separator is of lines, and --file has none: name --key-column")
-    options = {"client.id": "pykafka-produce", **given_options(chosen)}
+    headers = [_parse_header(text) for text in args.header]
+    if args.file is not None and args.key_separator is not None:
+        raise ConfigurationError("--key-separator applies to lines, not to --file. Use --key-column instead.")
+    options = {"client.id": "pykafka-produce", **parse_client_options(args)}
     config = ProducerConfig.parse(options)
-    if chosen.file is None:
-        rows, total = rows_of_lines(_stdin(), chosen.key_separator, headers, config.max_request_size), None
+    if args.file is None:
+        rows, total = open_lines(_stdin(), args.key_separator, headers, config.max_request_size), None
     else:
-        wanted = InputColumns(chosen.value_column, chosen.key_column, chosen.timestamp_column)
-        rows, total = rows_of_file(chosen.file, wanted, headers)
-    reach_to_write(config, chosen.topic)
+        columns = InputColumns(args.value_column, args.key_column, args.timestamp_column)
+        rows, total = open_file(args.file, columns, headers)
+    check_write_access(config, args.topic)
     with Progress("records", total) as progress, KafkaProducer(options) as producer:
-        _check_partition(producer, chosen)
-        _send_all(producer, chosen, rows, progress)
+        _check_partition(producer, args)
+        _send_all(producer, args, rows, progress)
     return 0
 
 
-def _check_partition(producer: KafkaProducer, chosen: argparse.Namespace) -> None:
-    """The producer would wait for max.block.ms: partitions may be added."""
-    if chosen.partition is None:
+def _check_partition(producer: KafkaProducer, args: argparse.Namespace) -> None:
+    """Fail at once for a missing partition. The producer would wait for max.block.ms, since partitions may be added."""
+    if args.partition is None:
         return
-    count = len(producer.partitions_for(chosen.topic))
-    if not 0 <= chosen.partition < count:
+    count = len(producer.partitions_for(args.topic))
+    if not 0 <= args.partition < count:
         raise ConfigurationError(
-            f"--partition: {chosen.topic} has no partition {chosen.partition}, but 0 to {count - 1}"
+            f"--partition: topic {args.topic} has the partitions 0 to {count - 1}, not {args.partition}"
         )
 
 
 def _send_all(
-    producer: KafkaProducer, chosen: argparse.Namespace, rows: pa.RecordBatchReader, progress: Progress
+    producer: KafkaProducer, args: argparse.Namespace, rows: pa.RecordBatchReader, progress: Progress
 ) -> None:
-    """DeliveryError if a row was not written: no more are read then, and all that were are answered before."""
+    """Send all rows. Raises DeliveryError if a row fails.
+
+    After a failure no more rows are read, and the error is raised when all rows that were read have a result.
+    """
     from spark_kafka_sink.producer.table_plan import Mapped, plan_table
     from spark_kafka_sink.producer.tables import TableSender
 
-    plan = plan_table(chosen.topic, rows.schema, Mapped(partition=chosen.partition), {})
+    plan = plan_table(args.topic, rows.schema, Mapped(partition=args.partition), {})
     sender = TableSender(producer, plan, failed_rows_max=0)
-    for answered in sender.steps(rows):
-        progress.advance(answered)
+    for completed_count in sender.steps(rows):
+        progress.advance(completed_count)
     sender.result.raise_for_failures()
 
 
@@ -99,8 +117,8 @@ def _stdin() -> BufferedReader:
     return stream
 
 
-def _header(text: str) -> tuple[str, bytes]:
+def _parse_header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ConfigurationError(f"--header is NAME=VALUE, not {text!r}")
+        raise ConfigurationError(f"--header must be NAME=VALUE, not {text!r}")
     return name, value.encode()

@@ -1,4 +1,4 @@
-"""Waiting for SIGINT or SIGTERM, and an end that comes in any case."""
+"""Waiting for SIGINT or SIGTERM, with a guaranteed exit of the process."""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ import socket
 import sys
 from types import TracebackType
 
-END_SECONDS_MAX = 10.0
-"""What a process may take to end in good order."""
+MAX_SHUTDOWN_SECONDS = 10.0
+"""The time that a process has for an orderly shutdown."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalWait:
-    """For the main thread, in a `with`.
+    """A context manager of the main thread that waits for a signal.
 
-    The first signal is noticed by `wait`. Neither a handler in Python nor a lock is needed for that: the interpreter
-    writes to a socket in the signal's own context. After `end_in_time` a second signal ends the process by its default
-    action; and if the `with` is not left within END_SECONDS_MAX, a thread that needs no lock of the interpreter writes
-    down where all the others are, and ends the process.
+    `wait` detects the first signal without a Python handler and without a lock, because the interpreter writes to a
+    socket in the context of the signal. After `limit_shutdown`, a second signal ends the process by its default action.
+    If the `with` block does not end within MAX_SHUTDOWN_SECONDS, a thread that needs no lock of the interpreter dumps
+    the tracebacks of all threads and ends the process.
     """
 
     def __enter__(self) -> SignalWait:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        # In this order: what is handled before there is a place for its byte would be lost, and the wait have no end.
-        self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
-        self._before = [signal.signal(number, _wait_notices) for number in _SIGNALS]
+        # The wakeup socket must exist before the handlers. The byte of a signal that is handled earlier would be lost,
+        # and the wait would never end.
+        self._previous_wakeup_fd = signal.set_wakeup_fd(self._writer.fileno())
+        self._previous_handlers = [signal.signal(number, _do_nothing) for number in _SIGNALS]
         return self
 
     def wait(self, seconds: float) -> bool:
-        """Whether a signal has come."""
+        """Wait for a signal. Returns whether one has arrived."""
         return bool(select.select([self._reader], [], [], seconds)[0])
 
-    def end_in_time(self) -> None:
-        faulthandler.dump_traceback_later(END_SECONDS_MAX, exit=True, file=sys.__stderr__ or 2)
+    def limit_shutdown(self) -> None:
+        """Start the time limit of the shutdown, and let a second signal end the process."""
+        faulthandler.dump_traceback_later(MAX_SHUTDOWN_SECONDS, exit=True, file=sys.__stderr__ or 2)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
 
@@ -45,12 +47,12 @@ class SignalWait:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         faulthandler.cancel_dump_traceback_later()
-        for number, handler in zip(_SIGNALS, self._before, strict=True):
+        for number, handler in zip(_SIGNALS, self._previous_handlers, strict=True):
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
+        signal.set_wakeup_fd(self._previous_wakeup_fd)
         self._reader.close()
         self._writer.close()
 
 
-def _wait_notices(number: int, frame: object) -> None:
-    """The signal's handler: what matters is the byte on the socket."""
+def _do_nothing(number: int, frame: object) -> None:
+    """Handle a signal. The byte that the interpreter writes to the socket is enough."""

@@ -1,33 +1,29 @@
-"""Tables on a terminal: columns as wide as what stands in them, numbers to the right."""
+"""Text tables, with numbers aligned to the right and everything else to the left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.diagnostics.text_table import align_columns
 
-CELL_CHARACTERS_MAX = 80
+MAX_CELL_CHARACTERS = 80
 
 
 def print_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    for line in table_lines(names, rows):
+    for line in format_table(names, rows):
         print(line)
 
 
-def table_lines(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    given = [list(row) for row in rows]
-    cells = [[sanitize(str(value), CELL_CHARACTERS_MAX) for value in row] for row in given]
+def format_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Format a heading, a line of dashes and the rows."""
+    values = [list(row) for row in rows]
+    cells = [[sanitize(str(value), MAX_CELL_CHARACTERS) for value in row] for row in values]
+    left_aligned = [
+        column for column in range(len(names)) if not values or not all(_is_number(row[column]) for row in values)
+    ]
     widths = [max(len(row[column]) for row in [list(names), *cells]) for column in range(len(names))]
-    to_the_right = [bool(given) and all(_is_number(row[column]) for row in given) for column in range(len(names))]
-
-    def line(values: Sequence[str]) -> str:
-        fitted = [
-            value.rjust(width) if right else value.ljust(width)
-            for value, width, right in zip(values, widths, to_the_right, strict=True)
-        ]
-        return "  ".join(fitted).rstrip()
-
-    return [line(names), line(["-" * width for width in widths]), *(line(row) for row in cells)]
+    return align_columns([names, ["-" * width for width in widths], *cells], left_aligned)
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""`pykafka topics`: which topics there are; of those that are named, leaders, replicas and offsets."""
+"""`pykafka topics`: a list of topics, or the leaders, replicas and offsets of the named topics."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach, reading_config
+from spark_kafka_sink.cli.client_options import (
+    add_connection_arguments,
+    build_reader_config,
+    check_topics_readable,
+    parse_client_options,
+)
 from spark_kafka_sink.cli.tables import print_table
 
 if TYPE_CHECKING:
     from spark_kafka_sink.client.config import ClientConfig
     from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
-HELP = "list topics, or describe those that are named: leaders, replicas, offsets"
+HELP = "list topics, or describe the leaders, replicas and offsets of named topics"
 
 _NO_LEADER = -1
 
@@ -23,14 +28,14 @@ _NO_LEADER = -1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     add = parser.add_argument
-    add("topics", nargs="*", metavar="TOPIC", help="describe this topic, instead of listing all")
-    add("--internal", action="store_true", help="list Kafka's own topics, too")
+    add("topics", nargs="*", metavar="TOPIC", help="describe these topics instead of listing all topics")
+    add("--internal", action="store_true", help="also list the internal topics of Kafka")
     add("--json", action="store_true", help="print one JSON document")
 
 
 @dataclass(frozen=True)
 class _Partition:
-    """`first_offset` and `end_offset` are None where there is no leader to ask."""
+    """A row of the description. `first_offset` and `end_offset` are None if the partition has no leader."""
 
     topic: str
     partition: int
@@ -41,19 +46,19 @@ class _Partition:
     end_offset: int | None
 
 
-def run(chosen: argparse.Namespace) -> int:
-    config = reading_config(given_options(chosen))
-    reach(config, *chosen.topics)
-    found = _metadata(config, chosen.topics or None)
-    if chosen.topics:
-        _describe(config, sorted(found.topics, key=lambda topic: topic.name or ""), as_json=chosen.json)
+def run(args: argparse.Namespace) -> int:
+    config = build_reader_config(parse_client_options(args))
+    check_topics_readable(config, *args.topics)
+    metadata = _fetch_metadata(config, args.topics or None)
+    if args.topics:
+        _print_description(config, sorted(metadata.topics, key=lambda topic: topic.name or ""), as_json=args.json)
     else:
-        listed = [topic for topic in found.topics if chosen.internal or not topic.is_internal]
-        _list(sorted(listed, key=lambda topic: topic.name or ""), as_json=chosen.json)
+        listed_topics = [topic for topic in metadata.topics if args.internal or not topic.is_internal]
+        _print_list(sorted(listed_topics, key=lambda topic: topic.name or ""), as_json=args.json)
     return 0
 
 
-def _metadata(config: ClientConfig, topics: Sequence[str] | None) -> MetadataResponse:
+def _fetch_metadata(config: ClientConfig, topics: Sequence[str] | None) -> MetadataResponse:
     from spark_kafka_sink.requests.blocking import BlockingClient
     from spark_kafka_sink.requests.topics import DescribeTopics
 
@@ -61,7 +66,7 @@ def _metadata(config: ClientConfig, topics: Sequence[str] | None) -> MetadataRes
         return client.send(DescribeTopics(None if topics is None else list(dict.fromkeys(topics))))
 
 
-def _list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
+def _print_list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
     rows = [
         (
             topic.name or "",
@@ -76,34 +81,35 @@ def _list(topics: Sequence[MetadataResponseTopic], *, as_json: bool) -> None:
     elif rows:
         print_table(names, rows)
     else:
-        print("There are no topics that this user may see.")
+        print("There are no topics that this user is authorized to describe.")
 
 
-def _describe(config: ClientConfig, topics: Iterable[MetadataResponseTopic], *, as_json: bool) -> None:
-    partitions = [each for topic in topics for each in _partitions(config, topic)]
+def _print_description(config: ClientConfig, topics: Iterable[MetadataResponseTopic], *, as_json: bool) -> None:
+    partitions = [partition for topic in topics for partition in _describe_partitions(config, topic)]
     if as_json:
-        print(json.dumps([vars(each) for each in partitions]))
+        print(json.dumps([vars(partition) for partition in partitions]))
         return
     names = ("topic", "partition", "leader", "replicas", "in sync", "first offset", "end offset", "records at most")
-    print_table(names, [_row(each) for each in partitions])
+    print_table(names, [_to_row(partition) for partition in partitions])
 
 
-def _row(each: _Partition) -> tuple[object, ...]:
-    ends = (each.first_offset, each.end_offset)
-    records = None if each.first_offset is None or each.end_offset is None else each.end_offset - each.first_offset
-    leader = "none" if each.leader is None else each.leader
-    known = ["?" if number is None else number for number in (*ends, records)]
-    return each.topic, each.partition, leader, _joined(each.replicas), _joined(each.in_sync), *known
+def _to_row(partition: _Partition) -> tuple[object, ...]:
+    first, end = partition.first_offset, partition.end_offset
+    max_records = None if first is None or end is None else end - first
+    offsets = ["?" if number is None else number for number in (first, end, max_records)]
+    leader = "none" if partition.leader is None else partition.leader
+    replicas, in_sync = _join_numbers(partition.replicas), _join_numbers(partition.in_sync)
+    return partition.topic, partition.partition, leader, replicas, in_sync, *offsets
 
 
-def _joined(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ",".join(str(number) for number in numbers)
 
 
-def _partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
+def _describe_partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Partition]:
     name = topic.name or ""
-    led = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
-    first, end = _offsets(config, name, led)
+    partitions_with_leader = [part.partition_index for part in topic.partitions if part.leader_id != _NO_LEADER]
+    first, end = _fetch_offsets(config, name, partitions_with_leader)
     return [
         _Partition(
             name,
@@ -118,7 +124,7 @@ def _partitions(config: ClientConfig, topic: MetadataResponseTopic) -> list[_Par
     ]
 
 
-def _offsets(
+def _fetch_offsets(
     config: ClientConfig, topic: str, partitions: Sequence[int]
 ) -> tuple[Mapping[int, int], Mapping[int, int]]:
     from spark_kafka_sink.reader.reader import TopicReader

@@ -1,6 +1,6 @@
-"""`pykafka transactions`: what exactly-once writes have open and decided; finish, abort, or give up.
+"""`pykafka transactions`: the open and decided transactions of exactly-once writes, to list, finish, abort or give up.
 
-Looking changes nothing. All else is first said, with the transactions that it concerns, and asked for.
+Listing changes nothing. The other actions first print the transactions that they concern and ask for confirmation.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink.cli.client_options import add_connection_arguments, given_options, reach
+from spark_kafka_sink.cli.client_options import add_connection_arguments, check_topics_readable, parse_client_options
 from spark_kafka_sink.cli.tables import print_table
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_kafka_sink.exactly_once.operations import Finished, PrefixSurvey
 
-HELP = "list the transactions of exactly-once writes; finish, abort or give up those of one prefix"
+HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
 
 LIST, FINISH, ABORT, GIVE_UP = "list", "finish", "abort", "give-up"
-_UNPROVEN = ", by an unknown id"
-_STOPS = "A query that runs under this prefix fails at its next commit, and goes on when it is started again."
+_UNPROVEN_SUFFIX = ", by an unknown id"
+_QUERY_FAILS_MESSAGE = "A running query of this prefix fails at its next commit, and continues after a restart."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,151 +34,158 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=(LIST, FINISH, ABORT, GIVE_UP),
         default=LIST,
-        help="finish: commit what is decided; abort: end what is not decided; give-up: of what is decided, commit what "
-        "still can be, and note it as done (default: %(default)s)",
+        help="finish: commit the decided transactions; abort: abort the undecided transactions; give-up: commit the "
+        "decided transactions that can still be committed, and mark the decision as done (default: %(default)s)",
     )
     add(
         "--prefix",
         metavar="PREFIX",
-        help="prefix of the transactional ids of one query or job; needed for all but list",
+        help="prefix of the transactional ids of one query or job; required except for list",
     )
-    add("--log-topic", metavar="TOPIC", help="the decision log, if the write has one of its own")
-    add("--yes", action="store_true", help="do not ask")
+    add("--log-topic", metavar="TOPIC", help="the decision log of the write, if it sets the option decisionLogTopic")
+    add("--yes", action="store_true", help="do not ask for confirmation")
     add("--json", action="store_true", help="print the list as one JSON document")
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     from spark_kafka_sink.exactly_once import operations, refusals
     from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
-    if chosen.action != LIST and not chosen.prefix:
-        raise ConfigurationError(f"{chosen.action} is for one prefix: name it by --prefix")
-    options = {name: str(value) for name, value in given_options(chosen).items()}
-    reach(ProducerConfig.parse(options).client_config())
-    topic = chosen.log_topic or DECISION_LOG_TOPIC
-    found = operations.survey(options, topic, chosen.prefix)
-    if chosen.action == LIST:
-        _list(found, as_json=chosen.json)
+    if args.action != LIST and not args.prefix:
+        raise ConfigurationError(f"{args.action} requires --prefix")
+    options = {name: str(value) for name, value in parse_client_options(args).items()}
+    check_topics_readable(ProducerConfig.parse(options).client_config())
+    topic = args.log_topic or DECISION_LOG_TOPIC
+    surveys = operations.survey(options, topic, args.prefix)
+    if args.action == LIST:
+        _print_list(surveys, as_json=args.json)
         return 0
-    (survey,) = found
+    (survey,) = surveys
     if survey.entry is None:
         raise refusals.unknown_prefix(topic, survey.prefix, exists=survey.log_exists)
-    concerned = _concerned(survey, chosen.action)
-    if not concerned:
-        print(f"There is nothing to {chosen.action.replace('-', ' ')} under the prefix {survey.prefix}.")
+    transactional_ids = _affected_transactions(survey, args.action)
+    if not transactional_ids:
+        print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {survey.prefix}.")
         return 0
-    print(_announcement(survey, chosen.action, concerned))
-    if not chosen.yes and not _is_wanted():
+    print(_describe_action(survey, args.action, transactional_ids))
+    if not args.yes and not _is_confirmed():
         print("Nothing was done.")
         return 1
-    if chosen.action == ABORT:
+    if args.action == ABORT:
         aborted = operations.abort(options, survey.prefix, topic)
-        print(f"Aborted: {', '.join(each.transactional_id for each in aborted) or 'nothing, none was open any more'}.")
+        names = ", ".join(transaction.transactional_id for transaction in aborted)
+        print(f"Aborted: {names or 'nothing, because no transaction is open any more'}.")
         return 0
-    do = operations.finish if chosen.action == FINISH else operations.give_up
-    return _say_finished(do(options, survey.prefix, topic), survey.prefix, chosen.action)
+    complete = operations.finish if args.action == FINISH else operations.give_up
+    return _print_finished(complete(options, survey.prefix, topic), survey.prefix, args.action)
 
 
-def _concerned(survey: PrefixSurvey, action: str) -> Sequence[str]:
-    return [each.transactional_id for each in survey.undecided] if action == ABORT else survey.decided
+def _affected_transactions(survey: PrefixSurvey, action: str) -> Sequence[str]:
+    if action == ABORT:
+        return [transaction.transactional_id for transaction in survey.undecided]
+    return survey.decided
 
 
-def _announcement(survey: PrefixSurvey, action: str, concerned: Sequence[str]) -> str:
+def _describe_action(survey: PrefixSurvey, action: str, transactional_ids: Sequence[str]) -> str:
     from spark_kafka_sink.exactly_once import refusals
 
     batch = "" if survey.entry is None else f" of {survey.entry.batch}"
-    does = {
-        FINISH: f"This commits what is decided{batch}, and notes that it is done:",
-        ABORT: "This aborts these open transactions; their records are never seen by read_committed readers:",
-        GIVE_UP: f"This commits what can still be committed{batch} and notes that it is done. What cannot is LOST:",
+    effects = {
+        FINISH: f"This commits the decided transactions{batch} and marks the decision as done:",
+        ABORT: "This aborts these open transactions. Readers with read_committed will never see their records:",
+        GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
+        "done. The rows of the other transactions are LOST:",
     }
     doubt = "" if survey.entry is None or action == ABORT else refusals.doubt(survey.entry)
-    return "\n".join([does[action], *(f"  {name}" for name in concerned), _STOPS + doubt])
+    return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), _QUERY_FAILS_MESSAGE + doubt])
 
 
-def _is_wanted() -> bool:
-    """Only an explicit yes; without a terminal, or at the end of the input, it is no."""
+def _is_confirmed() -> bool:
+    """Ask for confirmation. Anything but an explicit yes means no, and so does the end of the input."""
     sys.stdout.write("Go on? [y/N] ")
     sys.stdout.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _say_finished(finished: Finished | None, prefix: str, action: str) -> int:
+def _print_finished(finished: Finished | None, prefix: str, action: str) -> int:
     if finished is None:
-        print(f"Nothing is decided under the prefix {prefix} any more: it was finished meanwhile.")
+        print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
     print(f"Committed: {', '.join(finished.committed) or 'nothing'}.")
     for name, error in finished.lost.items():
         print(f"Lost: {name}: {error}")
     if finished.lost and action == FINISH:
-        print("Nothing was noted: what is lost is not in the topic. If you accept that, give it up.")
+        print(
+            "The decision was not marked as done, because the rows of the lost transactions are not in the topic. To "
+            "accept the loss, run give-up."
+        )
     return 1 if finished.lost else 0
 
 
-def _list(found: Sequence[PrefixSurvey], *, as_json: bool) -> None:
+def _print_list(surveys: Sequence[PrefixSurvey], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps([_as_json(survey) for survey in found]))
+        print(json.dumps([_survey_to_json(survey) for survey in surveys]))
         return
-    rows = [row for survey in found for row in _rows(survey)]
+    rows = [row for survey in surveys for row in _to_rows(survey)]
     if rows:
         print_table(("prefix", "driver", "last decision", "open transaction", "since (UTC)", "partitions"), rows)
     else:
-        print("No exactly-once write has anything open, or was ever decided here.")
+        print("There are no open transactions of exactly-once writes and no decisions in this log.")
 
 
-def _decision(survey: PrefixSurvey) -> str:
+def _format_decision(survey: PrefixSurvey) -> str:
     entry = survey.entry
     if entry is None:
         return "not in this log"
     if entry.last_decided is None:
         return "none"
-    return f"{entry.last_decided}: {entry.state.value}" + (_UNPROVEN if entry.unproven else "")
+    return f"{entry.last_decided}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.unproven else "")
 
 
-def _owner(survey: PrefixSurvey) -> str:
-    """Who writes under the prefix: the newest driver's host and start, or whose job without a name it is."""
+def _describe_owner(survey: PrefixSurvey) -> str:
+    """Return the host and start time of the prefix's latest driver, or the description of a job without a name."""
     from spark_kafka_sink.exactly_once.job_names import job_description
 
     return job_description(survey.prefix) or ("" if survey.entry is None else survey.entry.driver)
 
 
-def _rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:
-    """A row for each open transaction; one without any for a prefix that has none."""
+def _to_rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:
+    """Return a row for each open transaction, or one row without a transaction if none is open."""
     if not survey.open:
-        return [(survey.prefix, _owner(survey), _decision(survey), "", "", "")]
+        return [(survey.prefix, _describe_owner(survey), _format_decision(survey), "", "", "")]
     return [
         (
             survey.prefix,
-            _owner(survey),
-            _decision(survey),
-            each.transactional_id,
-            _utc(each.started_ms),
-            ", ".join(f"{topic}-{partition}" for topic, partition in each.partitions),
+            _describe_owner(survey),
+            _format_decision(survey),
+            transaction.transactional_id,
+            _format_utc(transaction.started_ms),
+            ", ".join(f"{topic}-{partition}" for topic, partition in transaction.partitions),
         )
-        for each in survey.open
+        for transaction in survey.open
     ]
 
 
-def _utc(time_ms: int) -> str:
+def _format_utc(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}" if time_ms >= 0 else ""
 
 
-def _as_json(survey: PrefixSurvey) -> dict[str, object]:
+def _survey_to_json(survey: PrefixSurvey) -> dict[str, object]:
     return {
         "prefix": survey.prefix,
-        "driver": _owner(survey),
+        "driver": _describe_owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
         "unproven": survey.entry is not None and survey.entry.last_decided is not None and survey.entry.unproven,
         "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
         "decided": list(survey.decided),
         "open": [
             {
-                "transactional_id": each.transactional_id,
-                "started_ms": each.started_ms,
-                "timeout_ms": each.timeout_ms,
-                "partitions": [list(partition) for partition in each.partitions],
+                "transactional_id": transaction.transactional_id,
+                "started_ms": transaction.started_ms,
+                "timeout_ms": transaction.timeout_ms,
+                "partitions": [list(partition) for partition in transaction.partitions],
             }
-            for each in survey.open
+            for transaction in survey.open
         ],
     }

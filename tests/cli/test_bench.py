@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_kafka_sink.cli.bench import percentile
-from spark_kafka_sink.cli.benched_rows import realistic_calls
+from spark_kafka_sink.cli.bench_rows import build_calls
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
@@ -77,7 +77,7 @@ def test_a_number_that_makes_no_sense_is_a_sentence(
 
 
 def test_the_rows_are_json_of_about_the_length_that_was_asked_for_and_the_same_in_each_run() -> None:
-    (first,), (again,) = realistic_calls(1, 500, 120), realistic_calls(1, 500, 120)
+    (first,), (again,) = build_calls(1, 500, 120), build_calls(1, 500, 120)
     values = first.value.to_pylist()
     assert values == again.value.to_pylist()
     assert {*json.loads(values[0])} == {"user", "product", "price", "note"}

@@ -22,7 +22,7 @@ def test_a_missing_java_is_one_sentence_with_what_to_do(
     monkeypatch.setenv("JAVA_HOME", home)
     assert main(["demo"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("pykafka: Spark needs Java 17 or newer, but ")
+    assert said.startswith("pykafka: Spark requires Java 17 or later, but ")
     assert words in said
     assert "set JAVA_HOME" in said
     assert len(said.splitlines()) == 1

@@ -149,10 +149,10 @@ def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
     skewed = rows_by_task(10, 90, 10, 10)
     assert skewed["outcome"] == "warning"
     assert skewed["detail"] == (
-        "of the last write: 4 tasks; the fullest (1) has 3.0 times the mean, which is skewed. "
+        "latest write: 4 tasks; the fullest (1) has 3.0 times the mean, which is skewed. "
         "orders-0 has 100 % of the rows."
     )
-    assert "make its key finer" in skewed["remedy"]
+    assert "use a more selective key" in skewed["remedy"]
     even = rows_by_task(10, 11)
     assert (even["outcome"], even["remedy"]) == ("passed", "")
 
@@ -194,7 +194,7 @@ def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "no broker is named: give --bootstrap-server HOST:PORT"),
+        ([], "no bootstrap server is set: pass --bootstrap-server HOST:PORT"),
         (["--bootstrap-server", "nonsense"], "'nonsense', which is not HOST:PORT"),
         (["--spark-conf", "/nowhere"], "--spark-conf: /nowhere cannot be read"),
         (["--command-config", "/nowhere"], "--command-config: /nowhere cannot be read"),
@@ -215,12 +215,12 @@ def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: P
     conf.write_text('{"a": \n1,,')
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert (
-        "--spark-conf: this is not JSON: Expecting property name enclosed in double quotes: line 2"
+        "--spark-conf: the file is not valid JSON: Expecting property name enclosed in double quotes: line 2"
         in capsys.readouterr().err
     )
     conf.write_text('{"a": ' + "[" * 100_000)
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
-    assert "--spark-conf: this is not JSON" in capsys.readouterr().err
+    assert "--spark-conf: the file is not valid JSON" in capsys.readouterr().err
     conf.write_text(" " * (MAX_FILE_BYTES + 1))
     assert main(["doctor", "--spark-conf", str(conf)]) == 1
     assert "is longer than" in capsys.readouterr().err

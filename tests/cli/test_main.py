@@ -55,7 +55,7 @@ def test_what_ends_a_command_is_a_status_and_a_sentence(
         def add_arguments(self, parser: object) -> None:
             pass
 
-        def run(self, chosen: object) -> int:
+        def run(self, args: object) -> int:
             raise error
 
     monkeypatch.setattr(sys.modules[main.__module__], "COMMANDS", {"end": Ending()})

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from spark_kafka_sink.cli.input_rows import open_lines
 from spark_kafka_sink.cli.main import main
-from spark_kafka_sink.cli.produced_rows import rows_of_lines
 from spark_kafka_sink.errors import DataError
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
@@ -87,14 +87,14 @@ def test_a_csv_file_is_written_as_the_text_in_it(tmp_path: Path, broker: Embedde
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--header", "nothing"], "--header is NAME=VALUE"),
+        (["--header", "nothing"], "--header must be NAME=VALUE"),
         (["--file", "/nowhere.csv"], "/nowhere.csv cannot be read"),
         (["--file", "/nowhere.parquet"], "/nowhere.parquet cannot be read"),
-        (["--file", "/nowhere.txt"], "is neither .parquet nor .csv"),
-        (["--file", "rows.csv", "--key-separator", ":"], "name --key-column"),
+        (["--file", "/nowhere.txt"], "is not a .parquet, .csv or .tsv file"),
+        (["--file", "rows.csv", "--key-separator", ":"], "Use --key-column instead"),
         (["-X", "acsk=1"], "acsk is not an option"),
-        (["--partition", "7"], "has no partition 7, but 0 to "),
-        (["--partition", "-1"], "has no partition -1, but 0 to "),
+        (["--partition", "7"], "has the partitions 0 to 1, not 7"),
+        (["--partition", "-1"], "has the partitions 0 to 1, not -1"),
     ],
 )
 def test_what_was_given_wrongly_is_a_sentence(
@@ -113,17 +113,17 @@ def test_a_column_that_is_missing_and_a_damaged_file_are_named(
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert produce(broker, "--file", str(tmp_path / "rows.csv")) == 1
     assert "--value-column: " in (errors := capsys.readouterr().err)
-    assert "has no column value, but a, b" in errors
+    assert "has no column value. Its columns are a, b." in errors
     (tmp_path / "rows.parquet").write_bytes(b"PAR0 and so on")
     assert produce(broker, "--file", str(tmp_path / "rows.parquet")) == 1
-    assert "is damaged" in capsys.readouterr().err
+    assert "is corrupt" in capsys.readouterr().err
 
 
 def test_a_line_without_the_separator_and_one_that_is_too_long_are_named_by_their_number() -> None:
     with pytest.raises(DataError, match="line 3 has no ':' between"):
-        list(rows_of_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
+        list(open_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
     with pytest.raises(DataError, match=r"line 2 is longer than max.request.size, 5 bytes"):
-        list(rows_of_lines(io.BytesIO(b"a\n123456"), None, [], 5))
+        list(open_lines(io.BytesIO(b"a\n123456"), None, [], 5))
 
 
 def test_a_record_that_the_broker_refuses_ends_it_with_a_status(

@@ -87,7 +87,7 @@ def test_the_page_is_written(path: str, tmp_path: Path, capsys: pytest.CaptureFi
     out = tmp_path / "page.html"
     assert main(["report", path, "--html", str(out)]) == 0
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert capsys.readouterr().out.endswith(f"\nwrote {out}\n")
+    assert capsys.readouterr().out.endswith(f"\nWrote {out}.\n")
 
 
 def test_a_path_without_reports_prints_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_a_path_without_reports_prints_that_there_are_none(tmp_path: Path, capsy
     [
         (["missing.jsonl"], "cannot be read: there is no such file or folder"),
         (["ftp://host/x"], "Supported are"),
-        (["{path}", "--last", "0"], "--last is the number of writes"),
+        (["{path}", "--last", "0"], "--last is 0, but must be at least 1"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
     ],
 )

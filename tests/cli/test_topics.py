@@ -74,4 +74,4 @@ def test_one_that_does_not_exist_and_a_server_that_refuses_are_sentences(
 def test_a_cluster_without_topics_prints_that_there_are_none(capsys: Output) -> None:
     with embedded_broker() as broker:
         assert topics(broker) == 0
-    assert capsys.readouterr().out == "There are no topics that this user may see.\n"
+    assert capsys.readouterr().out == "There are no topics that this user is authorized to describe.\n"

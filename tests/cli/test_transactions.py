@@ -44,7 +44,7 @@ def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
     capsys: Output, broker: EmbeddedBroker
 ) -> None:
     assert transactions(broker) == 0
-    assert capsys.readouterr().out == "No exactly-once write has anything open, or was ever decided here.\n"
+    assert capsys.readouterr().out == "There are no open transactions of exactly-once writes and no decisions in this log.\n"
 
 
 def test_a_log_that_does_not_know_the_prefix_is_refused_before_anything_is_asked(capsys: Output, query: Query) -> None:
@@ -99,7 +99,7 @@ def test_nothing_is_done_without_a_yes(
     answer(monkeypatch, words)
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 1
     out = capsys.readouterr().out
-    assert "This commits what is decided of batch 0 of query query-1" in out
+    assert "This commits the decided transactions of batch 0 of query query-1" in out
     assert all(f"  {name}\n" in out for name in decided)
     assert out.endswith("Go on? [y/N] Nothing was done.\n")
     assert open_ids(query.broker) == decided
@@ -134,7 +134,7 @@ def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, qu
     assert f"Lost: {second}: " in out
     assert "If you accept that, give it up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
-    assert "What cannot is LOST" in capsys.readouterr().out
+    assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
     assert "nothing to finish" in capsys.readouterr().out
 
@@ -154,7 +154,7 @@ def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch
 
 def test_all_but_the_list_need_a_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
     assert transactions(broker, "abort") == 1
-    assert "abort is for one prefix: name it by --prefix" in capsys.readouterr().err
+    assert "abort requires --prefix" in capsys.readouterr().err
 
 
 def test_who_gives_up_a_decision_of_an_unknown_writer_is_warned_before(

@@ -18,7 +18,7 @@ READERS_OF_THEIR_OWN = {
     "broker/storage.py",  # its own data
     "exactly_once/job_names.py",  # the kernel's own words about this machine and its processes
     "reports/store.py",  # its own reports, which grow
-    "cli/produced_rows.py",  # rows: as many as there are
+    "cli/input_rows.py",  # rows: as many as there are
 }
 
 

@@ -78,7 +78,7 @@ def test_testing_does_not_import_spark() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--topic", "t:none"], "--topic is NAME or NAME:PARTITIONS, not t:none"),
+        (["--topic", "t:none"], "--topic must be NAME or NAME:PARTITIONS, not t:none"),
         (["--security", "SSL"], "requires a certificate"),
         (["--security", "SSL", "--certificate", "/no/such.pem"], "/no/such.pem cannot be read: No such file"),
         (["--users", "/no/such/file"], "cannot be read"),

@@ -16,7 +16,7 @@ import threading
 from spark_kafka_sink import cli
 from spark_kafka_sink.cli import signal_wait
 from spark_kafka_sink.broker import socket_server
-signal_wait.END_SECONDS_MAX = {seconds}
+signal_wait.MAX_SHUTDOWN_SECONDS = {seconds}
 def stuck(*_):
     print("stuck", flush=True)
     threading.Event().wait()

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.cli.client_options import properties
+from spark_kafka_sink.cli.client_options import parse_properties
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.exactly_once.delivery import Delivery
@@ -153,7 +153,7 @@ def test_a_report_becomes_a_page(broker: EmbeddedBroker, folder: Path, monkeypat
 
 def test_the_file_of_options_can_be_read(tmp_path: Path) -> None:
     (text,) = blocks(PAGE, "properties")
-    options = properties(text.splitlines(), "--command-config")
+    options = parse_properties(text.splitlines(), "--command-config")
     security = ProducerConfig.parse(options).security
     assert (security.protocol, security.login.mechanism if security.login else None) == ("SASL_SSL", "SCRAM-SHA-512")
 

@@ -9,7 +9,7 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.cli import shown_rows
+from spark_kafka_sink.cli import row_formats
 from spark_kafka_sink.errors import DataError, DecodeError
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsResponse
@@ -119,14 +119,16 @@ def test_a_timestamp_that_is_no_time_is_shown_as_the_nearest_one(timestamp: int,
     header = stamped(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
     (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
     out = io.BytesIO()
-    out.writelines(shown_rows.json_lines(part.rows, ["value"]))
+    out.writelines(row_formats.format_json_lines(part.rows, ["value"]))
     assert json.loads(out.getvalue())["timestamp"] == shown
 
 
-@pytest.mark.parametrize("show", [shown_rows.text_lines, shown_rows.json_lines])
-def test_rows_are_made_into_objects_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, show: shown_rows.Lines) -> None:
+@pytest.mark.parametrize("show", [row_formats.format_text_lines, row_formats.format_json_lines])
+def test_rows_are_made_into_objects_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, show: row_formats.RowFormat
+) -> None:
     def peak(rows_at_once: int) -> int:
-        monkeypatch.setattr(shown_rows, "ROWS_AT_ONCE", rows_at_once)
+        monkeypatch.setattr(row_formats, "MAX_ROWS_PER_CHUNK", rows_at_once)
         tracemalloc.start()
         assert sum(1 for _ in show(part.rows, ["value"])) == 2000
         taken = tracemalloc.get_traced_memory()[1]

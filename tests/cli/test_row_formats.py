@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.cli.shown_rows import json_lines
+from spark_kafka_sink.cli.row_formats import format_json_lines
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\U000e0001"])
@@ -16,7 +16,7 @@ def test_json_escapes_what_a_terminal_would_act_on_or_not_show(character: str) -
     text = f"stra\u00dfe {character}[2J"
     row = {"key": text.encode(), "value": text.encode(), "headers": [{"key": text, "value": text.encode()}]}
     rows = pa.Table.from_pylist([{**row, "timestamp": datetime(2026, 1, 1, tzinfo=timezone.utc)}])
-    (line,) = json_lines(rows, ())
+    (line,) = format_json_lines(rows, ())
     assert line.decode().removesuffix("\n").isprintable()
     assert "stra\u00dfe" in line.decode()
     shown = json.loads(line)

@@ -1,0 +1,33 @@
+"""Rows for `pykafka bench`: purchases as JSON, with keys of 1 to 7 digits, as in a real event stream."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+
+from spark_kafka_sink.records.columns import RecordColumns
+
+_PRODUCTS = ("anvil", "balloon", "compass", "doorbell", "easel", "fountain pen", "guitar", "hammock")
+_DISTINCT_KEYS = 10_000_000
+_SEED = 17
+"""A fixed seed makes all runs write the same rows, so that their results can be compared."""
+
+
+def build_calls(call_count: int, row_count: int, value_bytes: int) -> list[RecordColumns]:
+    """Build the columns of each call. The size of a value is `value_bytes`, varied by up to 20 %."""
+    rng = random.Random(_SEED)
+    return [_build_columns(rng, row_count, value_bytes) for _ in range(call_count)]
+
+
+def _build_columns(rng: random.Random, row_count: int, value_bytes: int) -> RecordColumns:
+    keys = [str(int(rng.random() ** 3 * _DISTINCT_KEYS)) for _ in range(row_count)]
+    values = [_build_value(rng, key, value_bytes) for key in keys]
+    return RecordColumns(pa.array(values, pa.string()), pa.array(keys, pa.string()))
+
+
+def _build_value(rng: random.Random, key: str, value_bytes: int) -> str:
+    product, price = rng.choice(_PRODUCTS), rng.randrange(100, 100_000) / 100
+    start = f'{{"user":{key},"product":"{product}","price":{price},"note":"'
+    padding = int(value_bytes * rng.uniform(0.8, 1.2)) - len(start) - 2
+    return f'{start}{rng.getrandbits(4 * max(1, padding)):x}"}}'

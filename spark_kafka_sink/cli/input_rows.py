@@ -1,0 +1,181 @@
+"""Readers of the rows of `pykafka produce`: lines of a stream or columns of a file, as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BufferedReader, BytesIO
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import ConfigurationError, DataError
+
+MAX_READ_BYTES = 1 << 20
+BATCH_ROWS = 50_000
+
+Headers = Sequence[tuple[str, bytes]]
+_HEADERS_FIELD = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+
+@dataclass(frozen=True)
+class InputColumns:
+    """The columns of a file with the values, keys and timestamps. None: the column of that name, if it exists."""
+
+    value: str = "value"
+    key: str | None = None
+    timestamp: str | None = None
+
+
+def open_lines(
+    stream: BufferedReader | BytesIO, key_separator: str | None, headers: Headers, max_line_bytes: int
+) -> pa.RecordBatchReader:
+    """Read lines as they become available, each as a record. The last line may lack a line feed."""
+    fields = [pa.field("value", pa.binary())]
+    if key_separator is not None:
+        fields.append(pa.field("key", pa.binary()))
+    columns = _read_line_columns(stream, None if key_separator is None else key_separator.encode(), max_line_bytes)
+    return _build_reader(fields, columns, headers)
+
+
+def _read_line_columns(
+    stream: BufferedReader | BytesIO, separator: bytes | None, max_line_bytes: int
+) -> Iterator[list[pa.Array]]:
+    line_count, rest = 0, b""
+    while data := stream.read1(MAX_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > max_line_bytes:
+            number = line_count + len(lines) + 1
+            raise DataError(f"line {number} is longer than max.request.size, {max_line_bytes} bytes")
+        if lines:
+            yield _split_lines(lines, separator, line_count)
+            line_count += len(lines)
+    if rest:
+        yield _split_lines([rest], separator, line_count)
+
+
+def _split_lines(lines: list[bytes], separator: bytes | None, previous_lines: int) -> list[pa.Array]:
+    """Split lines into values and keys. `previous_lines`: the number of earlier lines, for error messages."""
+    if separator is None:
+        return [pa.array(lines, pa.binary())]
+    parts = [line.split(separator, 1) for line in lines]
+    for number, part in enumerate(parts, previous_lines + 1):
+        if len(part) != 2:
+            raise DataError(f"line {number} has no {separator.decode()!r} between key and value")
+    keys, values = zip(*parts, strict=True)
+    return [pa.array(values, pa.binary()), pa.array(keys, pa.binary())]
+
+
+def _build_reader(fields: list[pa.Field], columns: Iterator[list[pa.Array]], headers: Headers) -> pa.RecordBatchReader:
+    """Build a reader of the columns that adds the headers to each row."""
+    schema = pa.schema([*fields, _HEADERS_FIELD] if headers else fields)
+    header_scalar = pa.scalar([{"key": name, "value": value} for name, value in headers], _HEADERS_FIELD.type)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for arrays in columns:
+            header_columns = [pa.repeat(header_scalar, len(arrays[0]))] if headers else []
+            yield pa.RecordBatch.from_arrays([*arrays, *header_columns], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def open_file(path: Path, columns: InputColumns, headers: Headers) -> tuple[pa.RecordBatchReader, int | None]:
+    """Open a file. Returns a reader of its rows, and the number of rows if the file contains it."""
+    suffix = path.suffix.lower()
+    total: int | None = None
+    try:
+        if suffix == ".parquet":
+            batches, schema, total = _open_parquet(path)
+        elif suffix in (".csv", ".tsv"):
+            batches, schema = _open_csv(path, "\t" if suffix == ".tsv" else ",")
+        else:
+            raise ConfigurationError(f"--file: {path} is not a .parquet, .csv or .tsv file")
+    except OSError as error:
+        raise ConfigurationError(f"--file: {path} cannot be read: {error.strerror or error}") from error
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(f"--file: {path} is corrupt: {error}") from error
+    columns = _resolve_columns(schema, columns, path)
+    roles = [("value", columns.value), ("key", columns.key), ("timestamp", columns.timestamp)]
+    names_by_role = {role: name for role, name in roles if name is not None}
+    try:
+        fields = [
+            pa.field(role, _converted_type(role, schema.field(name).type)) for role, name in names_by_role.items()
+        ]
+    except pa.ArrowNotImplementedError as error:
+        raise DataError(f"--file: {path}: {error}") from error
+    return _build_reader(fields, _convert_batches(batches, names_by_role, path), headers), total
+
+
+def _open_parquet(path: Path) -> tuple[Iterator[pa.RecordBatch], pa.Schema, int]:
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path)
+    return file.iter_batches(batch_size=BATCH_ROWS), file.schema_arrow, file.metadata.num_rows
+
+
+def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.Schema]:
+    """Open a CSV file with all columns as text, so that fields are sent unchanged.
+
+    A field that is empty and not quoted is null.
+    """
+    from pyarrow import csv
+
+    parse_options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    with csv.open_open_csv(path, parse_options=parse_options) as header_reader:
+        names = header_reader.schema.names
+    convert_options = csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        strings_can_be_null=True,
+        null_values=[""],
+        quoted_strings_can_be_null=False,
+    )
+    reader = csv.open_open_csv(path, parse_options=parse_options, convert_options=convert_options)
+    return iter(reader), reader.schema
+
+
+def _resolve_columns(schema: pa.Schema, columns: InputColumns, path: Path) -> InputColumns:
+    """Replace None by the default names. Raises ConfigurationError if a column is missing."""
+    key = columns.key or ("key" if "key" in schema.names else None)
+    timestamp = columns.timestamp or ("timestamp" if "timestamp" in schema.names else None)
+    for flag, name in (("--value-column", columns.value), ("--key-column", key), ("--timestamp-column", timestamp)):
+        if name is not None and name not in schema.names:
+            raise ConfigurationError(f"{flag}: {path} has no column {name}. Its columns are {', '.join(schema.names)}.")
+    return InputColumns(columns.value, key, timestamp)
+
+
+def _convert_batches(
+    batches: Iterator[pa.RecordBatch], names_by_role: Mapping[str, str], path: Path
+) -> Iterator[list[pa.Array]]:
+    try:
+        for batch in batches:
+            yield [
+                (_convert_timestamps if role == "timestamp" else _convert_bytes)(batch.column(name))
+                for role, name in names_by_role.items()
+            ]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"--file: {path}: {error}") from error
+
+
+def _converted_type(role: str, data_type: pa.DataType) -> pa.DataType:
+    """Return the type of a converted column, before any row is read."""
+    return (_convert_timestamps if role == "timestamp" else _convert_bytes)(pa.nulls(0, data_type)).type
+
+
+def _convert_bytes(column: pa.Array) -> pa.Array:
+    """Convert numbers and times to text. Text and bytes stay as they are."""
+    data_type = column.type
+    if pa.types.is_dictionary(data_type):
+        return _convert_bytes(column.dictionary_decode())
+    is_bytes = (
+        pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type)
+    )
+    return column if is_bytes else column.cast(pa.string())
+
+
+def _convert_timestamps(column: pa.Array) -> pa.Array:
+    """Convert text to milliseconds since 1970, which it contains as digits or as timestamps. Other columns stay."""
+    if pa.types.is_string(column.type):
+        digits = pc.all(pc.match_substring_regex(column, "^-?[0-9]+$")).as_py()
+        return column.cast(pa.int64()) if digits else column.cast(pa.timestamp("ms")).cast(pa.int64())
+    return column

@@ -1,0 +1,115 @@
+"""Output formats of `pykafka cat`: text, JSON and a table."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spark_kafka_sink.diagnostics.text import sanitize
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+MAX_ROWS_PER_CHUNK = 1_000
+"""The number of rows that exist as Python objects at once, which need much more memory than Arrow columns."""
+
+MIN_TABLE_WIDTH = 60
+_COLUMN_WIDTHS = {"partition": 9, "offset": 12, "timestamp": 23, "key": 16, "headers": 24}
+_NULL = "null"
+
+Row = dict[str, Any]
+RowFormat = Callable[["pa.Table", Sequence[str]], Iterator[bytes]]
+
+
+def format_text_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
+    """Format rows as raw bytes with tabs between the columns."""
+    for row in _iterate_rows(rows, columns):
+        yield b"\t".join(_encode_cell(name, row[name]) for name in columns) + b"\n"
+
+
+def format_json_lines(rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
+    """Format rows as JSON with all fields. `columns` is ignored, because readers of JSON can select fields."""
+    for row in _iterate_rows(rows, rows.column_names):
+        row["timestamp"] = row["timestamp"].isoformat()
+        row["key"], row["value"] = _bytes_to_json(row["key"]), _bytes_to_json(row["value"])
+        row["headers"] = [
+            {"key": header["key"], "value": _bytes_to_json(header["value"])} for header in row["headers"] or ()
+        ]
+        yield _escape_invisible(json.dumps(row, ensure_ascii=False)).encode() + b"\n"
+
+
+def _escape_invisible(text: str) -> str:
+    """Escape characters that control a terminal or change the direction of text."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+
+
+class TableFormat:
+    """Formats rows as a table with a heading above the first row. Cells that do not fit end with `...`."""
+
+    def __init__(self) -> None:
+        self._has_heading = False
+
+    def __call__(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[bytes]:
+        widths = _column_widths(columns, max(MIN_TABLE_WIDTH, shutil.get_terminal_size().columns))
+        if not self._has_heading:
+            yield _format_table_line(columns, widths)
+            yield _format_table_line(["-" * width for width in widths], widths)
+            self._has_heading = True
+        for row in _iterate_rows(rows, columns):
+            yield _format_table_line([_format_cell(name, row[name]) for name in columns], widths)
+
+
+def _iterate_rows(rows: pa.Table, columns: Sequence[str]) -> Iterator[Row]:
+    for batch in rows.select(columns).to_batches(max_chunksize=MAX_ROWS_PER_CHUNK):
+        yield from batch.to_pylist()
+
+
+def _encode_cell(name: str, value: Any) -> bytes:
+    if name == "headers":
+        return b",".join(header["key"].encode() + b"=" + (header["value"] or b"") for header in value or ())
+    if isinstance(value, bytes) or value is None:
+        return value or b""
+    return _format_cell(name, value).encode()
+
+
+def _format_cell(name: str, value: Any) -> str:
+    if value is None:
+        return "" if name == "headers" else _NULL
+    if name == "timestamp":
+        return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03}"
+    if name == "headers":
+        return ", ".join(f"{header['key']}={_format_cell('value', header['value'])}" for header in value)
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+
+def _column_widths(columns: Sequence[str], width: int) -> list[int]:
+    """Return the fixed width of each column; the value gets the rest of the table's width."""
+    fixed_width = sum(_COLUMN_WIDTHS.get(name, 0) for name in columns)
+    value_width = max(20, width - fixed_width - 2 * (len(columns) - 1))
+    return [_COLUMN_WIDTHS.get(name, value_width) for name in columns]
+
+
+def _format_table_line(cells: Sequence[str], widths: Sequence[int]) -> bytes:
+    fitted_cells = [_fit_cell(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    return "  ".join(fitted_cells).rstrip().encode() + b"\n"
+
+
+def _fit_cell(cell: str, width: int) -> str:
+    text = sanitize(cell, width + 1)
+    return text.ljust(width) if len(text) <= width else text[: width - 3] + "..."
+
+
+def _bytes_to_json(data: bytes | None) -> object:
+    """Convert UTF-8 to a string and other bytes to {"base64": ...}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
