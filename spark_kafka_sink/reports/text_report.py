@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count, sanitize
+from spark_kafka_sink.diagnostics.text_table import align_columns
 from spark_kafka_sink.reports.number_format import milliseconds, ratio, short
 from spark_kafka_sink.reports.skew import describe_task_skew, find_longest_write
 from spark_kafka_sink.reports.write_report import (
@@ -30,7 +31,7 @@ def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
     if len(jobs) == 1:
         yield f"{sanitize(jobs.pop())}"
     rows = [_write(report, several=bool(jobs)) for report in reports]
-    yield from _aligned([_HEAD, *rows, _sum(reports)], text=(0, len(_HEAD) - 1))
+    yield from align_columns([_HEAD, *rows, _sum(reports)], left_aligned=(0, len(_HEAD) - 1))
     yield ""
     yield from _partitions(reports)
     yield from _tasks(reports)
@@ -87,7 +88,7 @@ def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
     if not rows:
         return
     head = ("topic", "partition", "first offset", "last offset", "rows")
-    yield from _aligned([head, *rows[:_PARTITIONS_MAX]], text=(0,))
+    yield from align_columns([head, *rows[:_PARTITIONS_MAX]], left_aligned=(0,))
     if len(rows) > _PARTITIONS_MAX:
         yield f"... and {format_count(len(rows) - _PARTITIONS_MAX, 'other partition')}"
 
@@ -110,14 +111,3 @@ def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:
             f"{milliseconds(sum(one.throttle_ms for one in reports))}, by maxBytesPerSecond for "
             f"{milliseconds(sum(one.paced_ms for one in reports))}"
         )
-
-
-def _aligned(rows: Sequence[Sequence[str]], text: Collection[int]) -> Iterator[str]:
-    """Lines with text aligned to the left and numbers to the right."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place in text else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()

@@ -44,7 +44,10 @@ def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
     capsys: Output, broker: EmbeddedBroker
 ) -> None:
     assert transactions(broker) == 0
-    assert capsys.readouterr().out == "There are no open transactions of exactly-once writes and no decisions in this log.\n"
+    assert (
+        capsys.readouterr().out
+        == "There are no open transactions of exactly-once writes and no decisions in this log.\n"
+    )
 
 
 def test_a_log_that_does_not_know_the_prefix_is_refused_before_anything_is_asked(capsys: Output, query: Query) -> None:
