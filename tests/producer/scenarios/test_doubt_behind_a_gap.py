@@ -56,7 +56,7 @@ def test_what_was_taken_behind_a_refusal_for_good_is_not_stored_twice() -> None:
     assert stored.count(b"2") == 1
     assert "POLICY_VIOLATION" in str(errors[0])
     assert isinstance(errors[1], DeliveryError)
-    assert "may be stored" in str(errors[1])
+    assert "may have been stored" in str(errors[1])
     assert "topic t, partition 0" in str(errors[1])
     assert stored[-1] == b"4"
 

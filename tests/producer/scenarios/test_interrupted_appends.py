@@ -210,7 +210,7 @@ def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_ans
     began_ms = case.cluster.system.now()
     case.producer.close()
     assert case.cluster.system.now() - began_ms < 100
-    assert all("may be stored" in str(failure.error) for failure in case.columns[0][2].result(0).failures[:1])
+    assert all("may have been stored" in str(failure.error) for failure in case.columns[0][2].result(0).failures[:1])
     nothing_is_left(case)
 
 

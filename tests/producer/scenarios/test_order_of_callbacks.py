@@ -112,6 +112,6 @@ def test_records_that_are_stored_fail_when_there_is_no_memory_to_report_them(mon
         run_until(producer, future.done)
     sender = loop_of(producer).sender
     sender.shut_down()
-    assert "may be stored" in str(future.exception(0))
+    assert "may have been stored" in str(future.exception(0))
     assert memory_used(producer) == 0
     assert not sender.has_incomplete

@@ -100,7 +100,7 @@ def test_the_error_of_records_that_were_never_sent_names_that_and_the_reason(los
     error = str(future.exception(0))
     assert "Never sent" in error
     assert ("no leader" if lost == "the leader" else "broker0:9092") in error
-    assert "may be stored" not in error
+    assert "may have been stored" not in error
 
 
 @pytest.mark.parametrize("refused", ["from the start", "while it writes"])

@@ -36,7 +36,7 @@ def test_records_that_never_left_expire_and_leave_the_sequences_as_they_were() -
     future = send(producer, b"unsent")
     wait(producer, future)
     assert isinstance(future.exception(0), DeliveryTimeoutError)
-    assert "may be stored" not in str(future.exception(0))
+    assert "may have been stored" not in str(future.exception(0))
     state = state_of(producer)
     assert (state.unresolved, state.gap, state.next_sequence) == (False, None, 1)
     cluster.control.start_node(0)
