@@ -5,7 +5,7 @@ from random import Random
 from spark_kafka_sink.client.backoff import ExponentialBackoff, SharedRetryBackoff
 
 
-def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -> None:
+def test_backoff_doubles_up_to_maximum_with_jitter() -> None:
     backoff = ExponentialBackoff(100, 1_000, Random(1))
     for failures, expected in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1_000), (400, 1_000)]:
         waits = [backoff.after(failures) for _ in range(200)]
@@ -13,26 +13,26 @@ def test_the_wait_doubles_with_each_failure_up_to_the_maximum_within_a_fifth() -
         assert max(waits) - min(waits) > expected * 0.1, "no jitter: all clients would come back at once"
 
 
-def test_the_jitter_never_exceeds_the_maximum() -> None:
+def test_jitter_never_exceeds_maximum() -> None:
     backoff = ExponentialBackoff(900, 1_000, Random(1))
     assert all(backoff.after(9) <= 1_000 for _ in range(200))
 
 
-def test_a_maximum_below_the_initial_wait_is_a_constant_wait() -> None:
+def test_backoff_is_constant_when_maximum_is_below_initial() -> None:
     backoff = ExponentialBackoff(500, 50, Random(1))
     assert {backoff.after(failures) for failures in range(10)} == {50}
 
 
-def test_no_wait_at_all_can_be_asked_for() -> None:
+def test_backoff_of_zero_is_allowed() -> None:
     assert ExponentialBackoff(0, 0, Random(1)).after(3) == 0
 
 
-def test_the_same_random_numbers_give_the_same_waits() -> None:
+def test_same_random_numbers_give_same_backoffs() -> None:
     first, second = ExponentialBackoff(100, 1_000, Random(7)), ExponentialBackoff(100, 1_000, Random(7))
     assert [first.after(n) for n in range(5)] == [second.after(n) for n in range(5)]
 
 
-def test_what_fails_at_one_moment_waits_equally_long_and_what_fails_later_does_not() -> None:
+def test_simultaneous_failures_share_one_retry_time() -> None:
     shared = SharedRetryBackoff(ExponentialBackoff(100, 10_000, Random(1)))
     together = {shared.next_attempt_ms(5_000, 2) for _ in range(10)}
     assert len(together) == 1

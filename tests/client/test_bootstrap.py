@@ -25,7 +25,7 @@ from tests.fake_system import FakeSystem
         ("under_score:9092", ("under_score", 9092)),
     ],
 )
-def test_host_and_port_are_read_as_users_write_them(server: str, address: tuple[str, int]) -> None:
+def test_parses_host_and_port(server: str, address: tuple[str, int]) -> None:
     assert parse_bootstrap_servers([server]) == [address]
 
 
@@ -33,7 +33,7 @@ def test_host_and_port_are_read_as_users_write_them(server: str, address: tuple[
     "server",
     ["broker", "broker:", ":9092", "broker:http", "::1:9092", "broker:0", "broker:65536", "", "a b:1", "b:9092:1"],
 )
-def test_what_is_not_host_and_port_is_named_in_the_error(server: str) -> None:
+def test_error_quotes_invalid_address(server: str) -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers") as failure:
         parse_bootstrap_servers(["good:9092", server])
     assert repr(server) in str(failure.value)
@@ -42,7 +42,7 @@ def test_what_is_not_host_and_port_is_named_in_the_error(server: str) -> None:
 @pytest.mark.parametrize(
     "server", ["user:hush@broker:9092", "SASL_SSL://user:hush@broker:9092", "hush@broker", "u:hush@"]
 )
-def test_a_password_in_an_address_is_not_repeated(server: str) -> None:
+def test_error_hides_password_in_address(server: str) -> None:
     with pytest.raises(
         ConfigurationError, match=r"contains '@'. Put user and password into sasl\.jaas\.config"
     ) as failure:
@@ -50,7 +50,7 @@ def test_a_password_in_an_address_is_not_repeated(server: str) -> None:
     assert "hush" not in str(failure.value)
 
 
-def test_all_bad_addresses_are_reported_in_one_error() -> None:
+def test_reports_all_invalid_addresses_in_one_error() -> None:
     with pytest.raises(ConfigurationError) as failure:
         parse_bootstrap_servers(["nonsense", "fine:9092", "broker:99999"])
     assert len(failure.value.faults) == 2
@@ -58,18 +58,18 @@ def test_all_bad_addresses_are_reported_in_one_error() -> None:
         parse_bootstrap_servers([])
 
 
-def test_addresses_become_nodes_with_negative_ids() -> None:
+def test_bootstrap_nodes_have_negative_ids() -> None:
     nodes = bootstrap_nodes(["a:1", "b:2", "a:1"], USE_ALL_DNS_IPS, FakeSystem())
     assert nodes == (Node(-1, "a", 1), Node(-2, "b", 2))
 
 
-def test_names_that_cannot_be_resolved_are_passed_over_if_there_are_others() -> None:
+def test_skips_unresolvable_host_when_another_resolves() -> None:
     system = FakeSystem()
     system.names["gone"] = []
     assert bootstrap_nodes(["gone:1", "b:2"], USE_ALL_DNS_IPS, system) == (Node(-1, "b", 2),)
 
 
-def test_if_no_name_can_be_resolved_the_configuration_is_wrong() -> None:
+def test_rejects_configuration_when_no_host_resolves() -> None:
     system = FakeSystem()
     system.names.update({"gone": [], "lost": []})
     with pytest.raises(ConfigurationError, match="has no address that can be resolved") as failure:
@@ -78,7 +78,7 @@ def test_if_no_name_can_be_resolved_the_configuration_is_wrong() -> None:
     assert "lost:9093" in str(failure.value)
 
 
-def test_canonical_names_take_the_place_of_an_alias() -> None:
+def test_replaces_alias_by_canonical_names() -> None:
     system = FakeSystem()
     system.names = {"first": ["10.0.0.1"], "second": ["10.0.0.2"], "alias": ["10.0.0.1", "10.0.0.2"]}
     nodes = bootstrap_nodes(["alias:9092"], RESOLVE_CANONICAL, system)

@@ -56,7 +56,7 @@ def ip(address: SocketAddress) -> str:
     return str(address.sockaddr[0])
 
 
-def test_a_connection_goes_from_connecting_over_checking_api_versions_to_ready(states: ConnectionStates) -> None:
+def test_connection_passes_through_states_until_ready(states: ConnectionStates) -> None:
     assert states.state(1, 0) is ConnectionState.DISCONNECTED
     assert states.can_connect(1, 0)
     states.connecting(NODE, 0)
@@ -75,7 +75,7 @@ def test_a_connection_goes_from_connecting_over_checking_api_versions_to_ready(s
     assert states.has_failed(1)
 
 
-def test_moves_that_the_table_does_not_know_are_refused(states: ConnectionStates) -> None:
+def test_rejects_transitions_outside_the_state_table(states: ConnectionStates) -> None:
     with pytest.raises(IllegalStateError, match="never been a connection"):
         states.disconnected(1, 0)
     states.connecting(NODE, 0)
@@ -88,7 +88,7 @@ def test_moves_that_the_table_does_not_know_are_refused(states: ConnectionStates
         states.checking_api_versions(1)
 
 
-def test_api_versions_may_be_checked_again_in_an_older_version(states: ConnectionStates) -> None:
+def test_api_versions_can_be_checked_twice(states: ConnectionStates) -> None:
     states.connecting(NODE, 0)
     states.checking_api_versions(1)
     states.checking_api_versions(1)
@@ -96,7 +96,7 @@ def test_api_versions_may_be_checked_again_in_an_older_version(states: Connectio
     assert states.is_ready(1, 0)
 
 
-def test_nodes_have_states_of_their_own(states: ConnectionStates) -> None:
+def test_each_node_has_its_own_state(states: ConnectionStates) -> None:
     make_ready(states, NODE)
     states.connecting(OTHER, 0)
     states.disconnected(1, 10)
@@ -107,7 +107,7 @@ def test_nodes_have_states_of_their_own(states: ConnectionStates) -> None:
     assert states.is_ready(2, 10)
 
 
-def test_a_lost_node_is_left_alone_for_the_backoff_and_then_may_be_tried(states: ConnectionStates) -> None:
+def test_disconnected_node_can_connect_after_backoff(states: ConnectionStates) -> None:
     make_ready(states)
     states.disconnected(1, 1_000)
     delay = states.connection_delay(1, 1_000)
@@ -117,7 +117,7 @@ def test_a_lost_node_is_left_alone_for_the_backoff_and_then_may_be_tried(states:
     assert states.connection_delay(1, 1_000 + delay) == 0
 
 
-def test_the_reconnect_backoff_grows_to_its_maximum_and_is_reset_by_success(states: ConnectionStates) -> None:
+def test_reconnect_backoff_grows_to_maximum_and_resets_on_success(states: ConnectionStates) -> None:
     now = 0.0
     for expected in [50, 100, 200, 400, 800, 1_000, 1_000]:
         states.connecting(NODE, now)
@@ -130,7 +130,7 @@ def test_the_reconnect_backoff_grows_to_its_maximum_and_is_reset_by_success(stat
     assert states.connection_delay(1, now) <= 60
 
 
-def test_the_set_up_timeout_grows_over_failed_attempts_and_is_reset_once_connected(states: ConnectionStates) -> None:
+def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: ConnectionStates) -> None:
     now = 0.0
     for expected in [10_000, 20_000, 30_000, 30_000]:
         states.connecting(NODE, now)
@@ -148,14 +148,14 @@ def test_the_set_up_timeout_grows_over_failed_attempts_and_is_reset_once_connect
     assert states.next_setup_deadline() == math.inf
 
 
-def test_the_delay_of_a_connecting_node_is_what_is_left_of_its_time(states: ConnectionStates) -> None:
+def test_connection_delay_is_remaining_setup_timeout(states: ConnectionStates) -> None:
     states.connecting(NODE, 0)
     limit = states.setup_timeout_ms(1)
     assert states.connection_delay(1, 3_000) == limit - 3_000
     assert states.connection_delay(1, limit + 1) == 0
 
 
-def test_an_authentication_failure_has_its_own_state_until_the_next_success(states: ConnectionStates) -> None:
+def test_authentication_failure_is_kept_until_next_success(states: ConnectionStates) -> None:
     error = AuthenticationError("wrong password")
     states.connecting(NODE, 0)
     states.authentication_failed(1, 0, error)
@@ -167,7 +167,7 @@ def test_an_authentication_failure_has_its_own_state_until_the_next_success(stat
     assert states.authentication_error(1) is None
 
 
-def test_a_node_refuses_when_it_has_done_so_at_its_last_address(states: ConnectionStates, names: Names) -> None:
+def test_credentials_are_rejected_after_all_addresses_were_tried(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     assert not states.has_rejected_credentials(1)
     states.connecting(NODE, 0)
@@ -181,14 +181,16 @@ def test_a_node_refuses_when_it_has_done_so_at_its_last_address(states: Connecti
     assert not states.has_rejected_credentials(1)
 
 
-def test_a_node_refuses_when_it_ends_a_connection_that_stood(states: ConnectionStates, names: Names) -> None:
+def test_credentials_are_rejected_when_ready_connection_fails_authentication(
+    states: ConnectionStates, names: Names
+) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     states.authentication_failed(1, 0, AuthenticationError("the token has expired"))
     assert states.has_rejected_credentials(1)
 
 
-def test_a_throttled_node_is_not_ready_until_its_time_is_over(states: ConnectionStates) -> None:
+def test_throttled_node_is_not_ready_until_throttle_ends(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 500)
     assert states.state(1, 499) is ConnectionState.THROTTLED
@@ -200,7 +202,7 @@ def test_a_throttled_node_is_not_ready_until_its_time_is_over(states: Connection
     assert states.poll_delay(1, 500) == math.inf
 
 
-def test_a_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
+def test_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 500)
     states.throttle(1, 300)
@@ -209,7 +211,7 @@ def test_a_throttle_never_becomes_shorter(states: ConnectionStates) -> None:
     assert states.throttle_delay(1, 100) == 500
 
 
-def test_a_throttle_outlives_the_connection(states: ConnectionStates) -> None:
+def test_throttle_outlives_connection(states: ConnectionStates) -> None:
     make_ready(states)
     states.throttle(1, 5_000)
     states.disconnected(1, 100)
@@ -219,7 +221,7 @@ def test_a_throttle_outlives_the_connection(states: ConnectionStates) -> None:
     assert states.is_ready(1, 5_000)
 
 
-def test_all_addresses_of_a_name_are_tried_before_it_is_resolved_again(states: ConnectionStates, names: Names) -> None:
+def test_tries_all_addresses_before_resolving_again(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     tried = []
     for attempt in range(3):
@@ -231,14 +233,14 @@ def test_all_addresses_of_a_name_are_tried_before_it_is_resolved_again(states: C
     assert names.asked == ["broker", "broker"]
 
 
-def test_a_single_address_is_resolved_again_for_each_attempt(states: ConnectionStates, names: Names) -> None:
+def test_resolves_single_address_again_for_each_attempt(states: ConnectionStates, names: Names) -> None:
     for attempt in range(3):
         assert ip(states.connecting(NODE, attempt)) == "10.0.0.1"
         states.disconnected(1, attempt)
     assert len(names.asked) == 3
 
 
-def test_after_a_connection_that_stood_the_name_is_resolved_again(states: ConnectionStates, names: Names) -> None:
+def test_resolves_host_again_after_established_connection(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     names.ips["broker"] = ["10.9.9.9"]
@@ -246,9 +248,7 @@ def test_after_a_connection_that_stood_the_name_is_resolved_again(states: Connec
     assert ip(states.connecting(NODE, 100)) == "10.9.9.9"
 
 
-def test_the_address_that_was_just_lost_is_not_tried_first_if_there_is_another(
-    states: ConnectionStates, names: Names
-) -> None:
+def test_tries_another_address_before_the_lost_one(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     states.disconnected(1, 10)
@@ -257,7 +257,7 @@ def test_the_address_that_was_just_lost_is_not_tried_first_if_there_is_another(
     assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "but it is not forgotten"
 
 
-def test_a_name_without_an_address_is_a_failed_attempt(states: ConnectionStates, names: Names) -> None:
+def test_unresolvable_host_counts_as_failed_attempt(states: ConnectionStates, names: Names) -> None:
     names.ips["broker"] = []
     with pytest.raises(DisconnectedError, match="broker:9092: the name cannot be resolved"):
         states.connecting(NODE, 0)
@@ -267,9 +267,7 @@ def test_a_name_without_an_address_is_a_failed_attempt(states: ConnectionStates,
 
 
 @pytest.mark.parametrize("moved", [Node(1, "other", 9092), Node(1, "broker", 9999)])
-def test_a_node_that_has_moved_is_looked_for_in_its_new_place_at_once(
-    states: ConnectionStates, names: Names, moved: Node
-) -> None:
+def test_moved_node_is_resolved_at_its_new_address(states: ConnectionStates, names: Names, moved: Node) -> None:
     names.ips["broker"] = ["10.0.0.1", "10.0.0.3"]
     states.connecting(NODE, 0)
     states.disconnected(1, 0)
@@ -277,7 +275,7 @@ def test_a_node_that_has_moved_is_looked_for_in_its_new_place_at_once(
     assert (address.host, address.port) == (moved.host, moved.port)
 
 
-def test_a_node_is_unreachable_only_if_the_last_attempt_failed(states: ConnectionStates) -> None:
+def test_node_is_unreachable_only_if_last_attempt_failed(states: ConnectionStates) -> None:
     assert not states.is_unreachable(1)
     make_ready(states)
     states.disconnected(1, 10)

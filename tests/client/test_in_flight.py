@@ -35,7 +35,7 @@ def waiting(*requests: InFlightRequest, max_per_node: int = 5) -> InFlightReques
     return all_waiting
 
 
-def test_answers_belong_to_the_oldest_request() -> None:
+def test_response_completes_oldest_request() -> None:
     first, second = in_flight(1), in_flight(2)
     requests = waiting(first, second)
     assert requests.complete_next(1, answer(1))[0] is first
@@ -46,25 +46,25 @@ def test_answers_belong_to_the_oldest_request() -> None:
     assert requests.count() == requests.count(1) == 0
 
 
-def test_an_answer_to_another_request_is_refused_and_takes_nothing_off() -> None:
+def test_rejects_response_out_of_order_and_keeps_requests() -> None:
     requests = waiting(in_flight(1), in_flight(2))
     with pytest.raises(DecodeError, match=r"response to request 2 instead of request 1 \(INIT_PRODUCER_ID\)"):
         requests.complete_next(1, answer(2))
     assert requests.count(1) == 2
 
 
-def test_an_answer_without_a_request_is_refused() -> None:
+def test_rejects_response_without_request() -> None:
     with pytest.raises(DecodeError, match="no request is in flight"):
         waiting(in_flight(1, node_id=2)).complete_next(1, answer(1))
 
 
 @pytest.mark.parametrize("cut", range(4))
-def test_an_answer_too_short_for_its_header_is_refused(cut: int) -> None:
+def test_rejects_response_shorter_than_header(cut: int) -> None:
     with pytest.raises(DecodeError):
         waiting(in_flight(1)).complete_next(1, answer(1)[:cut])
 
 
-def test_the_newest_request_is_the_one_that_needs_no_answer() -> None:
+def test_complete_last_sent_returns_newest_request() -> None:
     first, second = in_flight(1), in_flight(2)
     requests = waiting(first, second)
     assert requests.complete_last_sent(1) is second
@@ -73,7 +73,7 @@ def test_the_newest_request_is_the_one_that_needs_no_answer() -> None:
         requests.complete_last_sent(1)
 
 
-def test_more_can_be_sent_only_when_the_newest_is_written_and_there_is_room() -> None:
+def test_can_send_more_only_when_last_request_is_written_and_below_limit() -> None:
     requests = InFlightRequests(2)
     assert requests.can_send_more(1)
     newest = in_flight(1, written=False)
@@ -88,7 +88,7 @@ def test_more_can_be_sent_only_when_the_newest_is_written_and_there_is_room() ->
     assert requests.can_send_more(1)
 
 
-def test_all_requests_of_a_node_are_cleared_in_their_order() -> None:
+def test_clear_returns_requests_of_node_in_order() -> None:
     first, second, other = in_flight(1), in_flight(2), in_flight(3, node_id=2)
     requests = waiting(first, other, second)
     assert requests.clear(1) == [first, second]
@@ -96,7 +96,7 @@ def test_all_requests_of_a_node_are_cleared_in_their_order() -> None:
     assert requests.count() == requests.count(2) == 1
 
 
-def test_any_request_past_its_time_gives_its_node_away() -> None:
+def test_reports_nodes_with_timed_out_requests() -> None:
     requests = waiting(
         in_flight(1, timeout_ms=1_000), in_flight(2, timeout_ms=200), in_flight(3, node_id=2, timeout_ms=5_000)
     )
@@ -106,7 +106,7 @@ def test_any_request_past_its_time_gives_its_node_away() -> None:
     assert list(requests.timed_out_requests(5_000)) == [1, 2]
 
 
-def test_throttled_time_does_not_count() -> None:
+def test_throttle_time_extends_deadlines() -> None:
     requests = waiting(in_flight(1, timeout_ms=1_000), in_flight(2, node_id=2, timeout_ms=1_000))
     requests.extend_deadlines(1, 300)
     requests.extend_deadlines(1, 400)
@@ -114,5 +114,5 @@ def test_throttled_time_does_not_count() -> None:
     assert list(requests.timed_out_requests(1_700)) == [1, 2]
 
 
-def test_without_requests_there_is_no_deadline() -> None:
+def test_has_no_deadline_without_requests() -> None:
     assert InFlightRequests(5).next_deadline() == math.inf

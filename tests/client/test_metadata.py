@@ -45,14 +45,14 @@ def settled(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
     answer(metadata, metadata_answer(*(topic(name) for name in topics)), now)
 
 
-def test_it_begins_with_the_configured_addresses_and_wants_to_know_more_at_once(metadata: Metadata) -> None:
+def test_starts_with_bootstrap_nodes_and_needs_update(metadata: Metadata) -> None:
     assert metadata.snapshot.is_bootstrap
     assert list(metadata.snapshot.nodes.values()) == [Node(-1, "b", 9092)]
     assert metadata.time_to_next_update(0) == 0
     assert metadata.snapshot.partition_count("t") is None
 
 
-def test_after_a_full_answer_nothing_is_due_until_the_maximum_age(metadata: Metadata) -> None:
+def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
     settled(metadata, "t")
     assert metadata.time_to_next_update(0) == MAX_AGE_MS
     assert metadata.time_to_next_update(MAX_AGE_MS - 1) == 1
@@ -60,7 +60,7 @@ def test_after_a_full_answer_nothing_is_due_until_the_maximum_age(metadata: Meta
     assert not metadata.new_query(MAX_AGE_MS).partial
 
 
-def test_a_requested_update_waits_for_the_backoff_since_the_last_one(metadata: Metadata) -> None:
+def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
     settled(metadata, "t")
     version = metadata.request_update()
     assert 80 <= metadata.time_to_next_update(0) <= 120
@@ -81,7 +81,7 @@ def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(now) <= 120
 
 
-def test_answers_that_tell_nothing_new_back_off_exponentially(metadata: Metadata) -> None:
+def test_responses_without_changes_back_off_exponentially(metadata: Metadata) -> None:
     settled(metadata, "t")
     now = 0.0
     for expected in [100, 100, 200, 400, 800, 1_000, 1_000]:
@@ -92,7 +92,7 @@ def test_answers_that_tell_nothing_new_back_off_exponentially(metadata: Metadata
         answer(metadata, metadata_answer(topic("t")), now)
 
 
-def test_progress_ends_the_backoff(metadata: Metadata) -> None:
+def test_changed_response_resets_backoff(metadata: Metadata) -> None:
     settled(metadata, "t")
     now = 0.0
     for _ in range(5):
@@ -103,7 +103,7 @@ def test_progress_ends_the_backoff(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(now) <= 120
 
 
-def test_something_new_to_ask_for_ends_the_backoff(metadata: Metadata) -> None:
+def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata) -> None:
     settled(metadata, "t")
     for now in range(1, 6):
         answer(metadata, metadata_answer(topic("t")), now)
@@ -116,7 +116,7 @@ def test_something_new_to_ask_for_ends_the_backoff(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(5) > 0, "brokers that do not answer are not asked all the time"
 
 
-def test_refreshes_at_their_time_do_not_back_off(metadata: Metadata) -> None:
+def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
     settled(metadata, "t")
     now = 0.0
     for _ in range(8):
@@ -127,7 +127,7 @@ def test_refreshes_at_their_time_do_not_back_off(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(now) <= 120
 
 
-def test_a_new_topic_is_asked_for_at_once_and_alone(metadata: Metadata) -> None:
+def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
     settled(metadata, "a", "b")
     metadata.add_topic("c", 10)
     assert metadata.time_to_next_update(10) == 0
@@ -138,7 +138,7 @@ def test_a_new_topic_is_asked_for_at_once_and_alone(metadata: Metadata) -> None:
     assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial answer does not make the rest younger"
 
 
-def test_a_partial_question_becomes_a_full_one_if_everything_is_to_be_refreshed(metadata: Metadata) -> None:
+def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) -> None:
     settled(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update()
@@ -146,7 +146,7 @@ def test_a_partial_question_becomes_a_full_one_if_everything_is_to_be_refreshed(
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
 
-def test_a_topic_added_while_a_question_is_under_way_is_asked_for_next(metadata: Metadata) -> None:
+def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
     metadata.add_topic("a", 0)
     query = metadata.new_query(0)
     metadata.add_topic("b", 1)
@@ -159,7 +159,7 @@ def test_a_topic_added_while_a_question_is_under_way_is_asked_for_next(metadata:
     assert metadata.snapshot.partition_count("a") == metadata.snapshot.partition_count("b") == 1
 
 
-def test_a_new_topic_with_an_error_is_not_new_any_more_but_asked_for_again(metadata: Metadata) -> None:
+def test_retries_new_topic_with_error_in_full_query(metadata: Metadata) -> None:
     settled(metadata, "a")
     metadata.add_topic("b", 10)
     answer(metadata, metadata_answer(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
@@ -168,7 +168,7 @@ def test_a_new_topic_with_an_error_is_not_new_any_more_but_asked_for_again(metad
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
 
-def test_asking_for_a_topic_again_asks_for_it_alone_only_while_it_is_new(metadata: Metadata) -> None:
+def test_requests_topic_alone_only_while_it_is_new(metadata: Metadata) -> None:
     settled(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update_for_topic("b")
@@ -178,7 +178,7 @@ def test_asking_for_a_topic_again_asks_for_it_alone_only_while_it_is_new(metadat
     assert not metadata.new_query(500).partial
 
 
-def test_a_new_topic_that_answers_leave_out_is_asked_for_with_growing_pauses(metadata: Metadata) -> None:
+def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> None:
     settled(metadata, "a")
     now = 10.0
     metadata.add_topic("b", now)
@@ -193,7 +193,7 @@ def test_a_new_topic_that_answers_leave_out_is_asked_for_with_growing_pauses(met
     assert metadata.time_to_next_update(now) == 0, "another topic has been asked for never yet"
 
 
-def test_a_topic_that_is_not_used_is_forgotten(metadata: Metadata) -> None:
+def test_drops_unused_topic(metadata: Metadata) -> None:
     settled(metadata, "a", "b")
     metadata.add_topic("b", IDLE_MS - 1)
     answer(metadata, metadata_answer(topic("a"), topic("b")), IDLE_MS)
@@ -203,14 +203,14 @@ def test_a_topic_that_is_not_used_is_forgotten(metadata: Metadata) -> None:
     assert metadata.snapshot.partition_count("b") == 1
 
 
-def test_a_topic_that_was_never_answered_for_is_not_forgotten(metadata: Metadata) -> None:
+def test_keeps_topic_that_was_never_in_a_response(metadata: Metadata) -> None:
     metadata.add_topic("slow", 0)
     query = metadata.new_query(0)
     metadata.update(query, metadata_answer(), 12, IDLE_MS * 2)
     assert metadata.contains_topic("slow")
 
 
-def test_the_question_says_whether_topics_may_be_created(system: FakeSystem, metadata: Metadata) -> None:
+def test_query_controls_auto_topic_creation(system: FakeSystem, metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
     assert metadata.new_query(0).request().allow_auto_topic_creation
     reader = Metadata([Node(-1, "b", 9092)], CONFIG, system=system, allow_auto_topic_creation=False)
@@ -219,7 +219,7 @@ def test_the_question_says_whether_topics_may_be_created(system: FakeSystem, met
     assert request.topics == [], "null would mean: all topics of the cluster"
 
 
-def test_all_topic_errors_are_kept_and_only_the_final_ones_raised(metadata: Metadata) -> None:
+def test_keeps_all_topic_errors_and_raises_final_ones(metadata: Metadata) -> None:
     for name in "abcd":
         metadata.add_topic(name, 0)
     answer(
@@ -242,7 +242,7 @@ def test_all_topic_errors_are_kept_and_only_the_final_ones_raised(metadata: Meta
     assert metadata.topic_error("never heard of") is None
 
 
-def test_a_leader_hint_is_taken_if_it_is_newer_and_its_broker_known(metadata: Metadata) -> None:
+def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
     answer(
         metadata, metadata_answer(topic("t", [partition(index, 0, epoch=5) for index in range(6)], topic_id=ID_1)), 0
@@ -271,14 +271,14 @@ def test_a_leader_hint_is_taken_if_it_is_newer_and_its_broker_known(metadata: Me
     assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
 
 
-def test_a_hint_without_an_epoch_is_not_taken_even_if_no_epoch_is_known(metadata: Metadata) -> None:
+def test_ignores_leader_hint_without_epoch(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
     answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=-1)])), 0)
     assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=-1)], []) == set()
     assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=0)], []) == {("t", 0)}
 
 
-def test_rebootstrapping_forgets_brokers_and_leaders_but_not_what_is_wanted(metadata: Metadata) -> None:
+def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:
     settled(metadata, "t")
     metadata.rebootstrap()
     assert metadata.snapshot.is_bootstrap
@@ -287,7 +287,7 @@ def test_rebootstrapping_forgets_brokers_and_leaders_but_not_what_is_wanted(meta
     assert metadata.time_to_next_update(1_000) == 0
 
 
-def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> None:
+def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
     settled(metadata, "t")
     held, release = threading.Event(), threading.Event()
 
@@ -306,7 +306,7 @@ def test_reading_the_snapshot_never_waits_for_the_lock(metadata: Metadata) -> No
     holder.join(PATIENCE_SECONDS)
 
 
-def test_an_address_that_cannot_be_resolved_is_an_error_of_the_configuration(system: FakeSystem) -> None:
+def test_new_metadata_rejects_unresolvable_bootstrap_server(system: FakeSystem) -> None:
     system.names["typo"] = []
     with pytest.raises(ConfigurationError, match="typo:9092"):
         new_metadata(ClientConfig(("typo:9092",)), system=system)

@@ -29,7 +29,7 @@ def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int 
     return (None, None) if found is None else (found.leader, found.leader_epoch)
 
 
-def test_an_answer_becomes_nodes_topics_and_leaders() -> None:
+def test_merges_nodes_topics_and_leaders() -> None:
     merged = merge(EMPTY, metadata_answer(topic("t", 3, topic_id=ID_1), nodes=2))
     snapshot = merged.snapshot
     assert dict(snapshot.nodes) == {0: Node(0, "b0", 9092), 1: Node(1, "b1", 9092)}
@@ -41,7 +41,7 @@ def test_an_answer_becomes_nodes_topics_and_leaders() -> None:
     assert merged.has_changes
 
 
-def test_a_snapshot_cannot_be_changed() -> None:
+def test_snapshot_is_immutable() -> None:
     snapshot = merge(EMPTY, metadata_answer(topic("t"))).snapshot
     with pytest.raises(TypeError):
         snapshot.topics["u"] = snapshot.topics["t"]  # type: ignore[index]
@@ -49,27 +49,27 @@ def test_a_snapshot_cannot_be_changed() -> None:
         del snapshot.nodes[0]  # type: ignore[attr-defined]
 
 
-def test_a_leader_that_is_no_known_broker_is_no_leader() -> None:
+def test_unknown_broker_is_no_leader() -> None:
     merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, leader=9), partition(1, leader=-1)])))
     assert merged.snapshot.leader("t", 0) is None
     assert merged.snapshot.leader("t", 1) is None
     assert merged.snapshot.partition_count("t") == 2
 
 
-def test_partitions_are_sorted_and_may_have_gaps() -> None:
+def test_sorts_partitions_and_allows_gaps() -> None:
     merged = merge(EMPTY, metadata_answer(topic("t", [partition(4, 1), partition(0, 2), partition(2, 0)])))
     assert [found.index for found in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
     assert leader(merged, index=4)[0] == 1
     assert merged.snapshot.partition("t", 1) is None
 
 
-def test_a_partition_that_is_named_twice_or_has_an_impossible_number_does_not_count() -> None:
+def test_ignores_duplicate_and_invalid_partition_indexes() -> None:
     numbers = (1, 0, 1, -5, MAX_PARTITIONS, 2**31 - 1)
     merged = merge(EMPTY, metadata_answer(topic("t", [partition(index, leader=1) for index in numbers])))
     assert [one.index for one in merged.snapshot.topics["t"].partitions] == [0, 1]
 
 
-def test_an_older_leader_epoch_is_not_believed() -> None:
+def test_ignores_older_leader_epoch() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
     stale = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=9)], topic_id=ID_1)))
     assert leader(stale) == (1, 10)
@@ -77,14 +77,14 @@ def test_an_older_leader_epoch_is_not_believed() -> None:
     assert leader(merge(stale, metadata_answer(topic("t", [partition(0, 2, epoch=11)], topic_id=ID_1)))) == (2, 11)
 
 
-def test_the_same_epoch_again_is_believed_but_is_no_progress() -> None:
+def test_same_leader_epoch_is_no_change() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     again = merge(known, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     assert leader(again) == (1, 10)
     assert not again.has_changes
 
 
-def test_a_topic_created_again_under_another_id_begins_with_new_epochs() -> None:
+def test_recreated_topic_starts_with_new_epochs() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
     recreated = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
     assert leader(recreated) == (2, 0)
@@ -92,7 +92,7 @@ def test_a_topic_created_again_under_another_id_begins_with_new_epochs() -> None
     assert recreated.snapshot.topic_name(ID_1) is None
 
 
-def test_epochs_outlive_the_time_between_deletion_and_creation() -> None:
+def test_keeps_epochs_while_topic_is_missing() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
     gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
     assert gone.snapshot.partition_count("t") is None
@@ -102,27 +102,27 @@ def test_epochs_outlive_the_time_between_deletion_and_creation() -> None:
     assert leader(recreated) == (2, 0)
 
 
-def test_without_topic_ids_a_topic_that_was_gone_is_taken_as_it_comes() -> None:
+def test_accepts_lower_epoch_of_returned_topic_without_topic_ids() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
     back = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=0)])))
     assert leader(back) == (2, 0), "there is nothing better to keep"
 
 
-def test_epochs_of_old_brokers_are_not_relied_on() -> None:
+def test_ignores_epochs_of_old_brokers() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
     old = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=5)])), version=8)
     assert leader(old) == (2, None)
     assert old.epochs == {}
 
 
-def test_a_downgrade_that_loses_topic_ids_loses_ours() -> None:
+def test_drops_topic_id_after_downgrade() -> None:
     known = merge(EMPTY, metadata_answer(topic("t", topic_id=ID_1)))
     downgraded = merge(known, metadata_answer(topic("t")))
     assert downgraded.snapshot.topic_id("t") is None
 
 
-def test_a_partial_answer_leaves_the_other_topics_alone() -> None:
+def test_partial_response_keeps_other_topics() -> None:
     known = merge(EMPTY, metadata_answer(topic("a", 2, topic_id=ID_1), topic("b")))
     more = merge(known, metadata_answer(topic("b", 5), topic("c"), nodes=1), partial=True)
     assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
@@ -130,12 +130,12 @@ def test_a_partial_answer_leaves_the_other_topics_alone() -> None:
     assert list(more.snapshot.nodes) == [0], "each answer has all brokers"
 
 
-def test_a_full_answer_is_all_there_is() -> None:
+def test_full_response_replaces_topics() -> None:
     known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
     assert set(merge(known, metadata_answer(topic("b"))).snapshot.topics) == {"b"}
 
 
-def test_topics_that_are_not_wanted_any_more_are_left_out() -> None:
+def test_drops_topics_that_are_not_retained() -> None:
     known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
     for answer in (metadata_answer(topic("a"), topic("b")), metadata_answer(topic("b"))):
         merged = merge(known, answer, partial=True, retain=lambda name: name == "b")
@@ -153,7 +153,7 @@ def test_topics_that_are_not_wanted_any_more_are_left_out() -> None:
         (error_codes.INVALID_TOPIC_EXCEPTION, False, False),
     ],
 )
-def test_a_topic_with_an_error_keeps_its_partitions_if_waiting_can_mend_it(error: int, kept: bool, again: bool) -> None:
+def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, again: bool) -> None:
     known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
     merged = merge(known, metadata_answer(topic("t", 0, error=error)))
     assert merged.snapshot.topics["t"].error_code == error
@@ -166,7 +166,7 @@ def test_a_topic_with_an_error_keeps_its_partitions_if_waiting_can_mend_it(error
     ("error", "again"),
     [(error_codes.LEADER_NOT_AVAILABLE, True), (error_codes.REPLICA_NOT_AVAILABLE, True), (0, False)],
 )
-def test_a_partition_without_a_leader_asks_for_another_refresh(error: int, again: bool) -> None:
+def test_requests_refresh_for_partition_without_leader(error: int, again: bool) -> None:
     merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
     assert merged.refresh_again is again
     assert leader(merged) == (None, 4)

@@ -31,13 +31,13 @@ def answered(metadata: Metadata) -> None:
     metadata.update(metadata.new_query(0), metadata_answer(topic("t")), 12, 0)
 
 
-def test_an_answer_ends_the_wait_for_it(metadata: Metadata) -> None:
+def test_response_ends_wait(metadata: Metadata) -> None:
     version = metadata.request_update()
     answered(metadata)
     metadata.await_update(version, 0)
 
 
-def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata) -> None:
+def test_response_in_another_thread_ends_wait(metadata: Metadata) -> None:
     version = metadata.request_update()
     waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
     waiter.start()
@@ -46,7 +46,7 @@ def test_a_wait_ends_when_the_answer_comes_to_another_thread(metadata: Metadata)
     assert not waiter.is_alive()
 
 
-def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
+def test_wait_converts_remaining_milliseconds_to_seconds(
     system: FakeSystem, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -61,7 +61,7 @@ def test_a_wait_asks_for_what_is_left_of_its_milliseconds_in_seconds(
     assert waits == pytest.approx([1.2, 0.7, 0.2])
 
 
-def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metadata) -> None:
+def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> None:
     with pytest.raises(MetadataTimeoutError, match="No broker has responded"):
         metadata.await_update(metadata.version, 0)
     metadata.connection_failed(0, "b:9092 (10.0.0.1)", "refused once")
@@ -75,14 +75,14 @@ def test_a_wait_in_vain_names_the_addresses_that_failed_and_why(metadata: Metada
     assert "refused" not in metadata.describe_connection_failures()
 
 
-def test_failed_addresses_are_remembered_within_a_bound(metadata: Metadata) -> None:
+def test_number_of_reported_addresses_is_limited(metadata: Metadata) -> None:
     for index in range(1_000):
         metadata.connection_failed(index, f"host{index}:1", "gone")
     assert metadata.describe_connection_failures().count("gone") == MAX_REPORTED_ADDRESSES
     assert "host999" in metadata.describe_connection_failures()
 
 
-def test_a_fatal_error_ends_every_wait_until_an_answer_comes_after_all(metadata: Metadata) -> None:
+def test_fatal_error_ends_waits_until_next_response(metadata: Metadata) -> None:
     metadata.fatal_error(AuthenticationError("wrong password"))
     for _ in range(2):
         with pytest.raises(AuthenticationError, match="wrong password"):
@@ -91,7 +91,7 @@ def test_a_fatal_error_ends_every_wait_until_an_answer_comes_after_all(metadata:
     metadata.await_update(metadata.version - 1, 0)
 
 
-def test_a_fatal_error_ends_a_wait_that_has_begun(metadata: Metadata) -> None:
+def test_fatal_error_ends_running_waits(metadata: Metadata) -> None:
     failures: list[BaseException] = []
 
     def wait() -> None:
@@ -109,7 +109,7 @@ def test_a_fatal_error_ends_a_wait_that_has_begun(metadata: Metadata) -> None:
     assert len(failures) == 3, "all of those who wait, not the first alone"
 
 
-def test_the_end_ends_all_waits_and_takes_no_more_answers(metadata: Metadata) -> None:
+def test_close_ends_waits_and_rejects_updates(metadata: Metadata) -> None:
     query = metadata.new_query(0)
     metadata.close()
     with pytest.raises(ProducerClosedError):

@@ -18,7 +18,7 @@ def metadata() -> Metadata:
     return Metadata([Node(-1, "b", 9092)], CONFIG, system=FakeSystem(), random=Random(5))
 
 
-def test_what_is_known_of_a_topic_without_an_error_says_what_was_answered(metadata: Metadata) -> None:
+def test_describes_topic_missing_from_responses(metadata: Metadata) -> None:
     settled(metadata, "a")
     assert metadata.describe_missing_metadata("b").startswith("No broker has responded")
     metadata.add_topic("b", 10)
@@ -35,7 +35,7 @@ def test_what_is_known_of_a_topic_without_an_error_says_what_was_answered(metada
     assert metadata.describe_missing_metadata("a").startswith("No broker has responded")
 
 
-def test_an_answer_that_is_of_no_use_is_in_the_words(metadata: Metadata) -> None:
+def test_describes_response_without_brokers(metadata: Metadata) -> None:
     metadata.add_topic("b", 0)
     metadata.update_failed(0, "A broker responded, but its response contains no broker.")
     metadata.update_failed(100)

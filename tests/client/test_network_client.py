@@ -29,7 +29,7 @@ from tests.client.scripted_broker import Received
 PID = InitProducerIdResponse(producer_id=7)
 
 
-def test_the_first_poll_connects_asks_for_versions_and_then_for_metadata() -> None:
+def test_first_polls_connect_and_fetch_versions_and_metadata() -> None:
     rig = Rig().bootstrapped()
     assert [request.api_key for request in rig.broker.requests] == [ApiKey.API_VERSIONS, ApiKey.METADATA]
     assert len(rig.system.connects) == 1
@@ -37,7 +37,7 @@ def test_the_first_poll_connects_asks_for_versions_and_then_for_metadata() -> No
     assert rig.responses == [], "what the client asks for itself is for itself"
 
 
-def test_a_node_that_is_not_connected_becomes_ready_by_being_asked_for() -> None:
+def test_ready_connects_to_node() -> None:
     rig = Rig().bootstrapped()
     assert not rig.client.ready(rig.node(1), rig.now)
     assert not rig.client.is_ready(1, rig.now)
@@ -45,7 +45,7 @@ def test_a_node_that_is_not_connected_becomes_ready_by_being_asked_for() -> None
     assert len(rig.brokers[1].requests) == 1
 
 
-def test_a_node_whose_channel_authenticates_again_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_is_not_ready_during_reauthentication(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig().bootstrapped()
     rig.make_ready(0)
     monkeypatch.setattr(rig.selector, "is_channel_ready", lambda channel_id: channel_id != "0")
@@ -53,13 +53,13 @@ def test_a_node_whose_channel_authenticates_again_is_not_ready(monkeypatch: pyte
     assert not rig.client.ready(rig.node(0), rig.now)
 
 
-def test_sending_to_a_node_that_is_not_ready_is_refused() -> None:
+def test_rejects_send_to_node_that_is_not_ready() -> None:
     rig = Rig().bootstrapped()
     with pytest.raises(IllegalStateError, match=r"INIT_PRODUCER_ID request .* the node is not ready"):
         rig.send(1)
 
 
-def test_a_request_comes_back_with_its_answer_and_tag() -> None:
+def test_returns_response_with_request_and_tag() -> None:
     rig = ready_rig()
     request = rig.send(tag="mine")
     rig.deliver()
@@ -72,7 +72,7 @@ def test_a_request_comes_back_with_its_answer_and_tag() -> None:
     assert not rig.client.in_flight_request_count()
 
 
-def test_answers_come_back_in_the_order_of_the_requests() -> None:
+def test_returns_responses_in_request_order() -> None:
     rig = ready_rig()
     requests = []
     for _ in range(5):
@@ -85,7 +85,7 @@ def test_answers_come_back_in_the_order_of_the_requests() -> None:
     assert [response.request for response in rig.responses] == requests
 
 
-def test_a_request_that_is_not_fully_written_holds_back_the_next_one() -> None:
+def test_partially_written_request_delays_next_request() -> None:
     rig = ready_rig()
     rig.system.connections[-1].stall()
     rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 20_000))
@@ -101,7 +101,7 @@ def test_a_request_that_is_not_fully_written_holds_back_the_next_one() -> None:
     assert len(rig.broker.of(ApiKey.PRODUCE)) == waiting
 
 
-def test_a_request_without_an_answer_is_complete_when_it_is_written() -> None:
+def test_request_without_response_completes_when_written() -> None:
     rig = ready_rig()
     request = rig.send(message=ProduceRequest(acks=0), expect_response=False)
     rig.poll_until(lambda: bool(rig.responses))
@@ -110,7 +110,7 @@ def test_a_request_without_an_answer_is_complete_when_it_is_written() -> None:
     assert not rig.client.in_flight_request_count(0)
 
 
-def test_requests_with_and_without_answers_mix() -> None:
+def test_mixes_requests_with_and_without_response() -> None:
     rig = ready_rig()
     asked = rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
@@ -121,7 +121,7 @@ def test_requests_with_and_without_answers_mix() -> None:
     assert [response.request for response in rig.responses] == [unanswered, asked]
 
 
-def test_correlation_ids_ascend_and_stay_below_those_of_the_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correlation_ids_increase_and_stay_below_reserved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert network_client.MAX_CORRELATION_ID <= MIN_RESERVED_CORRELATION_ID
     monkeypatch.setattr(network_client, "MAX_CORRELATION_ID", 3)
     rig = Rig()
@@ -132,7 +132,7 @@ def test_correlation_ids_ascend_and_stay_below_those_of_the_channels(monkeypatch
     assert ids == [1, 2, 0, 1]
 
 
-def test_metadata_comes_first() -> None:
+def test_node_is_not_ready_while_metadata_is_due() -> None:
     rig = ready_rig()
     rig.metadata.request_update()
     rig.system.advance(1_000)
@@ -141,7 +141,7 @@ def test_metadata_comes_first() -> None:
     rig.poll_until(lambda: rig.client.ready(rig.node(0), rig.now))
 
 
-def test_metadata_is_refreshed_when_it_is_too_old() -> None:
+def test_refreshes_metadata_after_maximum_age() -> None:
     rig = ready_rig(metadata_max_age_ms=60_000)
     version = rig.metadata.version
     rig.pass_time(59_000)
@@ -150,7 +150,7 @@ def test_metadata_is_refreshed_when_it_is_too_old() -> None:
     assert rig.metadata.version == version + 1
 
 
-def test_a_new_topic_is_asked_for_in_the_next_poll() -> None:
+def test_fetches_new_topic_in_next_poll() -> None:
     rig = ready_rig()
     for broker in rig.brokers:
         broker.metadata = metadata_answer(topic("t", 4))
@@ -158,7 +158,7 @@ def test_a_new_topic_is_asked_for_in_the_next_poll() -> None:
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 4, limit_ms=10)
 
 
-def test_an_answer_without_brokers_is_asked_for_again_later() -> None:
+def test_retries_metadata_response_without_brokers() -> None:
     rig = Rig(1)
     rig.broker.metadata = metadata_answer(nodes=0)
     rig.pass_time(50)
@@ -169,7 +169,7 @@ def test_an_answer_without_brokers_is_asked_for_again_later() -> None:
     assert len(rig.broker.of(ApiKey.METADATA)) == 2
 
 
-def test_api_versions_name_our_software_and_give_the_features_of_the_cluster() -> None:
+def test_api_versions_send_software_name_and_return_features() -> None:
     rig = Rig()
     rig.broker.api_versions = ApiVersionsResponse(
         finalized_features_epoch=3,
@@ -201,7 +201,7 @@ def refuse_api_versions_above(accepted: int, *, names_it: bool) -> Rig:
     return rig
 
 
-def test_a_broker_that_names_its_version_of_api_versions_is_asked_in_that_version() -> None:
+def test_retries_api_versions_in_version_of_broker() -> None:
     rig = refuse_api_versions_above(3, names_it=True)
     rig.bootstrapped()
     assert len(rig.broker.of(ApiKey.API_VERSIONS)) == 2
@@ -209,7 +209,7 @@ def test_a_broker_that_names_its_version_of_api_versions_is_asked_in_that_versio
     assert len(rig.system.connects) == 1
 
 
-def test_a_broker_that_names_no_version_is_asked_in_version_0() -> None:
+def test_retries_api_versions_in_version_0_without_hint() -> None:
     rig = refuse_api_versions_above(2, names_it=False)
     rig.bootstrapped()
     assert [received.header.api_version for received in rig.broker.of(ApiKey.API_VERSIONS)] == [0, 0]
@@ -217,7 +217,7 @@ def test_a_broker_that_names_no_version_is_asked_in_version_0() -> None:
     assert len(rig.system.connects) == 1
 
 
-def test_the_version_of_a_request_is_what_both_sides_know_and_the_caller_allows() -> None:
+def test_request_version_is_highest_that_broker_and_caller_support() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 9)
     rig.bootstrapped()
@@ -233,7 +233,7 @@ def test_the_version_of_a_request_is_what_both_sides_know_and_the_caller_allows(
     assert rig.broker.last(ApiKey.PRODUCE).header.api_version == 7
 
 
-def test_a_request_for_which_there_is_no_version_is_never_sent_and_comes_back_with_the_reason() -> None:
+def test_returns_version_error_instead_of_sending_unsupported_request() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(90, 99)
     rig.bootstrapped()
@@ -247,7 +247,7 @@ def test_a_request_for_which_there_is_no_version_is_never_sent_and_comes_back_wi
     assert rig.broker.of(ApiKey.PRODUCE) == []
 
 
-def test_a_message_that_cannot_be_said_in_the_negotiated_version_comes_back_too() -> None:
+def test_returns_error_for_field_missing_in_negotiated_version() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.LIST_OFFSETS] = VersionRange(1, 1)
     rig.bootstrapped()
@@ -259,7 +259,7 @@ def test_a_message_that_cannot_be_said_in_the_negotiated_version_comes_back_too(
     assert rig.client.is_ready(0, rig.now), "nothing was sent"
 
 
-def test_a_throttled_node_is_left_alone_and_its_requests_get_the_time() -> None:
+def test_throttled_node_is_not_ready_and_deadlines_are_extended() -> None:
     rig = ready_rig(request_timeout_ms=1_000)
     rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
@@ -278,7 +278,7 @@ def test_a_throttled_node_is_left_alone_and_its_requests_get_the_time() -> None:
     assert rig.client.is_ready(0, rig.now)
 
 
-def test_after_the_throttled_time_the_usual_limit_holds() -> None:
+def test_request_times_out_after_throttle_time() -> None:
     rig = ready_rig(request_timeout_ms=1_000)
     for _ in range(2):
         rig.send(message=ProduceRequest(acks=1))
@@ -290,7 +290,7 @@ def test_after_the_throttled_time_the_usual_limit_holds() -> None:
     assert rig.responses[-1].timed_out
 
 
-def test_an_old_broker_that_throttles_itself_is_not_throttled_again() -> None:
+def test_ignores_throttle_time_of_old_broker() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 5)
     rig.bootstrapped()
@@ -302,7 +302,7 @@ def test_an_old_broker_that_throttles_itself_is_not_throttled_again() -> None:
     assert rig.client.is_ready(0, rig.now)
 
 
-def test_a_poll_waits_no_longer_than_its_timeout_and_ends_at_once_when_woken() -> None:
+def test_poll_ends_at_timeout_or_wakeup() -> None:
     rig = ready_rig()
     before = rig.now
     rig.poll(250)
@@ -312,7 +312,7 @@ def test_a_poll_waits_no_longer_than_its_timeout_and_ends_at_once_when_woken() -
     assert rig.now == before + 250
 
 
-def test_closing_ends_everything() -> None:
+def test_close_ends_polls_and_closes_sockets() -> None:
     rig = ready_rig()
     rig.send()
     rig.deliver()
@@ -326,7 +326,7 @@ def test_closing_ends_everything() -> None:
     assert not rig.system.open_sockets
 
 
-def test_closing_may_be_begun_by_another_thread() -> None:
+def test_another_thread_can_initiate_close() -> None:
     rig = ready_rig()
     thread = threading.Thread(target=rig.client.initiate_close)
     thread.start()

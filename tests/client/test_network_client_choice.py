@@ -15,7 +15,7 @@ from tests.client.rig import Rig, ready_rig, rig_with_requests
 from tests.client.scripted_broker import Received
 
 
-def test_the_least_loaded_node_is_ready_and_idle_before_all_others() -> None:
+def test_least_loaded_node_prefers_ready_and_idle() -> None:
     rig = ready_rig()
     rig.make_ready(1)
     rig.send(0)
@@ -27,13 +27,13 @@ def test_the_least_loaded_node_is_ready_and_idle_before_all_others() -> None:
     assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(0)}
 
 
-def test_a_node_on_its_way_is_preferred_to_one_that_was_never_tried() -> None:
+def test_least_loaded_node_prefers_connecting_to_untried() -> None:
     rig = Rig().bootstrapped()
     rig.client.ready(rig.node(2), rig.now)
     assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(2)}
 
 
-def test_of_nodes_without_a_connection_the_one_tried_longest_ago_is_chosen() -> None:
+def test_least_loaded_node_prefers_longest_untried() -> None:
     rig = Rig().bootstrapped()
     for node_id in (1, 0, 2):
         rig.make_ready(node_id)
@@ -42,12 +42,12 @@ def test_of_nodes_without_a_connection_the_one_tried_longest_ago_is_chosen() -> 
     assert {rig.client.least_loaded_node(rig.now) for _ in range(20)} == {rig.node(1)}
 
 
-def test_equals_are_chosen_at_random() -> None:
+def test_least_loaded_node_is_random_among_equals() -> None:
     rig = Rig().bootstrapped()
     assert {rig.client.least_loaded_node(rig.now) for _ in range(50)} == {rig.node(index) for index in range(3)}
 
 
-def test_a_throttled_node_is_not_asked_for_metadata() -> None:
+def test_does_not_choose_throttled_node() -> None:
     rig = ready_rig(brokers=1)
     rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
@@ -58,7 +58,7 @@ def test_a_throttled_node_is_not_asked_for_metadata() -> None:
     assert rig.client.least_loaded_node(rig.now) == rig.node(0)
 
 
-def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
+def test_waits_for_connecting_node_before_trying_another() -> None:
     rig = Rig(bootstrap=tuple(Node(-1 - index, f"b{index}", 9092) for index in range(3)))
     for index in range(3):
         rig.system.swallow(f"b{index}", 9092)
@@ -68,7 +68,7 @@ def test_while_one_connection_is_being_made_metadata_begins_no_other() -> None:
     assert len(rig.system.connects) == 2, "one that says nothing for so long is not waited for"
 
 
-def test_a_broker_that_stands_still_is_asked_for_metadata_after_all_others() -> None:
+def test_prefers_responsive_brokers_for_metadata() -> None:
     rig = ready_rig()
     rig.broker.on_request = lambda received: True  # it takes connections and requests, and says nothing
     asked = len(rig.broker.of(ApiKey.METADATA))
@@ -115,7 +115,7 @@ def answered_within(rig: Rig, limit_ms: float) -> None:
     rig.poll_until(lambda: rig.metadata.version > before, limit_ms=limit_ms)
 
 
-def test_one_that_was_asked_and_says_nothing_is_not_waited_for() -> None:
+def test_asks_another_broker_when_first_does_not_respond() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     assert asked(rig) == [2, 0, 0]
     answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
@@ -123,7 +123,7 @@ def test_one_that_was_asked_and_says_nothing_is_not_waited_for() -> None:
     assert rig.client.in_flight_request_count(0) == 1, "its answer is owed, until request.timeout.ms is over"
 
 
-def test_an_answer_that_comes_after_that_of_another_broker_changes_nothing() -> None:
+def test_ignores_late_response_of_first_broker() -> None:
     rig = rig_that_asked(after_ms=3 * UNRESPONSIVE_AFTER_MS)
     rig.broker.metadata = metadata_answer(nodes=1)
     answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
@@ -133,14 +133,14 @@ def test_an_answer_that_comes_after_that_of_another_broker_changes_nothing() -> 
     assert (rig.metadata.version, len(rig.metadata.snapshot.nodes)) == (version, 3)
 
 
-def test_one_that_is_slow_may_still_be_the_first_to_answer() -> None:
+def test_accepts_slow_response_of_first_broker() -> None:
     rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_AFTER_MS)
     for node_id in (1, 2):
         holding(rig, node_id, math.inf)
     answered_within(rig, 2 * UNRESPONSIVE_AFTER_MS)
 
 
-def test_one_that_still_answers_what_it_was_asked_before_shows_signs_of_life_and_is_waited_for() -> None:
+def test_waits_for_broker_that_answers_earlier_requests() -> None:
     rig = rig_with_requests(6, max_in_flight_requests_per_connection=10)
     holding(rig, 0, math.inf)
     rig.metadata.request_update()
@@ -153,7 +153,7 @@ def test_one_that_still_answers_what_it_was_asked_before_shows_signs_of_life_and
     assert sum(asked(rig)) == 3
 
 
-def test_of_several_that_say_nothing_each_is_asked_once_and_later_each_time() -> None:
+def test_asks_each_unresponsive_broker_once() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     for node_id in (1, 2):
         holding(rig, node_id, math.inf)
@@ -165,7 +165,7 @@ def test_of_several_that_say_nothing_each_is_asked_once_and_later_each_time() ->
     assert asked(rig) == [2, 1, 1]
 
 
-def test_a_slow_cluster_is_not_asked_twice_again_and_again() -> None:
+def test_slow_cluster_gets_one_request_per_query() -> None:
     rig = rig_that_asked(after_ms=1.5 * UNRESPONSIVE_AFTER_MS)
     for node_id in (1, 2):
         holding(rig, node_id, 1.5 * UNRESPONSIVE_AFTER_MS)
@@ -178,7 +178,7 @@ def test_a_slow_cluster_is_not_asked_twice_again_and_again() -> None:
     assert counts == [3, 4, 5, 6], "one of them twice, and then each question once"
 
 
-def test_when_answers_are_quick_again_silence_is_noticed_as_soon_as_before() -> None:
+def test_detects_unresponsive_broker_quickly_after_recovery() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     answered_within(rig, 1.5 * UNRESPONSIVE_AFTER_MS)
     rig.pass_time(40 * UNRESPONSIVE_AFTER_MS)
@@ -196,7 +196,7 @@ def test_when_answers_are_quick_again_silence_is_noticed_as_soon_as_before() -> 
     assert sum(asked(rig)) == before + 2
 
 
-def test_a_question_goes_on_when_one_of_those_that_were_asked_is_gone() -> None:
+def test_query_continues_when_one_connection_is_lost() -> None:
     rig = rig_that_asked(after_ms=math.inf)
     for node_id in (1, 2):
         holding(rig, node_id, UNRESPONSIVE_AFTER_MS / 2)

@@ -16,7 +16,7 @@ from tests.client.scripted_broker import Received
 PID = InitProducerIdResponse(producer_id=7)
 
 
-def test_a_request_that_times_out_takes_its_connection_and_all_its_requests_with_it() -> None:
+def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     rig = rig_with_requests(3, request_timeout_ms=1_000)
     sent = rig.now
     rig.poll_until(lambda: bool(rig.responses))
@@ -30,7 +30,7 @@ def test_a_request_that_times_out_takes_its_connection_and_all_its_requests_with
     assert len(rig.responses) == 3, "the late answer belongs to no request"
 
 
-def test_a_request_may_have_a_time_limit_of_its_own() -> None:
+def test_request_can_have_its_own_timeout() -> None:
     rig = ready_rig(request_timeout_ms=30_000)
     sent = rig.now
     rig.send(timeout_ms=200)
@@ -39,7 +39,7 @@ def test_a_request_may_have_a_time_limit_of_its_own() -> None:
     assert rig.responses[0].reason == "broker 0 (b0:9092) did not respond within 0.2 s"
 
 
-def test_a_lost_connection_fails_its_requests_in_order_and_asks_for_metadata() -> None:
+def test_lost_connection_fails_requests_in_order_and_refreshes_metadata() -> None:
     rig = rig_with_requests(3)
     version = rig.metadata.version
     rig.system.connections[-1].reset()
@@ -50,7 +50,7 @@ def test_a_lost_connection_fails_its_requests_in_order_and_asks_for_metadata() -
     rig.poll_until(lambda: rig.metadata.version > version, limit_ms=1_000)
 
 
-def test_answers_that_came_before_the_connection_was_lost_still_count() -> None:
+def test_returns_responses_received_before_connection_loss() -> None:
     rig = rig_with_requests(3)
     first = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
     first.answer(PID)
@@ -59,7 +59,7 @@ def test_answers_that_came_before_the_connection_was_lost_still_count() -> None:
     assert [response.message is not None for response in rig.responses] == [True, False, False]
 
 
-def test_a_connection_can_be_closed_while_it_is_being_made() -> None:
+def test_closes_connection_during_setup() -> None:
     rig = Rig().bootstrapped()
     rig.system.swallow("b1", 9092)
     rig.client.ready(rig.node(1), rig.now)
@@ -70,7 +70,7 @@ def test_a_connection_can_be_closed_while_it_is_being_made() -> None:
 
 
 @pytest.mark.parametrize("by_us", [False, True])
-def test_a_connection_lost_while_versions_are_asked_is_made_again(by_us: bool) -> None:
+def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
     rig = Rig().bootstrapped()
     rig.brokers[1].on_request = lambda received: True
     rig.client.ready(rig.node(1), rig.now)
@@ -87,7 +87,7 @@ def test_a_connection_lost_while_versions_are_asked_is_made_again(by_us: bool) -
     assert rig.responses == []
 
 
-def test_a_lost_question_for_metadata_is_asked_again_elsewhere() -> None:
+def test_retries_lost_metadata_request_at_another_node() -> None:
     rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
 
     def hang_up(received: Received) -> bool:
@@ -100,7 +100,7 @@ def test_a_lost_question_for_metadata_is_asked_again_elsewhere() -> None:
     assert len(rig.brokers[1].of(ApiKey.METADATA)) == 1
 
 
-def test_a_refused_connection_is_tried_again_later_and_later() -> None:
+def test_refused_connection_is_retried_with_backoff() -> None:
     rig = Rig(1)
     rig.system.refuse("b0", 9092)
     rig.pass_time(20_000)
@@ -114,7 +114,7 @@ def test_a_refused_connection_is_tried_again_later_and_later() -> None:
     rig.bootstrapped()
 
 
-def test_a_connection_that_does_not_come_about_is_given_up_and_its_time_grows() -> None:
+def test_connection_setup_times_out_with_growing_timeout() -> None:
     rig = Rig(1, socket_connection_setup_timeout_ms=1_000, socket_connection_setup_timeout_max_ms=4_000)
     rig.system.swallow("b0", 9092)
     rig.pass_time(30_000)
@@ -125,7 +125,7 @@ def test_a_connection_that_does_not_come_about_is_given_up_and_its_time_grows() 
     assert "no connection within" in rig.metadata.describe_connection_failures()
 
 
-def test_a_channel_that_never_becomes_ready_is_given_up_like_any_other_attempt(
+def test_channel_that_never_becomes_ready_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig().bootstrapped()
@@ -137,7 +137,7 @@ def test_a_channel_that_never_becomes_ready_is_given_up_like_any_other_attempt(
     assert rig.brokers[1].requests == []
 
 
-def test_all_addresses_of_a_name_are_tried() -> None:
+def test_tries_all_addresses_of_host() -> None:
     rig = Rig(1)
     rig.system.names["b0"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     rig.system.listen("10.0.0.3", 9092, rig.broker)
@@ -145,7 +145,7 @@ def test_all_addresses_of_a_name_are_tried() -> None:
     assert [address.sockaddr[0] for _, address in rig.system.connects] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 
-def test_a_node_is_found_again_at_its_new_address() -> None:
+def test_reconnects_to_new_address_of_node() -> None:
     rig = Rig(1)
     rig.system.names["b0"] = ["10.0.0.1"]
     rig.system.listen("10.0.0.1", 9092, rig.broker)
@@ -161,7 +161,7 @@ def test_a_node_is_found_again_at_its_new_address() -> None:
     assert rig.system.connects[-1][1].sockaddr[0] == "10.0.0.2"
 
 
-def test_a_name_that_is_lost_is_looked_up_again() -> None:
+def test_resolves_failed_host_again() -> None:
     rig = Rig().bootstrapped()
     rig.system.names["b1"] = []
     assert not rig.client.ready(rig.node(1), rig.now)
@@ -171,7 +171,7 @@ def test_a_name_that_is_lost_is_looked_up_again() -> None:
     rig.make_ready(1)
 
 
-def test_who_waits_for_metadata_learns_of_every_address_that_was_tried() -> None:
+def test_metadata_timeout_names_every_tried_address() -> None:
     rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
     rig.system.names["b0"] = ["10.0.0.9"]
     rig.system.refuse("b1", 9092)
@@ -183,7 +183,7 @@ def test_who_waits_for_metadata_learns_of_every_address_that_was_tried() -> None
     assert "refused" in str(failure.value)
 
 
-def test_an_idle_connection_that_was_closed_is_nobodys_fault() -> None:
+def test_closing_idle_connection_is_no_failure() -> None:
     rig = ready_rig(connections_max_idle_ms=5_000)
     rig.pass_time(6_000)
     rig.pass_time(1_000)
@@ -192,7 +192,7 @@ def test_an_idle_connection_that_was_closed_is_nobodys_fault() -> None:
     rig.make_ready()
 
 
-def test_no_request_is_ever_lost_whatever_happens_to_its_connection() -> None:
+def test_returns_every_request_exactly_once_when_connections_fail() -> None:
     """Over connections that end in all ways: every request comes back exactly once, in order."""
     rig = ready_rig(request_timeout_ms=500)
     sent = []

@@ -27,7 +27,7 @@ def half_written(rig: Rig) -> int:
     return request.correlation_id
 
 
-def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection() -> None:
+def test_response_to_partially_written_request_closes_connection() -> None:
     """Else its memory would be given back while the socket reads from it, and the next request find a busy channel."""
     rig = ready_rig()
     correlation_id = half_written(rig)
@@ -40,7 +40,7 @@ def test_an_answer_to_a_request_that_is_still_being_written_ends_the_connection(
     assert rig.client.connection_failed(0)
 
 
-def test_a_broker_may_send_us_away_already_when_asked_for_its_versions() -> None:
+def test_api_versions_response_can_require_rebootstrap() -> None:
     rig = Rig(brokers=2).bootstrapped()
     rig.broker.api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
@@ -59,7 +59,7 @@ def test_a_broker_may_send_us_away_already_when_asked_for_its_versions() -> None
     rig.bootstrapped()
 
 
-def test_with_metadata_recovery_switched_off_no_broker_makes_the_client_bootstrap_again() -> None:
+def test_never_rebootstraps_without_recovery_strategy() -> None:
     rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrapped()
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     node = rig.node(1)
@@ -68,7 +68,7 @@ def test_with_metadata_recovery_switched_off_no_broker_makes_the_client_bootstra
     assert not rig.metadata.snapshot.is_bootstrap
 
 
-def test_a_throttled_broker_is_not_taken_for_gone() -> None:
+def test_throttled_broker_does_not_cause_rebootstrap() -> None:
     """The only broker wants to be left alone while metadata is due: what is known of the cluster must stay."""
     rig = ready_rig(brokers=1)
     rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
@@ -97,7 +97,7 @@ def test_a_throttled_broker_is_not_taken_for_gone() -> None:
 
 
 @pytest.mark.parametrize("name", ["\udc80", "x" * 40_000])
-def test_an_invalid_topic_name_is_refused_and_other_topics_go_on(name: str) -> None:
+def test_rejects_invalid_topic_name_and_serves_others(name: str) -> None:
     rig = ready_rig(brokers=1)
     with pytest.raises(InvalidRecordError, match="topic name must be"):
         rig.metadata.add_topic(name, rig.now)
@@ -108,7 +108,7 @@ def test_an_invalid_topic_name_is_refused_and_other_topics_go_on(name: str) -> N
 
 @pytest.mark.parametrize("backoff_ms", [0, 50])
 @pytest.mark.parametrize("behaviour", ["swallows", "is silent", "refuses", "throttles"])
-def test_waiting_for_a_broker_never_spins(behaviour: str, backoff_ms: int) -> None:
+def test_poll_never_spins_while_waiting_for_broker(behaviour: str, backoff_ms: int) -> None:
     rig = Rig(brokers=1, reconnect_backoff_ms=backoff_ms, reconnect_backoff_max_ms=backoff_ms)
     if behaviour == "swallows":
         rig.system.swallow("b0", 9092)

@@ -13,7 +13,7 @@ def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     return [record.levelname for record in caplog.records if words in record.getMessage()]
 
 
-def test_a_broker_that_closes_an_idle_connection_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_connection_closed_by_broker_without_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "spark_kafka_sink.client")
     rig = ready_rig()
     for connection in rig.system.connections:
@@ -23,7 +23,7 @@ def test_a_broker_that_closes_an_idle_connection_is_no_reason_to_warn(caplog: py
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_connection_that_we_close_because_it_was_idle_is_logged_at_debug(
+def test_logs_closing_of_idle_connection_at_debug(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", "spark_kafka_sink.client")
@@ -32,7 +32,7 @@ def test_a_connection_that_we_close_because_it_was_idle_is_logged_at_debug(
     assert set(logged(caplog, "idle for 10000 ms")) == {"DEBUG"}
 
 
-def test_an_unreachable_broker_is_logged_once_as_a_warning_and_its_return_as_info(
+def test_logs_unreachable_broker_once_and_its_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "spark_kafka_sink.client")

@@ -11,7 +11,7 @@ from tests.client.rig import Rig, failed_in_order, ready_rig
 from tests.client.scripted_broker import ScriptedBroker
 
 
-def test_if_no_known_broker_can_be_tried_the_configured_addresses_are() -> None:
+def test_rebootstraps_when_no_known_broker_can_be_tried() -> None:
     rig = Rig(2, bootstrap=(Node(-1, "boot", 9092),))
     rig.system.listen("boot", 9092, rig.broker)
     rig.bootstrapped()
@@ -27,13 +27,13 @@ def test_if_no_known_broker_can_be_tried_the_configured_addresses_are() -> None:
     rig.make_ready(7)
 
 
-def test_many_addresses_that_refuse_are_tried_one_after_the_other_with_pauses() -> None:
+def test_tries_refusing_addresses_one_after_another() -> None:
     rig = Rig(1, bootstrap=tuple(Node(-1 - index, f"gone{index}", 9092) for index in range(50)))
     rig.pass_time(2_000)
     assert 2 <= len(rig.system.connects) <= 8
 
 
-def test_without_the_recovery_strategy_the_known_brokers_are_all_there_is() -> None:
+def test_keeps_known_brokers_without_recovery_strategy() -> None:
     rig = ready_rig(brokers=1, metadata_recovery_strategy="none")
     rig.system.refuse("b0", 9092)
     rig.system.connections[-1].reset()
@@ -44,7 +44,7 @@ def test_without_the_recovery_strategy_the_known_brokers_are_all_there_is() -> N
     assert list(rig.metadata.snapshot.nodes) == [0]
 
 
-def test_brokers_that_connect_but_never_answer_are_left_after_the_trigger() -> None:
+def test_rebootstraps_when_brokers_do_not_respond_until_trigger() -> None:
     rig = ready_rig(brokers=2, metadata_recovery_rebootstrap_trigger_ms=100_000, request_timeout_ms=5_000)
     silent = True
     for broker in rig.brokers:
@@ -57,7 +57,7 @@ def test_brokers_that_connect_but_never_answer_are_left_after_the_trigger() -> N
     rig.bootstrapped()
 
 
-def test_brokers_that_answer_are_not_left_however_long_ago_the_first_answer_was_wanted() -> None:
+def test_keeps_brokers_that_respond_after_long_wait() -> None:
     rig = ready_rig(brokers=2, metadata_recovery_rebootstrap_trigger_ms=100_000)
     rig.pass_time(150_000)
     rig.metadata.request_update()
@@ -66,7 +66,7 @@ def test_brokers_that_answer_are_not_left_however_long_ago_the_first_answer_was_
     assert rig.brokers[0].closed == 0
 
 
-def test_a_broker_may_send_us_back_to_the_configured_addresses() -> None:
+def test_metadata_response_can_require_rebootstrap() -> None:
     rig = ready_rig(brokers=2)
     rig.send()
     rig.deliver()

@@ -27,9 +27,7 @@ def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> N
     rig.poll()
 
 
-def test_a_failed_authentication_is_marked_as_such_and_ends_all_waits_for_metadata_if_there_is_no_other_broker() -> (
-    None
-):
+def test_authentication_failure_of_only_broker_ends_metadata_waits() -> None:
     rig = Rig(1).bootstrapped()
     rig.make_ready()
     request = rig.send()
@@ -47,7 +45,7 @@ def test_a_failed_authentication_is_marked_as_such_and_ends_all_waits_for_metada
 
 
 @pytest.mark.parametrize(("brokers", "believed"), [(1, 1), (2, 2), (3, 3), (9, 3)])
-def test_waits_for_metadata_end_when_all_brokers_or_three_of_them_have_refused(brokers: int, believed: int) -> None:
+def test_metadata_waits_end_after_rejection_by_all_or_three_brokers(brokers: int, believed: int) -> None:
     rig = Rig(brokers).bootstrapped()
     rig.end_connection(-1)
     for node_id in range(believed):
@@ -58,7 +56,7 @@ def test_waits_for_metadata_end_when_all_brokers_or_three_of_them_have_refused(b
         rig.metadata.raise_if_fatal()
 
 
-def test_while_a_broker_takes_the_credentials_nothing_that_others_say_is_final() -> None:
+def test_rejection_is_not_final_while_one_broker_accepts_credentials() -> None:
     rig = Rig(9).bootstrapped()
     rig.make_ready(8)
     for node_id in range(8):
@@ -67,7 +65,7 @@ def test_while_a_broker_takes_the_credentials_nothing_that_others_say_is_final()
     rig.metadata.raise_if_fatal()
 
 
-def test_a_failed_authentication_ends_the_question_for_metadata_that_was_under_way() -> None:
+def test_authentication_failure_ends_metadata_query_in_flight() -> None:
     rig = Rig(1).bootstrapped()
     rig.make_ready()
     for broker in rig.brokers:
@@ -83,7 +81,7 @@ def test_a_failed_authentication_ends_the_question_for_metadata_that_was_under_w
     rig.poll_until(lambda: rig.metadata.version > version, limit_ms=5_000)
 
 
-def test_a_broker_too_new_or_too_old_for_metadata_ends_all_waits_with_its_name() -> None:
+def test_unsupported_metadata_version_ends_waits_and_names_broker() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.METADATA] = VersionRange(90, 99)
     rig.pass_time(100)
@@ -91,7 +89,7 @@ def test_a_broker_too_new_or_too_old_for_metadata_ends_all_waits_with_its_name()
         rig.metadata.await_update(rig.metadata.version, 1e9)
 
 
-def test_a_broker_that_refuses_api_versions_is_left_and_tried_again() -> None:
+def test_reconnects_to_broker_that_rejects_api_versions() -> None:
     rig = Rig(1)
     rig.broker.api_versions = ApiVersionsResponse(error_code=error_codes.INVALID_REQUEST)
     rig.pass_time(1_000)

@@ -24,7 +24,7 @@ class NoKafka(Peer):
         connection.close()
 
 
-def test_when_a_listener_hangs_up_the_error_suggests_another_protocol() -> None:
+def test_suggests_another_protocol_when_listener_disconnects() -> None:
     rig = Rig(1)
     rig.system.listen("b0", 9092, NoKafka())
     rig.pass_time(3_000)
@@ -56,7 +56,7 @@ class Hostile(Peer):
 
 
 @pytest.mark.parametrize("hostile", [garbage, minus_one, two_gigabytes, a_short_frame])
-def test_hostile_bytes_end_the_connection_and_nothing_else(
+def test_malformed_bytes_only_close_connection(
     hostile: Callable[[FakeConnection, bytes], None],
 ) -> None:
     rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
@@ -65,7 +65,7 @@ def test_hostile_bytes_end_the_connection_and_nothing_else(
     assert len(rig.system.open_sockets) <= 2
 
 
-def test_an_answer_with_the_wrong_correlation_id_ends_the_connection() -> None:
+def test_wrong_correlation_id_closes_connection() -> None:
     rig = rig_with_requests(3)
     received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
     received.answer(PID, correlation_id=received.header.correlation_id + 1)
@@ -96,9 +96,7 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
 
 
 @pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
-def test_faults_of_accounting_while_decoding_are_raised_out_of_the_poll(
-    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
+def test_poll_raises_internal_errors_during_decoding(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     rig = rig_with_requests(1)
     monkeypatch.setattr(InFlightRequest, "decode", Mock(side_effect=error("inconsistent")))
     rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0].answer(PID)
@@ -106,7 +104,7 @@ def test_faults_of_accounting_while_decoding_are_raised_out_of_the_poll(
         rig.poll_until(lambda: bool(rig.responses))
 
 
-def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() -> None:
+def test_undecodable_response_fails_its_and_all_later_requests() -> None:
     rig = rig_with_requests(3)
     received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
     received.answer_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
@@ -115,7 +113,7 @@ def test_an_answer_that_cannot_be_decoded_fails_its_request_and_all_behind_it() 
     assert "sent an invalid response" in rig.responses[0].reason
 
 
-def test_an_answer_without_a_request_ends_the_connection() -> None:
+def test_response_without_request_closes_connection() -> None:
     rig = ready_rig()
     received = rig.broker.requests[-1]
     received.answer_bytes(struct.pack(">i", 5))

@@ -8,13 +8,13 @@ from spark_kafka_sink.client.new_topic import NewTopic, remedy
 from spark_kafka_sink.protocol import error_codes
 
 
-def test_what_is_not_given_is_left_to_the_brokers() -> None:
+def test_unset_values_use_broker_defaults() -> None:
     (topic,) = NewTopic("t").request().topics
     assert (topic.num_partitions, topic.replication_factor, topic.configs) == (-1, -1, [])
     assert str(NewTopic("t", 3)) == "partitions 3, replicas by default of the brokers"
 
 
-def test_only_what_was_asked_for_is_compared() -> None:
+def test_compares_only_requested_settings() -> None:
     asked = NewTopic("t", 12, -1, (("cleanup.policy", "compact"),))
     assert list(asked.differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
     assert list(asked.differences(6, 3, {"cleanup.policy": "delete"})) == [
@@ -35,5 +35,5 @@ def test_only_what_was_asked_for_is_compared() -> None:
         (error_codes.INVALID_CONFIG, "names and values are those of Kafka's topic settings"),
     ],
 )
-def test_a_refusal_says_what_to_do(code: int, words: str) -> None:
+def test_remedy_of_creation_error(code: int, words: str) -> None:
     assert words in remedy(code)

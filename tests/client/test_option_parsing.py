@@ -32,7 +32,7 @@ from spark_kafka_sink.options import Option, Parser
         (parse_list, ["a ", " "], ("a",)),
     ],
 )
-def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: object) -> None:
+def test_parses_valid_value(parse: Parser, given: object, meant: object) -> None:
     assert parse(given) == meant
 
 
@@ -54,12 +54,12 @@ def test_a_value_is_read_as_it_is_meant(parse: Parser, given: object, meant: obj
         (parse_list, ["a", 5], "must be a list, or a string with commas"),
     ],
 )
-def test_a_wrong_value_says_what_it_must_be(parse: Parser, given: object, words: str) -> None:
+def test_rejects_invalid_value_with_requirement(parse: Parser, given: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(given)
 
 
-def test_all_options_are_read_and_each_fault_begins_with_the_option_s_name_and_shows_no_secret() -> None:
+def test_parses_all_options_and_hides_secrets_in_faults() -> None:
     table = {
         option.name: option
         for option in (

@@ -20,7 +20,7 @@ KNOWN = {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
 
 
 @pytest.mark.parametrize("name", [*LIBRDKAFKA_OPTIONS, *KAFKA_PYTHON_OPTIONS])
-def test_each_name_leads_to_names_that_can_be_set(name: str) -> None:
+def test_foreign_names_lead_to_supported_options(name: str) -> None:
     assert name not in KNOWN
     named = re.findall(r"\{([^}]+)\}", (LIBRDKAFKA_OPTIONS | KAFKA_PYTHON_OPTIONS)[name])
     refused = {name for name, option in PRODUCER_OPTIONS.items() if option.unsupported_reason}
@@ -28,7 +28,7 @@ def test_each_name_leads_to_names_that_can_be_set(name: str) -> None:
     assert all(option in KNOWN and option not in refused for option in named)
 
 
-def test_suggests_the_name_that_is_meant() -> None:
+def test_suggests_option_name() -> None:
     assert (
         suggest_option_name("message.timeout.ms", KNOWN)
         == "That is librdkafka's name; here it is {delivery.timeout.ms}."
@@ -38,14 +38,14 @@ def test_suggests_the_name_that_is_meant() -> None:
     assert suggest_option_name("zzzzzz", KNOWN) == ""
 
 
-def test_spells_an_unknown_option_and_its_suggestion_as_the_user_does() -> None:
+def test_spells_unknown_option_and_suggestion_like_the_user() -> None:
     fault = unknown_option_fault("lingr.ms", KNOWN, "producer")
     assert fault.render() == "lingr.ms is not an option of the Kafka producer. Did you mean linger.ms?"
     in_spark = fault.render(OptionSpelling("kafka.{}".format))
     assert in_spark == "kafka.lingr.ms is not an option of the Kafka producer. Did you mean kafka.linger.ms?"
 
 
-def test_a_login_is_written_out() -> None:
+def test_suggests_complete_jaas_config() -> None:
     words = suggest_option_name("sasl.username", KNOWN)
     assert 'org.apache.kafka.common.security.plain.PlainLoginModule required username="<user>"' in words
     assert 'org.apache.kafka.common.security.scram.ScramLoginModule required username="<user>"' in words

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 
 
-def test_options_have_the_java_clients_names_and_defaults() -> None:
+def test_options_have_names_and_defaults_of_java_client() -> None:
     config = client_config({"bootstrap.servers": "a:1,b:2"})
     assert config == ClientConfig(("a:1", "b:2"))
     assert config.metadata_max_age_ms == ClientConfig.metadata_max_age_ms == 300_000
@@ -23,14 +23,14 @@ def test_options_have_the_java_clients_names_and_defaults() -> None:
     assert config.metadata_recovery_strategy == "rebootstrap"
 
 
-def test_values_come_as_texts_or_as_values() -> None:
+def test_parses_text_and_typed_values_equally() -> None:
     texts = client_config({"bootstrap.servers": "a:1", "request.timeout.ms": "5000", "client.id": "me"})
     values = client_config({"bootstrap.servers": ["a:1"], "request.timeout.ms": 5000, "client.id": "me"})
     assert texts == values
     assert texts.request_timeout_ms == 5_000
 
 
-def test_all_faults_are_reported_in_one_error_with_the_names_of_the_options() -> None:
+def test_reports_all_faults_in_one_error() -> None:
     with pytest.raises(ConfigurationError) as failure:
         client_config(
             {
@@ -50,12 +50,12 @@ def test_all_faults_are_reported_in_one_error_with_the_names_of_the_options() ->
     assert "metadata.max.age is not an option of the Kafka client. Did you mean metadata.max.age.ms?" in message
 
 
-def test_without_an_address_there_is_nothing_to_do() -> None:
+def test_requires_bootstrap_servers() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
         client_config({})
 
 
-def test_a_configuration_travels_and_shows_no_secret() -> None:
+def test_config_can_be_pickled_and_hides_secrets() -> None:
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="hunter2";'
     config = client_config(
         {
@@ -92,13 +92,13 @@ READINGS = [
 
 
 @pytest.mark.parametrize(("name", "value"), READINGS)
-def test_a_producer_and_another_client_read_an_option_alike(name: str, value: object) -> None:
+def test_producer_and_client_parse_options_equally(name: str, value: object) -> None:
     options = {"bootstrap.servers": "z:1", name: value}
     assert read(client_config, options) == read(lambda given: ProducerConfig.parse(given).client_config(), options)
 
 
 @pytest.mark.parametrize("servers", [{"alice:hush@h:1"}, b"alice:hush@h:1", 7])
-def test_wrong_type_is_shown_without_a_value_that_may_hold_a_password(servers: object) -> None:
+def test_error_of_wrong_type_hides_value(servers: object) -> None:
     with pytest.raises(ConfigurationError, match=r"must be a list, or a string with commas\. It is ") as failure:
         client_config({"bootstrap.servers": servers})
     assert "hush" not in str(failure.value)
@@ -111,7 +111,7 @@ def read(reader: Callable[[Mapping[str, object]], ClientConfig], options: Mappin
         return error.faults
 
 
-def test_every_option_of_the_client_is_one_of_the_producer() -> None:
+def test_producer_has_all_client_options() -> None:
     assert all(PRODUCER_OPTIONS[name] is option for name, option in CLIENT_OPTIONS.items())
     defaults = {
         option.field: option.default for option in CLIENT_OPTIONS.values() if option.name != "bootstrap.servers"

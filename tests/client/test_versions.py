@@ -37,7 +37,7 @@ def speaking(produce: VersionRange | None) -> NodeApiVersions:
     return NodeApiVersions("broker 1 (b:9092)", {} if produce is None else {ApiKey.PRODUCE: produce})
 
 
-def test_the_highest_common_version_is_used() -> None:
+def test_uses_highest_common_version() -> None:
     assert speaking(VersionRange(0, PRODUCE.max + 5)).latest_usable_version(ApiKey.PRODUCE) == PRODUCE.max
     assert speaking(VersionRange(0, 9)).latest_usable_version(ApiKey.PRODUCE) == 9
     assert speaking(VersionRange(5, 12)).latest_usable_version(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
@@ -57,7 +57,7 @@ def test_the_highest_common_version_is_used() -> None:
         (None, None, r"does not support the API PRODUCE \(0\)"),
     ],
 )
-def test_without_a_common_version_the_error_names_broker_api_and_versions(
+def test_error_without_common_version_names_broker_api_and_versions(
     theirs: VersionRange | None, allowed: VersionRange | None, words: str
 ) -> None:
     with pytest.raises(UnsupportedVersionError) as failure:
@@ -66,14 +66,14 @@ def test_without_a_common_version_the_error_names_broker_api_and_versions(
     assert re.search(words, str(failure.value))
 
 
-def test_the_kafka_that_brought_an_api_is_named_where_a_broker_lacks_it() -> None:
+def test_error_names_kafka_release_that_added_api() -> None:
     with pytest.raises(
         UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* The broker is older than Kafka 3\.0, or does"
     ):
         speaking(None).latest_usable_version(ApiKey.LIST_TRANSACTIONS)
 
 
-def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
+def test_parses_unknown_apis_and_features() -> None:
     versions = node_versions(
         "broker 1",
         ApiVersionsResponse(
@@ -87,7 +87,7 @@ def test_an_answer_gives_ranges_of_unknown_apis_too_and_features() -> None:
     assert versions.finalized == FinalizedFeatures(17, {"transaction.version": 2})
 
 
-def test_the_features_of_the_highest_epoch_win_and_what_is_known_stays() -> None:
+def test_newest_features_have_highest_epoch() -> None:
     def node(epoch: int, level: int) -> NodeApiVersions:
         return NodeApiVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
 
@@ -97,7 +97,7 @@ def test_the_features_of_the_highest_epoch_win_and_what_is_known_stays() -> None
     assert newest_features([NodeApiVersions("old broker", {})], known) is known
 
 
-def test_after_a_refusal_an_older_version_is_tried_which_the_broker_may_choose() -> None:
+def test_older_api_versions_version_follows_broker() -> None:
     refusal = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
     assert older_api_versions_version(refusal, 4) == 3
     assert older_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
@@ -105,19 +105,19 @@ def test_after_a_refusal_an_older_version_is_tried_which_the_broker_may_choose()
     assert older_api_versions_version(contradiction, 4) == 3, "else it would be asked the same for ever"
 
 
-def test_our_software_is_named_in_characters_that_brokers_take() -> None:
+def test_software_name_is_valid() -> None:
     request = api_versions_request()
     assert SOFTWARE_TEXT.fullmatch(request.client_software_name)
     assert SOFTWARE_TEXT.fullmatch(request.client_software_version)
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.1.0+local.7", "1!2.0", "-dev-", "", "é", "1.0\n"])
-def test_any_version_becomes_one_that_brokers_take(version: str) -> None:
+def test_converts_any_version_to_valid_text(version: str) -> None:
     assert SOFTWARE_TEXT.fullmatch(to_valid_software_text(version))
     assert SOFTWARE_TEXT.fullmatch(software_version())
 
 
-def test_throttling_is_the_clients_part_only_from_certain_versions_on() -> None:
+def test_client_throttles_only_from_certain_versions() -> None:
     answer = ProduceResponse(throttle_time_ms=500)
     first = CLIENT_THROTTLES_FROM[ApiKey.PRODUCE]
     assert throttle_ms(answer, ApiKey.PRODUCE, first) == 500

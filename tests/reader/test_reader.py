@@ -150,7 +150,7 @@ def test_reads_other_partitions_while_the_broker_of_one_is_down() -> None:
 
 
 @pytest.mark.parametrize("api", ["offsets", "fetch"])
-def test_errors_that_pass_are_waited_out(api: str) -> None:
+def test_retries_temporary_errors(api: str) -> None:
     log = Log([batch(0, b"a")])
     passing = [error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE, error_codes.KAFKA_STORAGE_ERROR]
     with Cluster(log).reader() as reader:

@@ -16,7 +16,7 @@ HOSTS = ["b1\0.evil", "b1\n", "b" * 300, "", "\x1b[2J"]
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_no_resolver_and_no_tls_sees_it_and_the_error_names_it(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_invalid_host_without_resolving_it(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(bootstrap=(Node(-1, host, 9092),))
     asked: list[str] = []
     monkeypatch.setattr(rig.system, "resolve", lambda name, port: asked.append(name))
@@ -28,13 +28,13 @@ def test_no_resolver_and_no_tls_sees_it_and_the_error_names_it(host: str, monkey
     assert asked == []
 
 
-def test_the_other_brokers_are_used_meanwhile() -> None:
+def test_uses_other_brokers_when_one_host_is_invalid() -> None:
     rig = Rig(bootstrap=(Node(-1, "b0\0", 9092), Node(-2, "b0", 9092))).bootstrapped()
     assert set(rig.metadata.snapshot.nodes) == {0, 1, 2}
 
 
 @pytest.mark.parametrize("host", ["b1\0.evil", "..", "x" * 300])
-def test_tls_refuses_what_it_cannot_check(host: str) -> None:
+def test_tls_rejects_host_that_it_cannot_verify(host: str) -> None:
     system = FakeSystem()
     system.listen(host, 9092, Peer())
     sock = system.connect(system.resolve(host, 9092)[0], -1, -1)

@@ -73,22 +73,20 @@ def cluster() -> SimulatedCluster:
     return cluster
 
 
-def test_what_was_written_is_read(cluster: SimulatedCluster) -> None:
+def test_reads_written_records(cluster: SimulatedCluster) -> None:
     assert read(cluster) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("api", [ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.FETCH])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_of_any_kind_in_any_answer_costs_time_and_nothing_else(
-    cluster: SimulatedCluster, api: ApiKey, fault: str
-) -> None:
+def test_single_fault_in_any_response_only_delays_the_read(cluster: SimulatedCluster, api: ApiKey, fault: str) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
     assert read(cluster) == [b"a", b"b", b"c"]
     assert rule.struck == 1  # type: ignore[attr-defined]
     assert not cluster.system.open_sockets
 
 
-def test_faults_by_chance_are_survived_too(cluster: SimulatedCluster) -> None:
+def test_reads_all_records_despite_random_faults(cluster: SimulatedCluster) -> None:
     for fault in FAULTS.values():
         fault(cluster.control.when(times=None, probability=0.03))
     for _ in range(10):
@@ -96,12 +94,12 @@ def test_faults_by_chance_are_survived_too(cluster: SimulatedCluster) -> None:
 
 
 @pytest.mark.parametrize("code", [LEADER_NOT_AVAILABLE, KAFKA_STORAGE_ERROR])
-def test_errors_that_pass_are_waited_out(cluster: SimulatedCluster, code: int) -> None:
+def test_retries_temporary_errors(cluster: SimulatedCluster, code: int) -> None:
     cluster.control.when(api=ApiKey.FETCH, times=3).fail(code)
     assert read(cluster) == [b"a", b"b", b"c"]
 
 
-def test_a_leader_that_moved_is_found(cluster: SimulatedCluster) -> None:
+def test_finds_moved_leader(cluster: SimulatedCluster) -> None:
     with TopicReader(config(cluster), system=cluster.system) as reader:
         reader.partitions("t")
         for partition in range(2):
@@ -110,7 +108,7 @@ def test_a_leader_that_moved_is_found(cluster: SimulatedCluster) -> None:
         assert reader.read("t").num_rows == 3
 
 
-def test_a_node_that_stops_and_starts_is_found_again(cluster: SimulatedCluster) -> None:
+def test_reconnects_to_restarted_node(cluster: SimulatedCluster) -> None:
     with TopicReader(config(cluster), system=cluster.system) as reader:
         assert reader.read("t").num_rows == 3
         cluster.control.stop_node(0)
@@ -118,7 +116,7 @@ def test_a_node_that_stops_and_starts_is_found_again(cluster: SimulatedCluster) 
         assert reader.read("t").num_rows == 3
 
 
-def test_a_topic_that_was_deleted_is_an_error_and_a_new_one_of_its_name_is_another(cluster: SimulatedCluster) -> None:
+def test_reads_recreated_topic_and_reports_deleted_topic(cluster: SimulatedCluster) -> None:
     with TopicReader(config(cluster), system=cluster.system) as reader:
         assert reader.read("t").num_rows == 3
         cluster.control.delete_topic("t")
@@ -130,7 +128,7 @@ def test_a_topic_that_was_deleted_is_an_error_and_a_new_one_of_its_name_is_anoth
             reader.read("t")
 
 
-def test_a_topic_created_again_while_it_is_read_is_an_error_and_not_a_mixture(cluster: SimulatedCluster) -> None:
+def test_rejects_topic_recreated_during_read(cluster: SimulatedCluster) -> None:
     write(cluster, "t", 0, b"d", b"e")
     with TopicReader(config(cluster), system=cluster.system) as reader:
         tables = reader.batches("t", partitions=[0], stop={0: 100})
@@ -143,7 +141,7 @@ def test_a_topic_created_again_while_it_is_read_is_an_error_and_not_a_mixture(cl
         assert reader.read("t").column("value").to_pylist() == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_request_that_is_lost_says_which_broker_lost_it(cluster: SimulatedCluster) -> None:
+def test_error_of_lost_request_names_broker(cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     with pytest.raises(DisconnectedError, match=r"broker[01]:909[23]"):
         write(cluster, "t", 0, b"maybe")
