@@ -1,4 +1,4 @@
-"""A NetworkClient on a fake system with scripted brokers, and short ways to drive it."""
+"""A NetworkClient with scripted brokers on a fake system, and helpers that drive it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.network.deadlines import Deadlines
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
-from tests.client.answers import metadata_answer
+from tests.client.metadata_responses import metadata_response
 from tests.client.scripted_broker import ScriptedBroker
 from tests.fake_system import FakeSystem
 
@@ -25,12 +25,12 @@ CONFIG = ClientConfig(("b0:9092",), client_id="test", request_timeout_ms=30_000)
 
 
 class Rig:
-    """Brokers b0, b1 ... at port 9092, of which b0 is the bootstrap server."""
+    """A client of the brokers b0, b1, ... at port 9092. Broker b0 is the bootstrap server."""
 
     def __init__(self, brokers: int = 3, *, bootstrap: tuple[Node, ...] = (BOOTSTRAP,), **options: Any) -> None:
         self.config = replace(CONFIG, **options)
         self.system = FakeSystem()
-        self.brokers = [ScriptedBroker(metadata_answer(nodes=brokers)) for _ in range(brokers)]
+        self.brokers = [ScriptedBroker(metadata_response(nodes=brokers)) for _ in range(brokers)]
         for index, broker in enumerate(self.brokers):
             self.system.listen(f"b{index}", 9092, broker)
         self.metadata = Metadata(bootstrap, self.config, system=self.system, random=Random(1))
@@ -60,7 +60,7 @@ class Rig:
     def poll_until(self, done: Callable[[], bool], *, limit_ms: float = 600_000, step_ms: float = 1_000) -> None:
         end = self.now + limit_ms
         while not done():
-            assert self.now < end, "it did not happen"
+            assert self.now < end, "the condition was not met in time"
             self.poll(step_ms)
 
     def pass_time(self, duration_ms: float) -> None:
@@ -68,7 +68,7 @@ class Rig:
         while self.now < end:
             self.poll(end - self.now)
 
-    def bootstrapped(self) -> Rig:
+    def bootstrap(self) -> Rig:
         self.poll_until(lambda: not self.metadata.snapshot.is_bootstrap)
         return self
 
@@ -76,18 +76,18 @@ class Rig:
         self.poll_until(lambda: self.client.ready(self.node(node_id), self.now))
 
     def end_connection(self, node_id: int) -> None:
-        """End the connection, if there is one, without a fault: it was idle. Time would end all idle ones."""
+        """Close the connection of one node as idle. Advancing the clock would close all idle connections."""
         self.client.disconnect(node_id, "it was idle", self.now)
 
     def send(self, node_id: int = 0, *, message: Message | None = None, **options: Any) -> ClientRequest:
-        """Send a request that the broker holds until the test answers it."""
-        sent = message if message is not None else InitProducerIdRequest(transaction_timeout_ms=1)
-        request = self.client.new_client_request(node_id, sent, self.now, **options)
+        """Send a request, which the broker holds until the test responds to it."""
+        request_message = message if message is not None else InitProducerIdRequest(transaction_timeout_ms=1)
+        request = self.client.new_client_request(node_id, request_message, self.now, **options)
         self.client.send(request, self.now)
         return request
 
     def deliver(self, node_id: int = 0) -> None:
-        """Poll until the broker has got all that was sent to it."""
+        """Poll until the broker has received everything that was sent to it."""
         before = -1
         while before != len(self.brokers[node_id].requests):
             before = len(self.brokers[node_id].requests)
@@ -96,13 +96,13 @@ class Rig:
 
 
 def ready_rig(node_id: int = 0, **options: Any) -> Rig:
-    rig = Rig(**options).bootstrapped()
+    rig = Rig(**options).bootstrap()
     rig.make_ready(node_id)
     return rig
 
 
 def rig_with_requests(count: int, **options: Any) -> Rig:
-    """A Rig whose node 0 holds `count` requests."""
+    """Build a Rig in which broker 0 holds `count` requests."""
     rig = ready_rig(**options)
     for _ in range(count):
         rig.send()
@@ -110,8 +110,8 @@ def rig_with_requests(count: int, **options: Any) -> Rig:
     return rig
 
 
-def failed_in_order(rig: Rig, count: int) -> bool:
-    """All `count` requests came back as disconnected, the oldest first."""
+def all_failed_in_order(rig: Rig, count: int) -> bool:
+    """Return whether all `count` requests failed as disconnected, oldest first."""
     ids = [response.request.correlation_id for response in rig.responses]
     return len(ids) == count and ids == sorted(ids) and all(response.disconnected for response in rig.responses)
 

@@ -1,7 +1,7 @@
-"""A broker for tests of the client: it reads requests, remembers them, and answers by script.
+"""A broker for tests of the client, which records requests and responds to them as the test tells it.
 
-ApiVersions and Metadata are answered at once from what the test has set; all other requests are answered by
-`on_request`, or held until the test calls `answer`.
+It responds to ApiVersions and Metadata at once with the responses that the test has set. Other requests are handled by
+`on_request`, or held until the test calls `respond`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.fake_system import FakeConnection, Peer
 
 
 @dataclass
-class Received:
+class ReceivedRequest:
     connection: FakeConnection
     header: RequestHeader
     message: Message
@@ -29,11 +29,11 @@ class Received:
     def api_key(self) -> ApiKey:
         return ApiKey(self.header.api_key)
 
-    def answer(self, response: Message, *, correlation_id: int | None = None, after_ms: float = 0.0) -> None:
+    def respond(self, response: Message, *, correlation_id: int | None = None, after_ms: float = 0.0) -> None:
         number = self.header.correlation_id if correlation_id is None else correlation_id
-        self.answer_bytes(b"".join(encode_response(response, self.header.api_version, number)), after_ms=after_ms)
+        self.respond_bytes(b"".join(encode_response(response, self.header.api_version, number)), after_ms=after_ms)
 
-    def answer_bytes(self, payload: bytes, *, after_ms: float = 0.0) -> None:
+    def respond_bytes(self, payload: bytes, *, after_ms: float = 0.0) -> None:
         self.connection.send(struct.pack(">i", len(payload)) + payload, after_ms=after_ms)
 
 
@@ -46,18 +46,18 @@ class ScriptedBroker(Peer):
         self.metadata = metadata if metadata is not None else MetadataResponse()
         self.versions = all_versions()
         self.api_versions = ApiVersionsResponse()
-        """Its api_keys are filled in from `versions`."""
-        self.requests: list[Received] = []
+        """The ApiVersions response. Its api_keys are filled in from `versions`."""
+        self.requests: list[ReceivedRequest] = []
         self.closed = 0
-        self.on_request: Callable[[Received], bool] = lambda received: False
-        """Whether it has seen to the request; asked first, about every one."""
+        self.on_request: Callable[[ReceivedRequest], bool] = lambda received: False
+        """Called first for every request. Returns whether it has handled the request."""
         self._bytes: dict[FakeConnection, bytes] = {}
 
-    def of(self, api_key: ApiKey) -> list[Received]:
+    def requests_of(self, api_key: ApiKey) -> list[ReceivedRequest]:
         return [received for received in self.requests if received.api_key is api_key]
 
-    def last(self, api_key: ApiKey) -> Received:
-        return self.of(api_key)[-1]
+    def last_request(self, api_key: ApiKey) -> ReceivedRequest:
+        return self.requests_of(api_key)[-1]
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         pending = self._bytes.get(connection, b"") + data
@@ -65,14 +65,14 @@ class ScriptedBroker(Peer):
             size = struct.unpack_from(">i", pending)[0]
             frame, pending = pending[4 : 4 + size], pending[4 + size :]
             header, message = decode_request(frame)
-            self.requests.append(Received(connection, header, message))
+            self.requests.append(ReceivedRequest(connection, header, message))
             self._serve(self.requests[-1])
         self._bytes[connection] = pending
 
     def on_close(self, connection: FakeConnection) -> None:
         self.closed += 1
 
-    def _serve(self, received: Received) -> None:
+    def _serve(self, received: ReceivedRequest) -> None:
         if self.on_request(received):
             return
         if received.api_key is ApiKey.API_VERSIONS:
@@ -80,7 +80,7 @@ class ScriptedBroker(Peer):
                 ApiVersion(api_key=key, min_version=known.min, max_version=known.max)
                 for key, known in self.versions.items()
             ]
-            received.answer(self.api_versions)
+            received.respond(self.api_versions)
         elif received.api_key is ApiKey.METADATA:
             assert isinstance(received.message, MetadataRequest)
-            received.answer(self.metadata)
+            received.respond(self.metadata)

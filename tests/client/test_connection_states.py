@@ -15,33 +15,33 @@ NODE = Node(1, "broker", 9092)
 OTHER = Node(2, "other", 9092)
 
 
-class Names:
-    """A resolver whose answers change."""
+class FakeResolver:
+    """A resolver whose addresses the tests change."""
 
     def __init__(self) -> None:
         self.ips: dict[str, list[str]] = {"broker": ["10.0.0.1"], "other": ["10.0.0.2"]}
-        self.asked: list[str] = []
+        self.resolved_hosts: list[str] = []
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
-        self.asked.append(host)
+        self.resolved_hosts.append(host)
         if not self.ips[host]:
             raise DisconnectedError(f"{host}:{port}: the name cannot be resolved")
         return [SocketAddress(host, port, socket.AF_INET, (ip, port)) for ip in self.ips[host]]
 
 
 @pytest.fixture
-def names() -> Names:
-    return Names()
+def resolver() -> FakeResolver:
+    return FakeResolver()
 
 
 @pytest.fixture
-def states(names: Names) -> ConnectionStates:
+def states(resolver: FakeResolver) -> ConnectionStates:
     return ConnectionStates(
         reconnect_backoff_ms=50,
         reconnect_backoff_max_ms=1_000,
         setup_timeout_ms=10_000,
         setup_timeout_max_ms=30_000,
-        resolve=names.resolve,
+        resolve=resolver.resolve,
         random=Random(3),
     )
 
@@ -144,7 +144,7 @@ def test_setup_timeout_grows_with_failures_and_resets_once_connected(states: Con
     states.connecting(NODE, now)
     states.checking_api_versions(1)
     assert states.setup_timeout_ms(1) <= 12_000
-    assert states.nodes_with_setup_timeout(now + 100_000) == [], "it is connected: another time limit holds"
+    assert states.nodes_with_setup_timeout(now + 100_000) == [], "the setup timeout ends with the connection"
     assert states.next_setup_deadline() == math.inf
 
 
@@ -167,8 +167,10 @@ def test_authentication_failure_is_kept_until_next_success(states: ConnectionSta
     assert states.authentication_error(1) is None
 
 
-def test_credentials_are_rejected_after_all_addresses_were_tried(states: ConnectionStates, names: Names) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
+def test_credentials_are_rejected_after_all_addresses_were_tried(
+    states: ConnectionStates, resolver: FakeResolver
+) -> None:
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     assert not states.has_rejected_credentials(1)
     states.connecting(NODE, 0)
     states.authentication_failed(1, 0, AuthenticationError("unknown user"))
@@ -182,9 +184,9 @@ def test_credentials_are_rejected_after_all_addresses_were_tried(states: Connect
 
 
 def test_credentials_are_rejected_when_ready_connection_fails_authentication(
-    states: ConnectionStates, names: Names
+    states: ConnectionStates, resolver: FakeResolver
 ) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     states.authentication_failed(1, 0, AuthenticationError("the token has expired"))
     assert states.has_rejected_credentials(1)
@@ -221,35 +223,35 @@ def test_throttle_outlives_connection(states: ConnectionStates) -> None:
     assert states.is_ready(1, 5_000)
 
 
-def test_tries_all_addresses_before_resolving_again(states: ConnectionStates, names: Names) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+def test_tries_all_addresses_before_resolving_again(states: ConnectionStates, resolver: FakeResolver) -> None:
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     tried = []
     for attempt in range(3):
         tried.append(ip(states.connecting(NODE, attempt)))
         states.disconnected(1, attempt)
     assert tried == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert names.asked == ["broker"]
+    assert resolver.resolved_hosts == ["broker"]
     states.connecting(NODE, 3)
-    assert names.asked == ["broker", "broker"]
+    assert resolver.resolved_hosts == ["broker", "broker"]
 
 
-def test_resolves_single_address_again_for_each_attempt(states: ConnectionStates, names: Names) -> None:
+def test_resolves_single_address_again_for_each_attempt(states: ConnectionStates, resolver: FakeResolver) -> None:
     for attempt in range(3):
         assert ip(states.connecting(NODE, attempt)) == "10.0.0.1"
         states.disconnected(1, attempt)
-    assert len(names.asked) == 3
+    assert len(resolver.resolved_hosts) == 3
 
 
-def test_resolves_host_again_after_established_connection(states: ConnectionStates, names: Names) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
+def test_resolves_host_again_after_established_connection(states: ConnectionStates, resolver: FakeResolver) -> None:
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
-    names.ips["broker"] = ["10.9.9.9"]
+    resolver.ips["broker"] = ["10.9.9.9"]
     states.disconnected(1, 10)
     assert ip(states.connecting(NODE, 100)) == "10.9.9.9"
 
 
-def test_tries_another_address_before_the_lost_one(states: ConnectionStates, names: Names) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
+def test_tries_another_address_before_the_lost_one(states: ConnectionStates, resolver: FakeResolver) -> None:
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.2"]
     make_ready(states)
     states.disconnected(1, 10)
     assert ip(states.connecting(NODE, 100)) == "10.0.0.2"
@@ -257,18 +259,20 @@ def test_tries_another_address_before_the_lost_one(states: ConnectionStates, nam
     assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "but it is not forgotten"
 
 
-def test_unresolvable_host_counts_as_failed_attempt(states: ConnectionStates, names: Names) -> None:
-    names.ips["broker"] = []
+def test_unresolvable_host_counts_as_failed_attempt(states: ConnectionStates, resolver: FakeResolver) -> None:
+    resolver.ips["broker"] = []
     with pytest.raises(DisconnectedError, match="broker:9092: the name cannot be resolved"):
         states.connecting(NODE, 0)
     states.disconnected(1, 0)
-    names.ips["broker"] = ["10.0.0.7"]
+    resolver.ips["broker"] = ["10.0.0.7"]
     assert ip(states.connecting(NODE, 100)) == "10.0.0.7"
 
 
 @pytest.mark.parametrize("moved", [Node(1, "other", 9092), Node(1, "broker", 9999)])
-def test_moved_node_is_resolved_at_its_new_address(states: ConnectionStates, names: Names, moved: Node) -> None:
-    names.ips["broker"] = ["10.0.0.1", "10.0.0.3"]
+def test_moved_node_is_resolved_at_its_new_address(
+    states: ConnectionStates, resolver: FakeResolver, moved: Node
+) -> None:
+    resolver.ips["broker"] = ["10.0.0.1", "10.0.0.3"]
     states.connecting(NODE, 0)
     states.disconnected(1, 0)
     address = states.connecting(moved, 1)
@@ -279,7 +283,7 @@ def test_node_is_unreachable_only_if_last_attempt_failed(states: ConnectionState
     assert not states.is_unreachable(1)
     make_ready(states)
     states.disconnected(1, 10)
-    assert not states.is_unreachable(1), "it was lost, and has not been tried again"
+    assert not states.is_unreachable(1), "the connection was lost, and no attempt has failed since"
     states.connecting(NODE, 100)
     assert not states.is_unreachable(1)
     states.disconnected(1, 110)

@@ -24,22 +24,22 @@ def in_flight(
     return InFlightRequest(request, 4, False, sent_ms, written=written)
 
 
-def answer(correlation_id: int) -> memoryview:
+def encode_init_producer_id_response(correlation_id: int) -> memoryview:
     return memoryview(b"".join(encode_response(InitProducerIdResponse(producer_id=7), 4, correlation_id)))
 
 
-def waiting(*requests: InFlightRequest, max_per_node: int = 5) -> InFlightRequests:
-    all_waiting = InFlightRequests(max_per_node)
+def tracked(*requests: InFlightRequest, max_per_node: int = 5) -> InFlightRequests:
+    tracker = InFlightRequests(max_per_node)
     for request in requests:
-        all_waiting.add(request)
-    return all_waiting
+        tracker.add(request)
+    return tracker
 
 
 def test_response_completes_oldest_request() -> None:
     first, second = in_flight(1), in_flight(2)
-    requests = waiting(first, second)
-    assert requests.complete_next(1, answer(1))[0] is first
-    taken, message = requests.complete_next(1, answer(2))
+    requests = tracked(first, second)
+    assert requests.complete_next(1, encode_init_producer_id_response(1))[0] is first
+    taken, message = requests.complete_next(1, encode_init_producer_id_response(2))
     assert taken is second
     assert isinstance(message, InitProducerIdResponse)
     assert message.producer_id == 7
@@ -47,26 +47,26 @@ def test_response_completes_oldest_request() -> None:
 
 
 def test_rejects_response_out_of_order_and_keeps_requests() -> None:
-    requests = waiting(in_flight(1), in_flight(2))
+    requests = tracked(in_flight(1), in_flight(2))
     with pytest.raises(DecodeError, match=r"response to request 2 instead of request 1 \(INIT_PRODUCER_ID\)"):
-        requests.complete_next(1, answer(2))
+        requests.complete_next(1, encode_init_producer_id_response(2))
     assert requests.count(1) == 2
 
 
 def test_rejects_response_without_request() -> None:
     with pytest.raises(DecodeError, match="no request is in flight"):
-        waiting(in_flight(1, node_id=2)).complete_next(1, answer(1))
+        tracked(in_flight(1, node_id=2)).complete_next(1, encode_init_producer_id_response(1))
 
 
 @pytest.mark.parametrize("cut", range(4))
 def test_rejects_response_shorter_than_header(cut: int) -> None:
     with pytest.raises(DecodeError):
-        waiting(in_flight(1)).complete_next(1, answer(1)[:cut])
+        tracked(in_flight(1)).complete_next(1, encode_init_producer_id_response(1)[:cut])
 
 
 def test_complete_last_sent_returns_newest_request() -> None:
     first, second = in_flight(1), in_flight(2)
-    requests = waiting(first, second)
+    requests = tracked(first, second)
     assert requests.complete_last_sent(1) is second
     assert requests.complete_last_sent(1) is first
     with pytest.raises(IllegalStateError):
@@ -84,20 +84,20 @@ def test_can_send_more_only_when_last_request_is_written_and_below_limit() -> No
     requests.add(in_flight(2))
     assert not requests.can_send_more(1), "two are waiting"
     assert requests.can_send_more(2), "another node is another connection"
-    requests.complete_next(1, answer(1))
+    requests.complete_next(1, encode_init_producer_id_response(1))
     assert requests.can_send_more(1)
 
 
 def test_clear_returns_requests_of_node_in_order() -> None:
     first, second, other = in_flight(1), in_flight(2), in_flight(3, node_id=2)
-    requests = waiting(first, other, second)
+    requests = tracked(first, other, second)
     assert requests.clear(1) == [first, second]
     assert requests.clear(1) == []
     assert requests.count() == requests.count(2) == 1
 
 
 def test_reports_nodes_with_timed_out_requests() -> None:
-    requests = waiting(
+    requests = tracked(
         in_flight(1, timeout_ms=1_000), in_flight(2, timeout_ms=200), in_flight(3, node_id=2, timeout_ms=5_000)
     )
     assert requests.next_deadline() == 200
@@ -107,7 +107,7 @@ def test_reports_nodes_with_timed_out_requests() -> None:
 
 
 def test_throttle_time_extends_deadlines() -> None:
-    requests = waiting(in_flight(1, timeout_ms=1_000), in_flight(2, node_id=2, timeout_ms=1_000))
+    requests = tracked(in_flight(1, timeout_ms=1_000), in_flight(2, node_id=2, timeout_ms=1_000))
     requests.extend_deadlines(1, 300)
     requests.extend_deadlines(1, 400)
     assert list(requests.timed_out_requests(1_000)) == [2]

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
-from tests.client.answers import ID_1, metadata_answer, partition, topic
+from tests.client.metadata_responses import ID_1, metadata_response, partition, topic
 from tests.fake_system import FakeSystem
 from tests.waiting import PATIENCE_SECONDS
 
@@ -35,14 +35,14 @@ def metadata(system: FakeSystem) -> Metadata:
     return Metadata([Node(-1, "b", 9092)], CONFIG, system=system, random=Random(5))
 
 
-def answer(metadata: Metadata, response: MetadataResponse, now: float, *, version: int = 12) -> None:
+def receive(metadata: Metadata, response: MetadataResponse, now: float, *, version: int = 12) -> None:
     metadata.update(metadata.new_query(now), response, version, now)
 
 
-def settled(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
+def add_known_topics(metadata: Metadata, *topics: str, now: float = 0.0) -> None:
     for name in topics:
         metadata.add_topic(name, now)
-    answer(metadata, metadata_answer(*(topic(name) for name in topics)), now)
+    receive(metadata, metadata_response(*(topic(name) for name in topics)), now)
 
 
 def test_starts_with_bootstrap_nodes_and_needs_update(metadata: Metadata) -> None:
@@ -53,7 +53,7 @@ def test_starts_with_bootstrap_nodes_and_needs_update(metadata: Metadata) -> Non
 
 
 def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     assert metadata.time_to_next_update(0) == MAX_AGE_MS
     assert metadata.time_to_next_update(MAX_AGE_MS - 1) == 1
     assert metadata.time_to_next_update(MAX_AGE_MS) == 0
@@ -61,11 +61,11 @@ def test_no_update_is_due_until_maximum_age(metadata: Metadata) -> None:
 
 
 def test_requested_update_waits_for_backoff(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     version = metadata.request_update()
     assert 80 <= metadata.time_to_next_update(0) <= 120
     assert metadata.time_to_next_update(120) == 0
-    answer(metadata, metadata_answer(topic("t")), 200)
+    receive(metadata, metadata_response(topic("t")), 200)
     assert metadata.version == version + 1
 
 
@@ -76,37 +76,37 @@ def test_failed_updates_back_off_exponentially(metadata: Metadata) -> None:
         delay = metadata.time_to_next_update(now)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now += delay
-    settled(metadata, "t", now=now)
+    add_known_topics(metadata, "t", now=now)
     metadata.request_update()
     assert metadata.time_to_next_update(now) <= 120
 
 
 def test_responses_without_changes_back_off_exponentially(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     now = 0.0
     for expected in [100, 100, 200, 400, 800, 1_000, 1_000]:
         metadata.request_update()
         delay = metadata.time_to_next_update(now)
         assert expected * 0.8 <= delay <= min(expected * 1.2, 1_000)
         now += delay
-        answer(metadata, metadata_answer(topic("t")), now)
+        receive(metadata, metadata_response(topic("t")), now)
 
 
 def test_changed_response_resets_backoff(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     now = 0.0
     for _ in range(5):
         now += 1_000
-        answer(metadata, metadata_answer(topic("t")), now)
-    answer(metadata, metadata_answer(topic("t", [partition(0, 1, epoch=7)])), now)
+        receive(metadata, metadata_response(topic("t")), now)
+    receive(metadata, metadata_response(topic("t", [partition(0, 1, epoch=7)])), now)
     metadata.request_update()
     assert metadata.time_to_next_update(now) <= 120
 
 
 def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     for now in range(1, 6):
-        answer(metadata, metadata_answer(topic("t")), now)
+        receive(metadata, metadata_response(topic("t")), now)
     metadata.request_update()
     assert metadata.time_to_next_update(5) > 500
     metadata.request_update(reset_backoff=True)
@@ -117,29 +117,29 @@ def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata
 
 
 def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     now = 0.0
     for _ in range(8):
         now += MAX_AGE_MS
         assert metadata.time_to_next_update(now) == 0
-        answer(metadata, metadata_answer(topic("t")), now)
+        receive(metadata, metadata_response(topic("t")), now)
     metadata.request_update()
     assert metadata.time_to_next_update(now) <= 120
 
 
 def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
-    settled(metadata, "a", "b")
+    add_known_topics(metadata, "a", "b")
     metadata.add_topic("c", 10)
     assert metadata.time_to_next_update(10) == 0
     query = metadata.new_query(10)
     assert (query.topics, query.partial) == (("c",), True)
-    metadata.update(query, metadata_answer(topic("c", 4)), 12, 10)
+    metadata.update(query, metadata_response(topic("c", 4)), 12, 10)
     assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
     assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial answer does not make the rest younger"
 
 
 def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) -> None:
-    settled(metadata, "a")
+    add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update()
     query = metadata.new_query(200)
@@ -150,53 +150,53 @@ def test_requests_topic_added_during_query_next(metadata: Metadata) -> None:
     metadata.add_topic("a", 0)
     query = metadata.new_query(0)
     metadata.add_topic("b", 1)
-    metadata.update(query, metadata_answer(topic("a")), 12, 2)
+    metadata.update(query, metadata_response(topic("a")), 12, 2)
     assert metadata.time_to_next_update(2) <= 120
     following = metadata.new_query(200)
     assert (following.topics, following.partial) == (("b",), True)
-    metadata.update(following, metadata_answer(topic("b")), 12, 200)
+    metadata.update(following, metadata_response(topic("b")), 12, 200)
     assert metadata.time_to_next_update(200) > 120
     assert metadata.snapshot.partition_count("a") == metadata.snapshot.partition_count("b") == 1
 
 
 def test_retries_new_topic_with_error_in_full_query(metadata: Metadata) -> None:
-    settled(metadata, "a")
+    add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
-    answer(metadata, metadata_answer(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
+    receive(metadata, metadata_response(topic("b", 0, error=error_codes.LEADER_NOT_AVAILABLE)), 10)
     assert metadata.time_to_next_update(10) <= 120
     query = metadata.new_query(200)
     assert (set(query.topics), query.partial) == ({"a", "b"}, False)
 
 
 def test_requests_topic_alone_only_while_it_is_new(metadata: Metadata) -> None:
-    settled(metadata, "a")
+    add_known_topics(metadata, "a")
     metadata.add_topic("b", 10)
     metadata.request_update_for_topic("b")
     assert metadata.new_query(10).partial
-    answer(metadata, metadata_answer(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
+    receive(metadata, metadata_response(topic("b", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)), 10)
     metadata.request_update_for_topic("b")
     assert not metadata.new_query(500).partial
 
 
 def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> None:
-    settled(metadata, "a")
+    add_known_topics(metadata, "a")
     now = 10.0
     metadata.add_topic("b", now)
-    answer(metadata, metadata_answer(), now)
+    receive(metadata, metadata_response(), now)
     for expected in [100, 200, 400, 800, 1_000]:
         metadata.request_update_for_topic("b")
         pause = metadata.time_to_next_update(now)
         assert expected * 0.8 <= pause <= min(expected * 1.2, 1_000)
         now += pause
-        answer(metadata, metadata_answer(), now)
+        receive(metadata, metadata_response(), now)
     metadata.add_topic("c", now)
     assert metadata.time_to_next_update(now) == 0, "another topic has been asked for never yet"
 
 
 def test_drops_unused_topic(metadata: Metadata) -> None:
-    settled(metadata, "a", "b")
+    add_known_topics(metadata, "a", "b")
     metadata.add_topic("b", IDLE_MS - 1)
-    answer(metadata, metadata_answer(topic("a"), topic("b")), IDLE_MS)
+    receive(metadata, metadata_response(topic("a"), topic("b")), IDLE_MS)
     assert metadata.topics == {"b"}
     assert not metadata.contains_topic("a")
     assert metadata.snapshot.partition_count("a") is None
@@ -206,7 +206,7 @@ def test_drops_unused_topic(metadata: Metadata) -> None:
 def test_keeps_topic_that_was_never_in_a_response(metadata: Metadata) -> None:
     metadata.add_topic("slow", 0)
     query = metadata.new_query(0)
-    metadata.update(query, metadata_answer(), 12, IDLE_MS * 2)
+    metadata.update(query, metadata_response(), 12, IDLE_MS * 2)
     assert metadata.contains_topic("slow")
 
 
@@ -222,9 +222,9 @@ def test_query_controls_auto_topic_creation(system: FakeSystem, metadata: Metada
 def test_keeps_all_topic_errors_and_raises_final_ones(metadata: Metadata) -> None:
     for name in "abcd":
         metadata.add_topic(name, 0)
-    answer(
+    receive(
         metadata,
-        metadata_answer(
+        metadata_response(
             topic("a", 0, error=error_codes.TOPIC_AUTHORIZATION_FAILED),
             topic("b", 0, error=error_codes.INVALID_TOPIC_EXCEPTION),
             topic("c", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION),
@@ -244,8 +244,8 @@ def test_keeps_all_topic_errors_and_raises_final_ones(metadata: Metadata) -> Non
 
 def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    answer(
-        metadata, metadata_answer(topic("t", [partition(index, 0, epoch=5) for index in range(6)], topic_id=ID_1)), 0
+    receive(
+        metadata, metadata_response(topic("t", [partition(index, 0, epoch=5) for index in range(6)], topic_id=ID_1)), 0
     )
     version = metadata.version
     changed = metadata.update_leaders(
@@ -267,19 +267,19 @@ def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     assert [metadata.snapshot.leader("t", index) for index in (1, 2, 4, 5)] == [Node(0, "b0", 9092)] * 4
     assert metadata.snapshot.topic_id("t") == ID_1
     assert metadata.version == version, "a hint is not an update that calls wait for"
-    answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=5)], topic_id=ID_1)), 10)
+    receive(metadata, metadata_response(topic("t", [partition(0, 0, epoch=5)], topic_id=ID_1)), 10)
     assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
 
 
 def test_ignores_leader_hint_without_epoch(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    answer(metadata, metadata_answer(topic("t", [partition(0, 0, epoch=-1)])), 0)
+    receive(metadata, metadata_response(topic("t", [partition(0, 0, epoch=-1)])), 0)
     assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=-1)], []) == set()
     assert metadata.update_leaders([LeaderHint("t", 0, leader_id=1, leader_epoch=0)], []) == {("t", 0)}
 
 
 def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     metadata.rebootstrap()
     assert metadata.snapshot.is_bootstrap
     assert list(metadata.snapshot.nodes) == [-1]
@@ -288,7 +288,7 @@ def test_rebootstrap_drops_brokers_and_keeps_topics(metadata: Metadata) -> None:
 
 
 def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
-    settled(metadata, "t")
+    add_known_topics(metadata, "t")
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:

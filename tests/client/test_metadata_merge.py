@@ -8,20 +8,20 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata_merge import MAX_PARTITIONS, MetadataMerge, merge_response
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
-from tests.client.answers import ID_1, ID_2, metadata_answer, partition, topic
+from tests.client.metadata_responses import ID_1, ID_2, metadata_response, partition, topic
 
 EMPTY = MetadataMerge(ClusterSnapshot())
 
 
 def merge(
-    before: MetadataMerge,
-    answer: MetadataResponse,
+    previous: MetadataMerge,
+    response: MetadataResponse,
     *,
     version: int = 12,
     partial: bool = False,
     retain: Callable[[str], bool] = lambda name: True,
 ) -> MetadataMerge:
-    return merge_response(before.snapshot, before.epochs, answer, version=version, partial=partial, retain=retain)
+    return merge_response(previous.snapshot, previous.epochs, response, version=version, partial=partial, retain=retain)
 
 
 def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int | None, int | None]:
@@ -30,7 +30,7 @@ def leader(merged: MetadataMerge, name: str = "t", index: int = 0) -> tuple[int 
 
 
 def test_merges_nodes_topics_and_leaders() -> None:
-    merged = merge(EMPTY, metadata_answer(topic("t", 3, topic_id=ID_1), nodes=2))
+    merged = merge(EMPTY, metadata_response(topic("t", 3, topic_id=ID_1), nodes=2))
     snapshot = merged.snapshot
     assert dict(snapshot.nodes) == {0: Node(0, "b0", 9092), 1: Node(1, "b1", 9092)}
     assert snapshot.partition_count("t") == 3
@@ -42,7 +42,7 @@ def test_merges_nodes_topics_and_leaders() -> None:
 
 
 def test_snapshot_is_immutable() -> None:
-    snapshot = merge(EMPTY, metadata_answer(topic("t"))).snapshot
+    snapshot = merge(EMPTY, metadata_response(topic("t"))).snapshot
     with pytest.raises(TypeError):
         snapshot.topics["u"] = snapshot.topics["t"]  # type: ignore[index]
     with pytest.raises(TypeError):
@@ -50,14 +50,14 @@ def test_snapshot_is_immutable() -> None:
 
 
 def test_unknown_broker_is_no_leader() -> None:
-    merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, leader=9), partition(1, leader=-1)])))
+    merged = merge(EMPTY, metadata_response(topic("t", [partition(0, leader=9), partition(1, leader=-1)])))
     assert merged.snapshot.leader("t", 0) is None
     assert merged.snapshot.leader("t", 1) is None
     assert merged.snapshot.partition_count("t") == 2
 
 
 def test_sorts_partitions_and_allows_gaps() -> None:
-    merged = merge(EMPTY, metadata_answer(topic("t", [partition(4, 1), partition(0, 2), partition(2, 0)])))
+    merged = merge(EMPTY, metadata_response(topic("t", [partition(4, 1), partition(0, 2), partition(2, 0)])))
     assert [found.index for found in merged.snapshot.topics["t"].partitions] == [0, 2, 4]
     assert leader(merged, index=4)[0] == 1
     assert merged.snapshot.partition("t", 1) is None
@@ -65,80 +65,80 @@ def test_sorts_partitions_and_allows_gaps() -> None:
 
 def test_ignores_duplicate_and_invalid_partition_indexes() -> None:
     numbers = (1, 0, 1, -5, MAX_PARTITIONS, 2**31 - 1)
-    merged = merge(EMPTY, metadata_answer(topic("t", [partition(index, leader=1) for index in numbers])))
+    merged = merge(EMPTY, metadata_response(topic("t", [partition(index, leader=1) for index in numbers])))
     assert [one.index for one in merged.snapshot.topics["t"].partitions] == [0, 1]
 
 
 def test_ignores_older_leader_epoch() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
-    stale = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=9)], topic_id=ID_1)))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    stale = merge(known, metadata_response(topic("t", [partition(0, 2, epoch=9)], topic_id=ID_1)))
     assert leader(stale) == (1, 10)
     assert not stale.has_changes
-    assert leader(merge(stale, metadata_answer(topic("t", [partition(0, 2, epoch=11)], topic_id=ID_1)))) == (2, 11)
+    assert leader(merge(stale, metadata_response(topic("t", [partition(0, 2, epoch=11)], topic_id=ID_1)))) == (2, 11)
 
 
 def test_same_leader_epoch_is_no_change() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
-    again = merge(known, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
+    again = merge(known, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
     assert leader(again) == (1, 10)
     assert not again.has_changes
 
 
 def test_recreated_topic_starts_with_new_epochs() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
-    recreated = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    recreated = merge(known, metadata_response(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
     assert leader(recreated) == (2, 0)
     assert recreated.snapshot.topic_id("t") == ID_2
     assert recreated.snapshot.topic_name(ID_1) is None
 
 
 def test_keeps_epochs_while_topic_is_missing() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
-    gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)], topic_id=ID_1)))
+    gone = merge(known, metadata_response(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
     assert gone.snapshot.partition_count("t") is None
-    back = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=12)], topic_id=ID_1)))
+    back = merge(gone, metadata_response(topic("t", [partition(0, 2, epoch=12)], topic_id=ID_1)))
     assert leader(back) == (2, 12)
-    recreated = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
+    recreated = merge(gone, metadata_response(topic("t", [partition(0, 2, epoch=0)], topic_id=ID_2)))
     assert leader(recreated) == (2, 0)
 
 
 def test_accepts_lower_epoch_of_returned_topic_without_topic_ids() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
-    gone = merge(known, metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
-    back = merge(gone, metadata_answer(topic("t", [partition(0, 2, epoch=0)])))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
+    gone = merge(known, metadata_response(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
+    back = merge(gone, metadata_response(topic("t", [partition(0, 2, epoch=0)])))
     assert leader(back) == (2, 0), "there is nothing better to keep"
 
 
 def test_ignores_epochs_of_old_brokers() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=10)])))
-    old = merge(known, metadata_answer(topic("t", [partition(0, 2, epoch=5)])), version=8)
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
+    old = merge(known, metadata_response(topic("t", [partition(0, 2, epoch=5)])), version=8)
     assert leader(old) == (2, None)
     assert old.epochs == {}
 
 
 def test_drops_topic_id_after_downgrade() -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", topic_id=ID_1)))
-    downgraded = merge(known, metadata_answer(topic("t")))
+    known = merge(EMPTY, metadata_response(topic("t", topic_id=ID_1)))
+    downgraded = merge(known, metadata_response(topic("t")))
     assert downgraded.snapshot.topic_id("t") is None
 
 
 def test_partial_response_keeps_other_topics() -> None:
-    known = merge(EMPTY, metadata_answer(topic("a", 2, topic_id=ID_1), topic("b")))
-    more = merge(known, metadata_answer(topic("b", 5), topic("c"), nodes=1), partial=True)
+    known = merge(EMPTY, metadata_response(topic("a", 2, topic_id=ID_1), topic("b")))
+    more = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), partial=True)
     assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
     assert more.snapshot.topic_id("a") == ID_1
     assert list(more.snapshot.nodes) == [0], "each answer has all brokers"
 
 
 def test_full_response_replaces_topics() -> None:
-    known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
-    assert set(merge(known, metadata_answer(topic("b"))).snapshot.topics) == {"b"}
+    known = merge(EMPTY, metadata_response(topic("a"), topic("b")))
+    assert set(merge(known, metadata_response(topic("b"))).snapshot.topics) == {"b"}
 
 
 def test_drops_topics_that_are_not_retained() -> None:
-    known = merge(EMPTY, metadata_answer(topic("a"), topic("b")))
-    for answer in (metadata_answer(topic("a"), topic("b")), metadata_answer(topic("b"))):
-        merged = merge(known, answer, partial=True, retain=lambda name: name == "b")
+    known = merge(EMPTY, metadata_response(topic("a"), topic("b")))
+    for response in (metadata_response(topic("a"), topic("b")), metadata_response(topic("b"))):
+        merged = merge(known, response, partial=True, retain=lambda name: name == "b")
         assert set(merged.snapshot.topics) == {"b"}
         assert set(merged.epochs) == {("b", 0)}
 
@@ -154,8 +154,8 @@ def test_drops_topics_that_are_not_retained() -> None:
     ],
 )
 def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, again: bool) -> None:
-    known = merge(EMPTY, metadata_answer(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
-    merged = merge(known, metadata_answer(topic("t", 0, error=error)))
+    known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=3)], topic_id=ID_1)))
+    merged = merge(known, metadata_response(topic("t", 0, error=error)))
     assert merged.snapshot.topics["t"].error_code == error
     assert merged.snapshot.partition_count("t") == (1 if kept else None)
     assert merged.snapshot.topic_id("t") == (ID_1 if kept else None)
@@ -167,6 +167,6 @@ def test_keeps_partitions_of_topic_with_temporary_error(error: int, kept: bool, 
     [(error_codes.LEADER_NOT_AVAILABLE, True), (error_codes.REPLICA_NOT_AVAILABLE, True), (0, False)],
 )
 def test_requests_refresh_for_partition_without_leader(error: int, again: bool) -> None:
-    merged = merge(EMPTY, metadata_answer(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
+    merged = merge(EMPTY, metadata_response(topic("t", [partition(0, -1, epoch=4, error=error), partition(1)])))
     assert merged.refresh_again is again
     assert leader(merged) == (None, 4)

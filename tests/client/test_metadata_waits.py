@@ -1,4 +1,4 @@
-"""Who waits for the cluster's metadata: until when, and with which words a wait in vain ends."""
+"""Waits for metadata: their ends and the errors of waits that time out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import MAX_REPORTED_ADDRESSES, Metadata
 from spark_kafka_sink.errors import AuthenticationError, IllegalStateError, MetadataTimeoutError, ProducerClosedError
-from tests.client.answers import metadata_answer, topic
+from tests.client.metadata_responses import metadata_response, topic
 from tests.fake_system import FakeSystem
 from tests.waiting import PATIENCE_SECONDS
 
@@ -26,14 +26,14 @@ def metadata(system: FakeSystem) -> Metadata:
     return Metadata([Node(-1, "b", 9092)], ClientConfig(("b:9092",)), system=system, random=Random(5))
 
 
-def answered(metadata: Metadata) -> None:
+def receive_response(metadata: Metadata) -> None:
     metadata.add_topic("t", 0)
-    metadata.update(metadata.new_query(0), metadata_answer(topic("t")), 12, 0)
+    metadata.update(metadata.new_query(0), metadata_response(topic("t")), 12, 0)
 
 
 def test_response_ends_wait(metadata: Metadata) -> None:
     version = metadata.request_update()
-    answered(metadata)
+    receive_response(metadata)
     metadata.await_update(version, 0)
 
 
@@ -41,7 +41,7 @@ def test_response_in_another_thread_ends_wait(metadata: Metadata) -> None:
     version = metadata.request_update()
     waiter = threading.Thread(target=metadata.await_update, args=(version, 1e9))
     waiter.start()
-    answered(metadata)
+    receive_response(metadata)
     waiter.join(PATIENCE_SECONDS)
     assert not waiter.is_alive()
 
@@ -71,7 +71,7 @@ def test_wait_timeout_names_failed_addresses_and_reasons(metadata: Metadata) -> 
         metadata.await_update(metadata.version, 0)
     assert "b:9092 (10.0.0.2): timed out; b:9092 (10.0.0.1): refused again" in str(failure.value)
     assert "refused once" not in str(failure.value)
-    answered(metadata)
+    receive_response(metadata)
     assert "refused" not in metadata.describe_connection_failures()
 
 
@@ -87,7 +87,7 @@ def test_fatal_error_ends_waits_until_next_response(metadata: Metadata) -> None:
     for _ in range(2):
         with pytest.raises(AuthenticationError, match="wrong password"):
             metadata.await_update(metadata.version, 1e9)
-    answered(metadata)
+    receive_response(metadata)
     metadata.await_update(metadata.version - 1, 0)
 
 
@@ -106,7 +106,7 @@ def test_fatal_error_ends_running_waits(metadata: Metadata) -> None:
     metadata.fatal_error(AuthenticationError("wrong password"))
     for waiter in waiters:
         waiter.join(PATIENCE_SECONDS)
-    assert len(failures) == 3, "all of those who wait, not the first alone"
+    assert len(failures) == 3, "the error ends all waits and not only the first"
 
 
 def test_close_ends_waits_and_rejects_updates(metadata: Metadata) -> None:
@@ -115,4 +115,4 @@ def test_close_ends_waits_and_rejects_updates(metadata: Metadata) -> None:
     with pytest.raises(ProducerClosedError):
         metadata.await_update(metadata.version, 1e9)
     with pytest.raises(IllegalStateError):
-        metadata.update(query, metadata_answer(), 12, 0)
+        metadata.update(query, metadata_response(), 12, 0)

@@ -1,4 +1,4 @@
-"""What is said of a topic of which nothing is known: what was answered comes before what was not."""
+"""Descriptions of missing metadata: responses are mentioned before failed connections."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.metadata import Metadata
-from tests.client.answers import metadata_answer, topic
-from tests.client.test_metadata import CONFIG, answer, settled
+from tests.client.metadata_responses import metadata_response, topic
+from tests.client.test_metadata import CONFIG, add_known_topics, receive
 from tests.fake_system import FakeSystem
 
 
@@ -19,19 +19,19 @@ def metadata() -> Metadata:
 
 
 def test_describes_topic_missing_from_responses(metadata: Metadata) -> None:
-    settled(metadata, "a")
+    add_known_topics(metadata, "a")
     assert metadata.describe_missing_metadata("b").startswith("No broker has responded")
     metadata.add_topic("b", 10)
-    answer(metadata, metadata_answer(), 10)
+    receive(metadata, metadata_response(), 10)
     assert (
         metadata.describe_missing_metadata("b") == "Brokers responded, but their response does not contain this topic."
     )
     metadata.request_update()
-    answer(metadata, metadata_answer(topic("b")), 200)
+    receive(metadata, metadata_response(topic("b")), 200)
     assert (
         metadata.describe_missing_metadata("a") == "Brokers responded, but their response does not contain this topic."
     )
-    answer(metadata, metadata_answer(topic("a"), topic("b")), 400)
+    receive(metadata, metadata_response(topic("a"), topic("b")), 400)
     assert metadata.describe_missing_metadata("a").startswith("No broker has responded")
 
 

@@ -1,4 +1,4 @@
-"""What goes well, and in which order. What goes wrong is shown in the files beside: test_network_client_*.py."""
+"""Successful requests of the network client. Failures are in the other files test_network_client_*.py."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from spark_kafka_sink.protocol.messages.list_offsets import ListOffsetsRequest
 from spark_kafka_sink.protocol.messages.metadata import MetadataRequest
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest, ProduceResponse
 from spark_kafka_sink.protocol.schema import VersionRange
-from tests.client.answers import metadata_answer, topic
+from tests.client.metadata_responses import metadata_response, topic
 from tests.client.rig import Rig, ready_rig
-from tests.client.scripted_broker import Received
+from tests.client.scripted_broker import ReceivedRequest
 
 PID = InitProducerIdResponse(producer_id=7)
 
 
 def test_first_polls_connect_and_fetch_versions_and_metadata() -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     assert [request.api_key for request in rig.broker.requests] == [ApiKey.API_VERSIONS, ApiKey.METADATA]
     assert len(rig.system.connects) == 1
     assert set(rig.metadata.snapshot.nodes) == {0, 1, 2}
-    assert rig.responses == [], "what the client asks for itself is for itself"
+    assert rig.responses == [], "responses to the client's own requests are not returned"
 
 
 def test_ready_connects_to_node() -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     assert not rig.client.ready(rig.node(1), rig.now)
     assert not rig.client.is_ready(1, rig.now)
     rig.poll_until(lambda: rig.client.ready(rig.node(1), rig.now))
@@ -46,7 +46,7 @@ def test_ready_connects_to_node() -> None:
 
 
 def test_node_is_not_ready_during_reauthentication(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     rig.make_ready(0)
     monkeypatch.setattr(rig.selector, "is_channel_ready", lambda channel_id: channel_id != "0")
     assert not rig.client.is_ready(0, rig.now)
@@ -54,7 +54,7 @@ def test_node_is_not_ready_during_reauthentication(monkeypatch: pytest.MonkeyPat
 
 
 def test_rejects_send_to_node_that_is_not_ready() -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     with pytest.raises(IllegalStateError, match=r"INIT_PRODUCER_ID request .* the node is not ready"):
         rig.send(1)
 
@@ -64,7 +64,7 @@ def test_returns_response_with_request_and_tag() -> None:
     request = rig.send(tag="mine")
     rig.deliver()
     assert rig.client.in_flight_request_count() == rig.client.in_flight_request_count(0) == 1
-    rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(PID, after_ms=20)
+    rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID, after_ms=20)
     rig.poll_until(lambda: bool(rig.responses))
     (response,) = rig.responses
     assert (response.request, response.request.tag) == (request, "mine")
@@ -79,8 +79,8 @@ def test_returns_responses_in_request_order() -> None:
         requests.append(rig.send())
         rig.deliver()
     assert not rig.client.is_ready(0, rig.now), "five are in flight"
-    for received in rig.broker.of(ApiKey.INIT_PRODUCER_ID):
-        received.answer(PID)
+    for received in rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID):
+        received.respond(PID)
     rig.poll_until(lambda: len(rig.responses) == 5)
     assert [response.request for response in rig.responses] == requests
 
@@ -94,11 +94,11 @@ def test_partially_written_request_delays_next_request() -> None:
         if rig.client.is_ready(0, rig.now):
             rig.send(message=ProduceRequest(acks=1, transactional_id="x" * 30_000))
     assert not rig.client.is_ready(0, rig.now)
-    waiting = rig.client.in_flight_request_count(0)
-    assert waiting <= 5
+    in_flight = rig.client.in_flight_request_count(0)
+    assert in_flight <= 5
     rig.system.connections[-1].resume()
     rig.deliver()
-    assert len(rig.broker.of(ApiKey.PRODUCE)) == waiting
+    assert len(rig.broker.requests_of(ApiKey.PRODUCE)) == in_flight
 
 
 def test_request_without_response_completes_when_written() -> None:
@@ -112,13 +112,13 @@ def test_request_without_response_completes_when_written() -> None:
 
 def test_mixes_requests_with_and_without_response() -> None:
     rig = ready_rig()
-    asked = rig.send(message=ProduceRequest(acks=1))
+    with_response = rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
-    unanswered = rig.send(message=ProduceRequest(acks=0), expect_response=False)
+    without_response = rig.send(message=ProduceRequest(acks=0), expect_response=False)
     rig.deliver()
-    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse())
+    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse())
     rig.poll_until(lambda: len(rig.responses) == 2)
-    assert [response.request for response in rig.responses] == [unanswered, asked]
+    assert [response.request for response in rig.responses] == [without_response, with_response]
 
 
 def test_correlation_ids_increase_and_stay_below_reserved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,20 +153,20 @@ def test_refreshes_metadata_after_maximum_age() -> None:
 def test_fetches_new_topic_in_next_poll() -> None:
     rig = ready_rig()
     for broker in rig.brokers:
-        broker.metadata = metadata_answer(topic("t", 4))
+        broker.metadata = metadata_response(topic("t", 4))
     rig.metadata.add_topic("t", rig.now)
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 4, limit_ms=10)
 
 
 def test_retries_metadata_response_without_brokers() -> None:
     rig = Rig(1)
-    rig.broker.metadata = metadata_answer(nodes=0)
+    rig.broker.metadata = metadata_response(nodes=0)
     rig.pass_time(50)
     assert rig.metadata.snapshot.is_bootstrap
-    assert len(rig.broker.of(ApiKey.METADATA)) == 1
-    rig.broker.metadata = metadata_answer(nodes=1)
-    rig.bootstrapped()
-    assert len(rig.broker.of(ApiKey.METADATA)) == 2
+    assert len(rig.broker.requests_of(ApiKey.METADATA)) == 1
+    rig.broker.metadata = metadata_response(nodes=1)
+    rig.bootstrap()
+    assert len(rig.broker.requests_of(ApiKey.METADATA)) == 2
 
 
 def test_api_versions_send_software_name_and_return_features() -> None:
@@ -176,67 +176,67 @@ def test_api_versions_send_software_name_and_return_features() -> None:
         finalized_features=[FinalizedFeatureKey(name="transaction.version", max_version_level=2)],
     )
     assert rig.client.finalized_features.levels == {}
-    rig.bootstrapped()
-    asked = rig.broker.requests[0]
-    assert asked.header.api_version == ApiVersionsRequest.VERSIONS.max
-    assert isinstance(asked.message, ApiVersionsRequest)
-    assert asked.message.client_software_name == "spark-kafka-sink"
+    rig.bootstrap()
+    request = rig.broker.requests[0]
+    assert request.header.api_version == ApiVersionsRequest.VERSIONS.max
+    assert isinstance(request.message, ApiVersionsRequest)
+    assert request.message.client_software_name == "spark-kafka-sink"
     assert rig.client.finalized_features.levels == {"transaction.version": 2}
 
 
-def refuse_api_versions_above(accepted: int, *, names_it: bool) -> Rig:
+def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -> Rig:
     rig = Rig(1)
 
-    def refuse(received: Received) -> bool:
-        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= accepted:
+    def reject(received: ReceivedRequest) -> bool:
+        if received.api_key is not ApiKey.API_VERSIONS or received.header.api_version <= max_version:
             return False
         response = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
-        if names_it:
-            response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=accepted)]
+        if returns_range:
+            response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=max_version)]
         received.header = type(received.header)(18, 0, received.header.correlation_id, None)  # answered in version 0
-        received.answer(response)
+        received.respond(response)
         return True
 
-    rig.broker.on_request = refuse
+    rig.broker.on_request = reject
     return rig
 
 
 def test_retries_api_versions_in_version_of_broker() -> None:
-    rig = refuse_api_versions_above(3, names_it=True)
-    rig.bootstrapped()
-    assert len(rig.broker.of(ApiKey.API_VERSIONS)) == 2
-    assert rig.broker.last(ApiKey.API_VERSIONS).header.api_version == 3
+    rig = rig_rejecting_api_versions_above(3, returns_range=True)
+    rig.bootstrap()
+    assert len(rig.broker.requests_of(ApiKey.API_VERSIONS)) == 2
+    assert rig.broker.last_request(ApiKey.API_VERSIONS).header.api_version == 3
     assert len(rig.system.connects) == 1
 
 
 def test_retries_api_versions_in_version_0_without_hint() -> None:
-    rig = refuse_api_versions_above(2, names_it=False)
-    rig.bootstrapped()
-    assert [received.header.api_version for received in rig.broker.of(ApiKey.API_VERSIONS)] == [0, 0]
-    assert isinstance(rig.broker.last(ApiKey.API_VERSIONS).message, ApiVersionsRequest)
+    rig = rig_rejecting_api_versions_above(2, returns_range=False)
+    rig.bootstrap()
+    assert [received.header.api_version for received in rig.broker.requests_of(ApiKey.API_VERSIONS)] == [0, 0]
+    assert isinstance(rig.broker.last_request(ApiKey.API_VERSIONS).message, ApiVersionsRequest)
     assert len(rig.system.connects) == 1
 
 
 def test_request_version_is_highest_that_broker_and_caller_support() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 9)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     assert rig.client.version_for(0, ApiKey.PRODUCE) == 9
     assert rig.client.version_for(0, ApiKey.PRODUCE, VersionRange(0, 8)) == 8
-    known = rig.client.versions(0)
-    assert known is not None
-    assert known.ranges[ApiKey.PRODUCE] == VersionRange(3, 9)
+    versions = rig.client.versions(0)
+    assert versions is not None
+    assert versions.ranges[ApiKey.PRODUCE] == VersionRange(3, 9)
     assert rig.client.versions(99) is None
     rig.send(message=ProduceRequest(acks=1), versions=VersionRange(3, 7))
     rig.deliver()
-    assert rig.broker.last(ApiKey.PRODUCE).header.api_version == 7
+    assert rig.broker.last_request(ApiKey.PRODUCE).header.api_version == 7
 
 
 def test_returns_version_error_instead_of_sending_unsupported_request() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(90, 99)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     request = rig.send(message=ProduceRequest(acks=1))
     (response,) = rig.poll(1_000)
@@ -244,13 +244,13 @@ def test_returns_version_error_instead_of_sending_unsupported_request() -> None:
     assert isinstance(response.version_error, UnsupportedVersionError)
     for words in ("broker 0 (b0:9092)", "PRODUCE", "90-99", "too new"):
         assert words in response.reason
-    assert rig.broker.of(ApiKey.PRODUCE) == []
+    assert rig.broker.requests_of(ApiKey.PRODUCE) == []
 
 
 def test_returns_error_for_field_missing_in_negotiated_version() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.LIST_OFFSETS] = VersionRange(1, 1)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     request = rig.send(message=ListOffsetsRequest(isolation_level=1))
     (response,) = rig.poll()
@@ -265,14 +265,14 @@ def test_throttled_node_is_not_ready_and_deadlines_are_extended() -> None:
     rig.deliver()
     second = rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
-    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
     rig.poll_until(lambda: len(rig.responses) == 1)
     assert not rig.client.is_ready(0, rig.now)
     assert rig.client.poll_delay(0, rig.now) == 5_000
     rig.pass_time(4_000)
     assert not rig.client.is_ready(0, rig.now)
-    assert rig.client.in_flight_request_count(0) == 1, "throttled time is no time-out"
-    rig.broker.of(ApiKey.PRODUCE)[1].answer(ProduceResponse())
+    assert rig.client.in_flight_request_count(0) == 1, "throttle time extends the deadline"
+    rig.broker.requests_of(ApiKey.PRODUCE)[1].respond(ProduceResponse())
     rig.pass_time(1_000)
     assert rig.responses[-1].request is second
     assert rig.client.is_ready(0, rig.now)
@@ -283,7 +283,7 @@ def test_request_times_out_after_throttle_time() -> None:
     for _ in range(2):
         rig.send(message=ProduceRequest(acks=1))
         rig.deliver()
-    rig.broker.of(ApiKey.PRODUCE)[0].answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.broker.requests_of(ApiKey.PRODUCE)[0].respond(ProduceResponse(throttle_time_ms=5_000))
     rig.pass_time(5_999)
     assert len(rig.responses) == 1
     rig.pass_time(2)
@@ -293,11 +293,11 @@ def test_request_times_out_after_throttle_time() -> None:
 def test_ignores_throttle_time_of_old_broker() -> None:
     rig = Rig(1)
     rig.broker.versions[ApiKey.PRODUCE] = VersionRange(3, 5)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     rig.send(message=ProduceRequest(acks=1))
     rig.deliver()
-    rig.broker.last(ApiKey.PRODUCE).answer(ProduceResponse(throttle_time_ms=5_000))
+    rig.broker.last_request(ApiKey.PRODUCE).respond(ProduceResponse(throttle_time_ms=5_000))
     rig.poll_until(lambda: bool(rig.responses))
     assert rig.client.is_ready(0, rig.now)
 

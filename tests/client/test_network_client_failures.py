@@ -1,4 +1,4 @@
-"""What goes wrong with connections: lost, refused, too slow, closed; and what happens to their requests."""
+"""Connections that are lost, refused, too slow or closed, and the fate of their requests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.errors import MetadataTimeoutError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
-from tests.client.rig import Rig, failed_in_order, ready_rig, rig_with_requests
-from tests.client.scripted_broker import Received
+from tests.client.rig import Rig, all_failed_in_order, ready_rig, rig_with_requests
+from tests.client.scripted_broker import ReceivedRequest
 
 PID = InitProducerIdResponse(producer_id=7)
 
@@ -21,11 +21,11 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     sent = rig.now
     rig.poll_until(lambda: bool(rig.responses))
     assert rig.now == sent + 1_000, "neither early nor late"
-    assert failed_in_order(rig, 3)
+    assert all_failed_in_order(rig, 3)
     assert all(response.timed_out for response in rig.responses)
     assert "broker 0 (b0:9092) did not respond within 1 s (request.timeout.ms)" in rig.responses[0].reason
     assert rig.client.connection_failed(0)
-    rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(PID)
+    rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID)
     rig.pass_time(100)
     assert len(rig.responses) == 3, "the late answer belongs to no request"
 
@@ -44,7 +44,7 @@ def test_lost_connection_fails_requests_in_order_and_refreshes_metadata() -> Non
     version = rig.metadata.version
     rig.system.connections[-1].reset()
     rig.poll_until(lambda: bool(rig.responses))
-    assert failed_in_order(rig, 3)
+    assert all_failed_in_order(rig, 3)
     assert not any(response.timed_out for response in rig.responses)
     assert "b0:9092" in rig.responses[0].reason
     rig.poll_until(lambda: rig.metadata.version > version, limit_ms=1_000)
@@ -52,15 +52,15 @@ def test_lost_connection_fails_requests_in_order_and_refreshes_metadata() -> Non
 
 def test_returns_responses_received_before_connection_loss() -> None:
     rig = rig_with_requests(3)
-    first = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
-    first.answer(PID)
+    first = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    first.respond(PID)
     first.connection.close()
     rig.poll_until(lambda: len(rig.responses) == 3)
     assert [response.message is not None for response in rig.responses] == [True, False, False]
 
 
 def test_closes_connection_during_setup() -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     rig.system.swallow("b1", 9092)
     rig.client.ready(rig.node(1), rig.now)
     rig.end_connection(1)
@@ -71,10 +71,10 @@ def test_closes_connection_during_setup() -> None:
 
 @pytest.mark.parametrize("by_us", [False, True])
 def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     rig.brokers[1].on_request = lambda received: True
     rig.client.ready(rig.node(1), rig.now)
-    rig.poll_until(lambda: len(rig.brokers[1].of(ApiKey.API_VERSIONS)) == 1, step_ms=1)
+    rig.poll_until(lambda: len(rig.brokers[1].requests_of(ApiKey.API_VERSIONS)) == 1, step_ms=1)
     if by_us:
         rig.end_connection(1)
     else:
@@ -90,14 +90,14 @@ def test_reconnects_after_loss_during_api_versions(by_us: bool) -> None:
 def test_retries_lost_metadata_request_at_another_node() -> None:
     rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
 
-    def hang_up(received: Received) -> bool:
+    def disconnect(received: ReceivedRequest) -> bool:
         if received.api_key is ApiKey.METADATA:
             received.connection.close()
         return received.api_key is ApiKey.METADATA
 
-    rig.brokers[0].on_request = hang_up
-    rig.bootstrapped()
-    assert len(rig.brokers[1].of(ApiKey.METADATA)) == 1
+    rig.brokers[0].on_request = disconnect
+    rig.bootstrap()
+    assert len(rig.brokers[1].requests_of(ApiKey.METADATA)) == 1
 
 
 def test_refused_connection_is_retried_with_backoff() -> None:
@@ -111,7 +111,7 @@ def test_refused_connection_is_retried_with_backoff() -> None:
     assert sum(pauses[-5:]) >= 5 * 800
     assert len(times) < 40, "no tight loop"
     rig.system.listen("b0", 9092, rig.broker)
-    rig.bootstrapped()
+    rig.bootstrap()
 
 
 def test_connection_setup_times_out_with_growing_timeout() -> None:
@@ -128,7 +128,7 @@ def test_connection_setup_times_out_with_growing_timeout() -> None:
 def test_channel_that_never_becomes_ready_times_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     monkeypatch.setattr(type(rig.selector), "is_channel_ready", lambda self, channel_id: channel_id != "1")
     rig.client.ready(rig.node(1), rig.now)
     began = rig.now
@@ -141,7 +141,7 @@ def test_tries_all_addresses_of_host() -> None:
     rig = Rig(1)
     rig.system.names["b0"] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     rig.system.listen("10.0.0.3", 9092, rig.broker)
-    rig.bootstrapped()
+    rig.bootstrap()
     assert [address.sockaddr[0] for _, address in rig.system.connects] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 
@@ -149,7 +149,7 @@ def test_reconnects_to_new_address_of_node() -> None:
     rig = Rig(1)
     rig.system.names["b0"] = ["10.0.0.1"]
     rig.system.listen("10.0.0.1", 9092, rig.broker)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     rig.system.names["b0"] = ["10.0.0.2"]
     rig.system.refuse("10.0.0.1", 9092)
@@ -162,7 +162,7 @@ def test_reconnects_to_new_address_of_node() -> None:
 
 
 def test_resolves_failed_host_again() -> None:
-    rig = Rig().bootstrapped()
+    rig = Rig().bootstrap()
     rig.system.names["b1"] = []
     assert not rig.client.ready(rig.node(1), rig.now)
     assert rig.client.connection_failed(1)
@@ -193,7 +193,7 @@ def test_closing_idle_connection_is_no_failure() -> None:
 
 
 def test_returns_every_request_exactly_once_when_connections_fail() -> None:
-    """Over connections that end in all ways: every request comes back exactly once, in order."""
+    """Each request is returned exactly once and in order, however its connection ends."""
     rig = ready_rig(request_timeout_ms=500)
     sent = []
     for turn in range(60):
@@ -202,12 +202,12 @@ def test_returns_every_request_exactly_once_when_connections_fail() -> None:
             if rig.client.is_ready(0, rig.now):
                 sent.append(rig.send().correlation_id)
                 rig.deliver()
-        waiting = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[-3:]
+        waiting = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[-3:]
         if turn % 4 == 0 and rig.client.in_flight_request_count(0) == 1:
-            waiting[-1].answer(PID)
+            waiting[-1].respond(PID)
         elif turn % 4 == 1:
             waiting[-1].connection.reset()
         elif turn % 4 == 2:
-            waiting[-1].answer_bytes(b"junk")
+            waiting[-1].respond_bytes(b"junk")
         rig.poll_until(lambda: not rig.client.in_flight_request_count(0))
     assert [response.request.correlation_id for response in rig.responses] == sent

@@ -1,4 +1,4 @@
-"""Brokers that lie: answers before their time, orders to go elsewhere, silence that was announced."""
+"""Misbehaving brokers: early responses, rebootstrap orders, throttling and silence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import encode_response
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tests.client.answers import metadata_answer, topic
+from tests.client.metadata_responses import metadata_response, topic
 from tests.client.rig import Rig, ready_rig
 
 PID = InitProducerIdResponse(producer_id=7)
 
 
-def half_written(rig: Rig) -> int:
-    """A request of which the socket took only the first bytes; its correlation id."""
-    connection = rig.broker.last(ApiKey.API_VERSIONS).connection
+def send_partially(rig: Rig) -> int:
+    """Send a request of which the socket accepts only the first bytes. Returns its correlation id."""
+    connection = rig.broker.last_request(ApiKey.API_VERSIONS).connection
     connection.stall()
     message = InitProducerIdRequest(transactional_id="x" * 30_000, transaction_timeout_ms=1)
     connection.socket.max_write_bytes = 10_000
@@ -28,11 +28,11 @@ def half_written(rig: Rig) -> int:
 
 
 def test_response_to_partially_written_request_closes_connection() -> None:
-    """Else its memory would be given back while the socket reads from it, and the next request find a busy channel."""
+    """Otherwise the request's memory would be released while the socket reads it, and the channel would stay busy."""
     rig = ready_rig()
-    correlation_id = half_written(rig)
+    correlation_id = send_partially(rig)
     payload = b"".join(encode_response(PID, 5, correlation_id))
-    rig.broker.last(ApiKey.API_VERSIONS).answer_bytes(payload)
+    rig.broker.last_request(ApiKey.API_VERSIONS).respond_bytes(payload)
     rig.poll_until(lambda: bool(rig.responses), limit_ms=1_000)
     [response] = rig.responses
     assert response.disconnected
@@ -41,7 +41,7 @@ def test_response_to_partially_written_request_closes_connection() -> None:
 
 
 def test_api_versions_response_can_require_rebootstrap() -> None:
-    rig = Rig(brokers=2).bootstrapped()
+    rig = Rig(brokers=2).bootstrap()
     rig.broker.api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     node = rig.node(1)
@@ -52,15 +52,15 @@ def test_api_versions_response_can_require_rebootstrap() -> None:
     while rig.now < begin + 10_000:
         rig.poll(1_000)
         polls += 1
-    assert polls < 1_000, "being sent away again and again does not spin"
-    assert len(rig.system.connects) - before < 40, "and is backed off"
+    assert polls < 1_000, "repeated rebootstraps do not spin"
+    assert len(rig.system.connects) - before < 40, "repeated rebootstraps back off"
     for broker in rig.brokers:
         broker.api_versions.error_code = error_codes.NONE
-    rig.bootstrapped()
+    rig.bootstrap()
 
 
 def test_never_rebootstraps_without_recovery_strategy() -> None:
-    rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrapped()
+    rig = Rig(brokers=2, metadata_recovery_strategy="none").bootstrap()
     rig.brokers[1].api_versions.error_code = error_codes.REBOOTSTRAP_REQUIRED
     node = rig.node(1)
     rig.poll_until(lambda: rig.client.ready(node, rig.now) or rig.client.connection_failed(1), limit_ms=1_000)
@@ -69,22 +69,22 @@ def test_never_rebootstraps_without_recovery_strategy() -> None:
 
 
 def test_throttled_broker_does_not_cause_rebootstrap() -> None:
-    """The only broker wants to be left alone while metadata is due: what is known of the cluster must stay."""
+    """The only broker is throttled while metadata is due. The known metadata must stay."""
     rig = ready_rig(brokers=1)
-    rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
+    rig.broker.metadata = metadata_response(topic("t"), nodes=1)
     rig.metadata.add_topic("t", rig.now)
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1)
-    # The connection by the configured address would answer otherwise: only the broker's own is left.
+    # The bootstrap connection would respond otherwise. Only the connection to the broker's advertised address is left.
     rig.end_connection(-1)
     rig.make_ready()
     rig.send()
     rig.deliver()
     throttling = InitProducerIdResponse(producer_id=7, throttle_time_ms=5_000)
-    rig.broker.last(ApiKey.INIT_PRODUCER_ID).answer(throttling)
+    rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(throttling)
     rig.poll_until(lambda: bool(rig.responses))
     connects = len(rig.system.connects)
     rig.metadata.request_update()
-    asked = len(rig.broker.of(ApiKey.METADATA))
+    request_count = len(rig.broker.requests_of(ApiKey.METADATA))
     polls, begin = 0, rig.now
     while rig.now < begin + 4_900:
         rig.poll(1_000)
@@ -92,8 +92,8 @@ def test_throttled_broker_does_not_cause_rebootstrap() -> None:
         assert not rig.metadata.snapshot.is_bootstrap
     assert polls < 500, "waiting for the end of the throttling does not spin"
     assert len(rig.system.connects) == connects, "no second connection gets around the throttling"
-    assert len(rig.broker.of(ApiKey.METADATA)) == asked
-    rig.poll_until(lambda: len(rig.broker.of(ApiKey.METADATA)) > asked, limit_ms=1_000)
+    assert len(rig.broker.requests_of(ApiKey.METADATA)) == request_count
+    rig.poll_until(lambda: len(rig.broker.requests_of(ApiKey.METADATA)) > request_count, limit_ms=1_000)
 
 
 @pytest.mark.parametrize("name", ["\udc80", "x" * 40_000])
@@ -101,7 +101,7 @@ def test_rejects_invalid_topic_name_and_serves_others(name: str) -> None:
     rig = ready_rig(brokers=1)
     with pytest.raises(InvalidRecordError, match="topic name must be"):
         rig.metadata.add_topic(name, rig.now)
-    rig.broker.metadata = metadata_answer(topic("t"), nodes=1)
+    rig.broker.metadata = metadata_response(topic("t"), nodes=1)
     rig.metadata.add_topic("t", rig.now)
     rig.poll_until(lambda: rig.metadata.snapshot.partition_count("t") == 1, limit_ms=5_000)
 

@@ -1,4 +1,4 @@
-"""What the log says of connections, and at which level."""
+"""Log messages about connections and their levels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from tests.client.rig import ready_rig
 
 
-def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    return [record.levelname for record in caplog.records if words in record.getMessage()]
+def levels_of_messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.levelname for record in caplog.records if text in record.getMessage()]
 
 
 def test_logs_connection_closed_by_broker_without_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,7 +19,7 @@ def test_logs_connection_closed_by_broker_without_warning(caplog: pytest.LogCapt
     for connection in rig.system.connections:
         connection.close()
     rig.pass_time(60_000)
-    assert "INFO" in logged(caplog, "Disconnected: b0:9092")
+    assert "INFO" in levels_of_messages(caplog, "Disconnected: b0:9092")
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -29,7 +29,7 @@ def test_logs_closing_of_idle_connection_at_debug(
     caplog.set_level("DEBUG", "spark_kafka_sink.client")
     rig = ready_rig(connections_max_idle_ms=10_000)
     rig.pass_time(60_000)
-    assert set(logged(caplog, "idle for 10000 ms")) == {"DEBUG"}
+    assert set(levels_of_messages(caplog, "idle for 10000 ms")) == {"DEBUG"}
 
 
 def test_logs_unreachable_broker_once_and_its_return(
@@ -48,6 +48,6 @@ def test_logs_unreachable_broker_once_and_its_return(
         assert len(warnings) == 1
         assert warnings[0] == "Connection failed: b0:9092: Connection refused"
         rig.system.listen("b0", 9092, rig.broker)
-        rig.bootstrapped()
+        rig.bootstrap()
         rig.make_ready()
-        assert logged(caplog, "Connected: b0:9092") == ["INFO"]
+        assert levels_of_messages(caplog, "Connected: b0:9092") == ["INFO"]

@@ -1,4 +1,4 @@
-"""Back to the configured addresses: when no known broker can be reached, answers in time, or wants us."""
+"""Rebootstrapping: when no known broker is reachable, when none responds, or when a broker demands it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
-from tests.client.answers import metadata_answer
-from tests.client.rig import Rig, failed_in_order, ready_rig
+from tests.client.metadata_responses import metadata_response
+from tests.client.rig import Rig, all_failed_in_order, ready_rig
 from tests.client.scripted_broker import ScriptedBroker
 
 
 def test_rebootstraps_when_no_known_broker_can_be_tried() -> None:
     rig = Rig(2, bootstrap=(Node(-1, "boot", 9092),))
     rig.system.listen("boot", 9092, rig.broker)
-    rig.bootstrapped()
+    rig.bootstrap()
     rig.make_ready()
     moved = MetadataResponse(brokers=[MetadataResponseBroker(node_id=7, host="fresh", port=9092)])
     rig.system.listen("boot", 9092, ScriptedBroker(moved))
@@ -54,7 +54,7 @@ def test_rebootstraps_when_brokers_do_not_respond_until_trigger() -> None:
     assert not rig.metadata.snapshot.is_bootstrap
     rig.poll_until(lambda: rig.metadata.snapshot.is_bootstrap, limit_ms=20_000)
     silent = False
-    rig.bootstrapped()
+    rig.bootstrap()
 
 
 def test_keeps_brokers_that_respond_after_long_wait() -> None:
@@ -71,15 +71,15 @@ def test_metadata_response_can_require_rebootstrap() -> None:
     rig.send()
     rig.deliver()
     before = len(rig.system.connects)
-    sent_away = metadata_answer()
-    sent_away.error_code = error_codes.REBOOTSTRAP_REQUIRED
+    rebootstrap_required = metadata_response()
+    rebootstrap_required.error_code = error_codes.REBOOTSTRAP_REQUIRED
     good = rig.broker.metadata
     for broker in rig.brokers:
-        broker.metadata = sent_away
+        broker.metadata = rebootstrap_required
     rig.metadata.request_update()
     rig.poll_until(lambda: rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
-    assert failed_in_order(rig, 1), "all connections are left"
+    assert all_failed_in_order(rig, 1), "all connections are left"
     for broker in rig.brokers:
         broker.metadata = good
-    rig.bootstrapped()
+    rig.bootstrap()
     assert len(rig.system.connects) > before

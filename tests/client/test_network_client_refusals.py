@@ -28,7 +28,7 @@ def fail_authentication(rig: Rig, node_id: int, error: AuthenticationError) -> N
 
 
 def test_authentication_failure_of_only_broker_ends_metadata_waits() -> None:
-    rig = Rig(1).bootstrapped()
+    rig = Rig(1).bootstrap()
     rig.make_ready()
     request = rig.send()
     rig.deliver()
@@ -46,7 +46,7 @@ def test_authentication_failure_of_only_broker_ends_metadata_waits() -> None:
 
 @pytest.mark.parametrize(("brokers", "believed"), [(1, 1), (2, 2), (3, 3), (9, 3)])
 def test_metadata_waits_end_after_rejection_by_all_or_three_brokers(brokers: int, believed: int) -> None:
-    rig = Rig(brokers).bootstrapped()
+    rig = Rig(brokers).bootstrap()
     rig.end_connection(-1)
     for node_id in range(believed):
         rig.metadata.raise_if_fatal()
@@ -57,7 +57,7 @@ def test_metadata_waits_end_after_rejection_by_all_or_three_brokers(brokers: int
 
 
 def test_rejection_is_not_final_while_one_broker_accepts_credentials() -> None:
-    rig = Rig(9).bootstrapped()
+    rig = Rig(9).bootstrap()
     rig.make_ready(8)
     for node_id in range(8):
         rig.make_ready(node_id)
@@ -66,7 +66,7 @@ def test_rejection_is_not_final_while_one_broker_accepts_credentials() -> None:
 
 
 def test_authentication_failure_ends_metadata_query_in_flight() -> None:
-    rig = Rig(1).bootstrapped()
+    rig = Rig(1).bootstrap()
     rig.make_ready()
     for broker in rig.brokers:
         broker.on_request = lambda received: received.api_key is ApiKey.METADATA
@@ -96,4 +96,4 @@ def test_reconnects_to_broker_that_rejects_api_versions() -> None:
     assert "rejected ApiVersions: INVALID_REQUEST" in rig.metadata.describe_connection_failures()
     assert len(rig.system.connects) > 1
     rig.broker.api_versions = ApiVersionsResponse()
-    rig.bootstrapped()
+    rig.bootstrap()

@@ -1,4 +1,4 @@
-"""Answers that are none: hostile bytes, another protocol, the wrong id, or an answer to no request."""
+"""Invalid responses: malformed bytes, another protocol, a wrong correlation id, or a response without a request."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ from spark_kafka_sink.client.in_flight import InFlightRequest
 from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
-from tests.client.rig import Rig, failed_in_order, ready_rig, rig_with_requests
+from tests.client.rig import Rig, all_failed_in_order, ready_rig, rig_with_requests
 from tests.fake_system import FakeConnection, Peer
 
 PID = InitProducerIdResponse(producer_id=7)
 
 
-class NoKafka(Peer):
+class ClosingPeer(Peer):
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
         connection.close()
 
 
 def test_suggests_another_protocol_when_listener_disconnects() -> None:
     rig = Rig(1)
-    rig.system.listen("b0", 9092, NoKafka())
+    rig.system.listen("b0", 9092, ClosingPeer())
     rig.pass_time(3_000)
     assert "security.protocol" in rig.metadata.describe_connection_failures()
 
 
-def garbage(connection: FakeConnection, data: bytes) -> None:
+def send_http(connection: FakeConnection, data: bytes) -> None:
     connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def minus_one(connection: FakeConnection, data: bytes) -> None:
+def send_negative_size(connection: FakeConnection, data: bytes) -> None:
     connection.send(struct.pack(">i", -1))
 
 
-def two_gigabytes(connection: FakeConnection, data: bytes) -> None:
+def send_huge_size(connection: FakeConnection, data: bytes) -> None:
     connection.send(struct.pack(">i", 2**31 - 1))
 
 
-def a_short_frame(connection: FakeConnection, data: bytes) -> None:
+def send_short_frame(connection: FakeConnection, data: bytes) -> None:
     connection.send(struct.pack(">i", 2) + b"ab")
 
 
-class Hostile(Peer):
-    def __init__(self, answer: Callable[[FakeConnection, bytes], None]) -> None:
-        self._answer = answer
+class MalformedPeer(Peer):
+    def __init__(self, send: Callable[[FakeConnection, bytes], None]) -> None:
+        self._send = send
 
     def on_bytes(self, connection: FakeConnection, data: bytes) -> None:
-        self._answer(connection, data)
+        self._send(connection, data)
 
 
-@pytest.mark.parametrize("hostile", [garbage, minus_one, two_gigabytes, a_short_frame])
+@pytest.mark.parametrize("send_malformed", [send_http, send_negative_size, send_huge_size, send_short_frame])
 def test_malformed_bytes_only_close_connection(
-    hostile: Callable[[FakeConnection, bytes], None],
+    send_malformed: Callable[[FakeConnection, bytes], None],
 ) -> None:
     rig = Rig(2, bootstrap=(Node(-1, "b0", 9092), Node(-2, "b1", 9092)))
-    rig.system.listen("b0", 9092, Hostile(hostile))
-    rig.bootstrapped()
+    rig.system.listen("b0", 9092, MalformedPeer(send_malformed))
+    rig.bootstrap()
     assert len(rig.system.open_sockets) <= 2
 
 
 def test_wrong_correlation_id_closes_connection() -> None:
     rig = rig_with_requests(3)
-    received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
-    received.answer(PID, correlation_id=received.header.correlation_id + 1)
+    received = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    received.respond(PID, correlation_id=received.header.correlation_id + 1)
     rig.poll_until(lambda: bool(rig.responses))
-    assert failed_in_order(rig, 3)
+    assert all_failed_in_order(rig, 3)
     assert "response to request" in rig.responses[0].reason
     rig.make_ready()
 
@@ -85,9 +85,9 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
 
     with monkeypatch.context() as patch:
         patch.setattr(InFlightRequest, "decode", fail)
-        rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0].answer(PID)
+        rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
         rig.poll_until(lambda: bool(rig.responses))
-    assert failed_in_order(rig, 3)
+    assert all_failed_in_order(rig, 3)
     assert "unexpected error: ValueError: not expected" in rig.responses[0].reason
     assert [record.message for record in caplog.records if record.exc_info] == [
         "broker 0 (b0:9092): the connection is closed after an unexpected error."
@@ -99,24 +99,24 @@ def test_unexpected_error_while_decoding_closes_the_connection_and_is_logged_onc
 def test_poll_raises_internal_errors_during_decoding(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
     rig = rig_with_requests(1)
     monkeypatch.setattr(InFlightRequest, "decode", Mock(side_effect=error("inconsistent")))
-    rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0].answer(PID)
+    rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0].respond(PID)
     with pytest.raises(error, match="inconsistent"):
         rig.poll_until(lambda: bool(rig.responses))
 
 
 def test_undecodable_response_fails_its_and_all_later_requests() -> None:
     rig = rig_with_requests(3)
-    received = rig.broker.of(ApiKey.INIT_PRODUCER_ID)[0]
-    received.answer_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
+    received = rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID)[0]
+    received.respond_bytes(struct.pack(">i", received.header.correlation_id) + b"\xff\xff")
     rig.poll_until(lambda: bool(rig.responses))
-    assert failed_in_order(rig, 3)
+    assert all_failed_in_order(rig, 3)
     assert "sent an invalid response" in rig.responses[0].reason
 
 
 def test_response_without_request_closes_connection() -> None:
     rig = ready_rig()
     received = rig.broker.requests[-1]
-    received.answer_bytes(struct.pack(">i", 5))
+    received.respond_bytes(struct.pack(">i", 5))
     received.connection.system.connections[-1].send(struct.pack(">ii", 4, 5))
     rig.pass_time(10)
     assert rig.client.connection_failed(0)

@@ -1,4 +1,4 @@
-"""A topic that is to be made: what is asked for it, what is otherwise in one that exists, and refusals in words."""
+"""NewTopic: its request, its differences from an existing topic, and the remedies of errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def test_unset_values_use_broker_defaults() -> None:
 
 
 def test_compares_only_requested_settings() -> None:
-    asked = NewTopic("t", 12, -1, (("cleanup.policy", "compact"),))
-    assert list(asked.differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
-    assert list(asked.differences(6, 3, {"cleanup.policy": "delete"})) == [
+    new_topic = NewTopic("t", 12, -1, (("cleanup.policy", "compact"),))
+    assert list(new_topic.differences(12, 1, {"cleanup.policy": "compact", "retention.ms": "1"})) == []
+    assert list(new_topic.differences(6, 3, {"cleanup.policy": "delete"})) == [
         "6 partitions, not 12",
         "cleanup.policy delete, not compact",
     ]

@@ -1,4 +1,4 @@
-"""Values of options come as text or as what they mean, and a wrong one says what it must be."""
+"""Option values are text or typed values, and the error of an invalid value states the requirement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kafka_sink.options import Option, Parser
 
 
 @pytest.mark.parametrize(
-    ("parse", "given", "meant"),
+    ("parse", "raw_value", "value"),
     [
         (parse_text, " a b ", "a b"),
         (parse_protocol_name, " a ", "a"),
@@ -32,12 +32,12 @@ from spark_kafka_sink.options import Option, Parser
         (parse_list, ["a ", " "], ("a",)),
     ],
 )
-def test_parses_valid_value(parse: Parser, given: object, meant: object) -> None:
-    assert parse(given) == meant
+def test_parses_valid_value(parse: Parser, raw_value: object, value: object) -> None:
+    assert parse(raw_value) == value
 
 
 @pytest.mark.parametrize(
-    ("parse", "given", "words"),
+    ("parse", "raw_value", "message"),
     [
         (parse_text, 5, "must be a string"),
         (parse_protocol_name, "  ", "must not be empty"),
@@ -54,9 +54,9 @@ def test_parses_valid_value(parse: Parser, given: object, meant: object) -> None
         (parse_list, ["a", 5], "must be a list, or a string with commas"),
     ],
 )
-def test_rejects_invalid_value_with_requirement(parse: Parser, given: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        parse(given)
+def test_rejects_invalid_value_with_requirement(parse: Parser, raw_value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(raw_value)
 
 
 def test_parses_all_options_and_hides_secrets_in_faults() -> None:
@@ -69,8 +69,16 @@ def test_parses_all_options_and_hides_secrets_in_faults() -> None:
             Option("d", None, integer_parser(0, 9), "number", secret=True),
         )
     }
-    given = {"a.ms": 5, "b.ms": "ten", "c": "y", "d": "hunter1", "b.mss": "hunter2", "elsewhere": "z", "nothing": None}
-    reading = parse_option_values(table, given, ["elsewhere"], "client")
+    options = {
+        "a.ms": 5,
+        "b.ms": "ten",
+        "c": "y",
+        "d": "hunter1",
+        "b.mss": "hunter2",
+        "elsewhere": "z",
+        "nothing": None,
+    }
+    reading = parse_option_values(table, options, ["elsewhere"], "client")
     assert reading.values == {"a_ms": 5, "b_ms": 2, "c": "x", "d": None}
     assert reading.invalid_fields == {"b_ms", "c", "d"}
     assert reading.faults.render() == [

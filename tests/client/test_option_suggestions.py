@@ -1,4 +1,4 @@
-"""The names of other clients lead to names that exist, and none of them is one of ours."""
+"""Option names of other clients lead to supported options, and none of them is an option here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user gives as options becomes a ClientConfig, or all its faults at once."""
+"""Options become a ClientConfig, or one error with all faults."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_config_can_be_pickled_and_hides_secrets() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-READINGS = [
+OPTION_VALUES = [
     ("request.timeout.ms", " 5000 "),
     ("request.timeout.ms", "5_000"),
     ("request.timeout.ms", None),
@@ -91,10 +91,12 @@ READINGS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), READINGS)
+@pytest.mark.parametrize(("name", "value"), OPTION_VALUES)
 def test_producer_and_client_parse_options_equally(name: str, value: object) -> None:
     options = {"bootstrap.servers": "z:1", name: value}
-    assert read(client_config, options) == read(lambda given: ProducerConfig.parse(given).client_config(), options)
+    assert parse_or_faults(client_config, options) == parse_or_faults(
+        lambda raw: ProducerConfig.parse(raw).client_config(), options
+    )
 
 
 @pytest.mark.parametrize("servers", [{"alice:hush@h:1"}, b"alice:hush@h:1", 7])
@@ -104,9 +106,9 @@ def test_error_of_wrong_type_hides_value(servers: object) -> None:
     assert "hush" not in str(failure.value)
 
 
-def read(reader: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
+def parse_or_faults(parse: Callable[[Mapping[str, object]], ClientConfig], options: Mapping[str, object]) -> object:
     try:
-        return reader(options)
+        return parse(options)
     except ConfigurationError as error:
         return error.faults
 

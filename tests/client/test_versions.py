@@ -33,14 +33,14 @@ SOFTWARE_TEXT = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 PRODUCE = ProduceRequest.VERSIONS
 
 
-def speaking(produce: VersionRange | None) -> NodeApiVersions:
+def supporting(produce: VersionRange | None) -> NodeApiVersions:
     return NodeApiVersions("broker 1 (b:9092)", {} if produce is None else {ApiKey.PRODUCE: produce})
 
 
 def test_uses_highest_common_version() -> None:
-    assert speaking(VersionRange(0, PRODUCE.max + 5)).latest_usable_version(ApiKey.PRODUCE) == PRODUCE.max
-    assert speaking(VersionRange(0, 9)).latest_usable_version(ApiKey.PRODUCE) == 9
-    assert speaking(VersionRange(5, 12)).latest_usable_version(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
+    assert supporting(VersionRange(0, PRODUCE.max + 5)).latest_usable_version(ApiKey.PRODUCE) == PRODUCE.max
+    assert supporting(VersionRange(0, 9)).latest_usable_version(ApiKey.PRODUCE) == 9
+    assert supporting(VersionRange(5, 12)).latest_usable_version(ApiKey.PRODUCE, VersionRange(0, 11)) == 11
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_error_without_common_version_names_broker_api_and_versions(
     theirs: VersionRange | None, allowed: VersionRange | None, words: str
 ) -> None:
     with pytest.raises(UnsupportedVersionError) as failure:
-        speaking(theirs).latest_usable_version(ApiKey.PRODUCE, allowed)
+        supporting(theirs).latest_usable_version(ApiKey.PRODUCE, allowed)
     assert "broker 1 (b:9092)" in str(failure.value)
     assert re.search(words, str(failure.value))
 
@@ -70,7 +70,7 @@ def test_error_names_kafka_release_that_added_api() -> None:
     with pytest.raises(
         UnsupportedVersionError, match=r"LIST_TRANSACTIONS \(66\).* The broker is older than Kafka 3\.0, or does"
     ):
-        speaking(None).latest_usable_version(ApiKey.LIST_TRANSACTIONS)
+        supporting(None).latest_usable_version(ApiKey.LIST_TRANSACTIONS)
 
 
 def test_parses_unknown_apis_and_features() -> None:
@@ -91,18 +91,18 @@ def test_newest_features_have_highest_epoch() -> None:
     def node(epoch: int, level: int) -> NodeApiVersions:
         return NodeApiVersions("b", {}, finalized=FinalizedFeatures(epoch, {"transaction.version": level}))
 
-    known = FinalizedFeatures(5, {"transaction.version": 1})
-    assert newest_features([node(4, 9), node(7, 2)], known).levels["transaction.version"] == 2
-    assert newest_features([node(4, 9)], known) is known
-    assert newest_features([NodeApiVersions("old broker", {})], known) is known
+    previous = FinalizedFeatures(5, {"transaction.version": 1})
+    assert newest_features([node(4, 9), node(7, 2)], previous).levels["transaction.version"] == 2
+    assert newest_features([node(4, 9)], previous) is previous
+    assert newest_features([NodeApiVersions("old broker", {})], previous) is previous
 
 
 def test_older_api_versions_version_follows_broker() -> None:
-    refusal = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
-    assert older_api_versions_version(refusal, 4) == 3
+    rejection = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
+    assert older_api_versions_version(rejection, 4) == 3
     assert older_api_versions_version(ApiVersionsResponse(error_code=35), 4) == 0
     contradiction = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=4)])
-    assert older_api_versions_version(contradiction, 4) == 3, "else it would be asked the same for ever"
+    assert older_api_versions_version(contradiction, 4) == 3, "the client must not repeat the same request"
 
 
 def test_software_name_is_valid() -> None:

@@ -197,7 +197,7 @@ def test_a_clock_that_differs_from_the_controllers_is_named(ahead_ms: int, outco
     assert words in check.detail
 
 
-@pytest.mark.parametrize(("record_bytes_max", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
+@pytest.mark.parametrize(("max_record_bytes", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
 def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
     max_record_bytes: int | None, outcome: Outcome
 ) -> None:

@@ -239,7 +239,7 @@ def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
     assert cluster.system.now() - started < 1_000
 
 
-@pytest.mark.parametrize("every_broker", [False, True])
+@pytest.mark.parametrize("connect_all_brokers", [False, True])
 def test_a_broker_that_was_not_waited_for_is_not_blamed(connect_all_brokers: bool) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)

@@ -25,8 +25,8 @@ from spark_kafka_sink.protocol.messages.list_offsets import (
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.records.header import parse_header
-from tests.client.answers import ID_1, metadata_answer, partition, topic
-from tests.client.scripted_broker import Received, ScriptedBroker
+from tests.client.metadata_responses import ID_1, metadata_response, partition, topic
+from tests.client.scripted_broker import ReceivedRequest, ScriptedBroker
 from tests.fake_system import FakeSystem
 
 
@@ -64,16 +64,16 @@ class Cluster:
 
     def describe(self) -> MetadataResponse:
         partitions = [partition(index, log.leader) for index, log in enumerate(self.logs)]
-        return metadata_answer(topic("t", partitions, topic_id=ID_1), nodes=2)
+        return metadata_response(topic("t", partitions, topic_id=ID_1), nodes=2)
 
-    def serve(self, number: int, received: Received) -> bool:
+    def serve(self, number: int, received: ReceivedRequest) -> bool:
         message = received.message
         if received.api_key is ApiKey.METADATA:
             self.brokers[number].metadata = self.describe()
         elif isinstance(message, ListOffsetsRequest):
-            received.answer(self.list_offsets(number, message))
+            received.respond(self.list_offsets(number, message))
         elif isinstance(message, FetchRequest):
-            received.answer(self.fetch(number, message, received.header.api_version))
+            received.respond(self.fetch(number, message, received.header.api_version))
         return isinstance(message, ListOffsetsRequest | FetchRequest)
 
     def error(self, number: int, log: Log) -> int:

@@ -18,7 +18,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.reader.fetch import MAX_FETCH_BYTES
 from spark_kafka_sink.reader.reader import TopicReader, read_topic_table
-from tests.client.answers import metadata_answer, topic
+from tests.client.metadata_responses import metadata_response, topic
 from tests.fake_system import FakeSystem
 from tests.reader.scripted_cluster import Cluster, Log, rows
 from tests.reader.stored_batches import batch, marker
@@ -90,7 +90,7 @@ def test_a_leader_that_moves_while_reading_is_followed() -> None:
             if len(read) == 3:
                 log.leader = 1
     assert read == [(0, offset, b"v%d" % offset) for offset in range(6)]
-    assert cluster.brokers[1].of(ApiKey.FETCH)
+    assert cluster.brokers[1].requests_of(ApiKey.FETCH)
 
 
 def test_a_broker_that_dies_while_reading_is_replaced() -> None:
@@ -119,14 +119,14 @@ def test_follows_partition_that_has_no_leader_for_a_while() -> None:
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
         cluster.system.after(3_000, lambda: setattr(log, "leader", 1))
         assert rows(next(tables)) == [(0, 1, b"b")]
-    assert cluster.brokers[1].of(ApiKey.FETCH)
+    assert cluster.brokers[1].requests_of(ApiKey.FETCH)
 
 
 def test_leaders_are_sent_their_fetches_at_the_same_time_and_share_the_bytes_of_a_round() -> None:
     cluster = Cluster(Log([batch(0, b"a")]), Log([batch(0, b"b")], leader=1))
     with cluster.reader() as reader:
         assert rows(reader.read("t")) == [(0, 0, b"a"), (1, 0, b"b")]
-    fetches = [broker.of(ApiKey.FETCH) for broker in cluster.brokers]
+    fetches = [broker.requests_of(ApiKey.FETCH) for broker in cluster.brokers]
     assert [len(each) for each in fetches] == [1, 1]
     assert [each[0].message.max_bytes for each in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
 
@@ -181,13 +181,15 @@ def test_errors_that_never_pass_end_in_the_last_of_them() -> None:
 
 def test_a_topic_that_does_not_exist_is_an_error_within_seconds() -> None:
     cluster = Cluster(Log())
-    cluster.brokers[0].metadata = metadata_answer(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION), nodes=1)
+    cluster.brokers[0].metadata = metadata_response(
+        topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION), nodes=1
+    )
     cluster.brokers[0].on_request = lambda received: False
     began = cluster.system.now()
     with cluster.reader() as reader, pytest.raises(BrokerError, match="topic t: UNKNOWN_TOPIC_OR_PARTITION"):
         reader.read("t")
     assert 5_000 <= cluster.system.now() - began <= 7_000
-    asked = cluster.brokers[0].last(ApiKey.METADATA).message
+    asked = cluster.brokers[0].last_request(ApiKey.METADATA).message
     assert asked.allow_auto_topic_creation is False  # type: ignore[attr-defined]
 
 
@@ -207,7 +209,7 @@ def test_an_old_broker_is_read_by_topic_name() -> None:
         broker.versions[ApiKey.LIST_OFFSETS] = VersionRange(0, 2)
     with cluster.reader() as reader:
         assert rows(reader.read("t")) == [(0, 0, b"a")]
-    assert cluster.brokers[0].last(ApiKey.FETCH).header.api_version == 4
+    assert cluster.brokers[0].last_request(ApiKey.FETCH).header.api_version == 4
 
 
 def test_a_broker_without_common_versions_is_an_error_at_once() -> None:

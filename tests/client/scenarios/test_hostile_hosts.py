@@ -1,4 +1,4 @@
-"""Host names that are none: a broker that advertises one cannot be reached, and that is all that happens."""
+"""Invalid host names: a broker that advertises one is unreachable, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ HOSTS = ["b1\0.evil", "b1\n", "b" * 300, "", "\x1b[2J"]
 @pytest.mark.parametrize("host", HOSTS)
 def test_rejects_invalid_host_without_resolving_it(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(bootstrap=(Node(-1, host, 9092),))
-    asked: list[str] = []
-    monkeypatch.setattr(rig.system, "resolve", lambda name, port: asked.append(name))
+    resolved_hosts: list[str] = []
+    monkeypatch.setattr(rig.system, "resolve", lambda name, port: resolved_hosts.append(name))
     for _ in range(10):
         rig.poll(1_000)
-    words = rig.metadata.describe_connection_failures()
-    assert "advertised.listeners" in words
-    assert words.isprintable()
-    assert asked == []
+    description = rig.metadata.describe_connection_failures()
+    assert "advertised.listeners" in description
+    assert description.isprintable()
+    assert resolved_hosts == []
 
 
 def test_uses_other_brokers_when_one_host_is_invalid() -> None:
-    rig = Rig(bootstrap=(Node(-1, "b0\0", 9092), Node(-2, "b0", 9092))).bootstrapped()
+    rig = Rig(bootstrap=(Node(-1, "b0\0", 9092), Node(-2, "b0", 9092))).bootstrap()
     assert set(rig.metadata.snapshot.nodes) == {0, 1, 2}
 
 

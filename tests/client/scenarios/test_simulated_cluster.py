@@ -1,4 +1,4 @@
-"""The client against the embedded broker's core, in virtual time: what one broker does to it, over real handlers."""
+"""The client against the core of the embedded broker with its real handlers, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.reader.stored_batches import batch
 from tests.requests.node_message import send_to
 from tests.simulated_cluster import SimulatedCluster
 
-BY_NAME = VersionRange(3, 12)
+VERSIONS_WITH_TOPIC_NAMES = VersionRange(3, 12)
 
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
     "dropped before": lambda fault: fault.drop(),
@@ -56,8 +56,8 @@ def write(cluster: SimulatedCluster, topic: str, partition: int, *values: bytes)
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
         )
-        answer = send_to(client, leader, ProduceResponse, request, versions=BY_NAME)
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = send_to(client, leader, ProduceResponse, request, versions=VERSIONS_WITH_TOPIC_NAMES)
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
 def read(cluster: SimulatedCluster, topic: str = "t") -> list[bytes]:
@@ -145,4 +145,4 @@ def test_error_of_lost_request_names_broker(cluster: SimulatedCluster) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     with pytest.raises(DisconnectedError, match=r"broker[01]:909[23]"):
         write(cluster, "t", 0, b"maybe")
-    assert read(cluster) == [b"a", b"b", b"maybe", b"c"], "lost was the answer alone"
+    assert read(cluster) == [b"a", b"b", b"maybe", b"c"], "only the response was lost"

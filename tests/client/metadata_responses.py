@@ -1,4 +1,4 @@
-"""Answers of brokers about a cluster, made short."""
+"""Builders of metadata responses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def topic(
     return MetadataResponseTopic(name=name, topic_id=topic_id, error_code=error, partitions=list(partitions))
 
 
-def metadata_answer(
+def metadata_response(
     *topics: MetadataResponseTopic,
     nodes: int = 3,
     cluster_id: str | None = "cluster",
