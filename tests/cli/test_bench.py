@@ -27,7 +27,7 @@ def bench(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["bench", "--bootstrap-server", broker.bootstrap_servers, "t", *arguments])
 
 
-def test_as_many_records_as_were_asked_for_are_in_the_topic(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_writes_requested_number_of_records(capsys: Output, broker: EmbeddedBroker) -> None:
     assert bench(broker, "--records", "2345", "--rows-per-call", "1000", "--json") == 0
     rows = read_topic(broker.bootstrap_servers, "t")
     figures = json.loads(capsys.readouterr().out)
@@ -43,7 +43,7 @@ def test_as_many_records_as_were_asked_for_are_in_the_topic(capsys: Output, brok
     assert latencies[-1] <= figures["seconds"] * 1000
 
 
-def test_people_get_lines(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_prints_readable_result_by_default(capsys: Output, broker: EmbeddedBroker) -> None:
     assert bench(broker, "--records", "10", "--rate", "1000") == 0
     out = capsys.readouterr().out
     assert out.startswith("10 records acknowledged in ")
@@ -51,7 +51,7 @@ def test_people_get_lines(capsys: Output, broker: EmbeddedBroker) -> None:
     assert "At full speed" not in out
 
 
-def test_records_that_fail_are_not_counted_as_written(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_does_not_count_failed_records(capsys: Output, broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.PRODUCE, topic="t", partition=0, times=None)
     rule.fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     assert bench(broker, "--records", "4000", "--rows-per-call", "1000", "--json") == 1
@@ -60,7 +60,7 @@ def test_records_that_fail_are_not_counted_as_written(capsys: Output, broker: Em
     assert figures["records"] == read_topic(broker.bootstrap_servers, "t").num_rows == 4000 - figures["failed"]
 
 
-def test_where_all_fail_the_reason_is_the_answer(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_prints_error_when_all_records_fail(capsys: Output, broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     assert bench(broker, "--records", "10") == 1
     assert "TOPIC_AUTHORIZATION_FAILED" in capsys.readouterr().err
@@ -69,14 +69,12 @@ def test_where_all_fail_the_reason_is_the_answer(capsys: Output, broker: Embedde
 @pytest.mark.parametrize(
     "arguments", [["--records", "0"], ["--rows-per-call", "0"], ["--rate", "0"], ["--value-bytes", "0"]]
 )
-def test_a_number_that_makes_no_sense_is_a_sentence(
-    capsys: Output, broker: EmbeddedBroker, arguments: list[str]
-) -> None:
+def test_rejects_numbers_below_minimum(capsys: Output, broker: EmbeddedBroker, arguments: list[str]) -> None:
     assert bench(broker, *arguments) == 1
     assert f"pykafka: {arguments[0]} is " in capsys.readouterr().err
 
 
-def test_the_rows_are_json_of_about_the_length_that_was_asked_for_and_the_same_in_each_run() -> None:
+def test_rows_are_reproducible_json_of_requested_size() -> None:
     (first,), (again,) = build_calls(1, 500, 120), build_calls(1, 500, 120)
     values = first.value.to_pylist()
     assert values == again.value.to_pylist()
@@ -87,5 +85,5 @@ def test_the_rows_are_json_of_about_the_length_that_was_asked_for_and_the_same_i
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 5), (0.95, 10), (0.99, 10), (0.1, 1)])
-def test_a_percentile_is_a_value_that_was_measured(share: float, expected: float) -> None:
+def test_percentile_is_a_measured_value(share: float, expected: float) -> None:
     assert percentile(list(range(1, 11)), share) == expected

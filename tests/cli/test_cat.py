@@ -60,12 +60,12 @@ def output(capfdbinary: Output) -> Output:
     return capfdbinary
 
 
-def test_values_are_printed_as_they_are(output: Output, bootstrap: str) -> None:
+def test_prints_raw_values(output: Output, bootstrap: str) -> None:
     assert sorted(cat(output, bootstrap)) == sorted([b"a", b"b", b"c", "straße".encode(), b"\xff\x00"])
     assert cat(output, bootstrap, topic="empty") == []
 
 
-def test_one_partition_can_be_chosen(output: Output, bootstrap: str) -> None:
+def test_reads_selected_partition(output: Output, bootstrap: str) -> None:
     assert cat(output, bootstrap, "--partition", "0", "--from", "beginning") == [b"a", b"b", b"c"]
 
 
@@ -80,17 +80,17 @@ def test_one_partition_can_be_chosen(output: Output, bootstrap: str) -> None:
         ("end", []),
     ],
 )
-def test_it_begins_at_the_given_offset(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
+def test_starts_at_offset(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
     at_once = ["--option", "retry.backoff.ms=1"]  # between two looks at the metadata
     assert cat(output, bootstrap, "--partition", "0", f"--from={offset}", *at_once) == expected
 
 
-def test_it_stops_after_the_given_number_of_messages(output: Output, bootstrap: str) -> None:
+def test_stops_after_maximum_number_of_messages(output: Output, bootstrap: str) -> None:
     assert len(cat(output, bootstrap, "--max-messages", "4")) == 4
     assert cat(output, bootstrap, "--max-messages", "0") == []
 
 
-def test_json_shows_every_field_of_a_record(output: Output, bootstrap: str) -> None:
+def test_json_contains_every_field(output: Output, bootstrap: str) -> None:
     lines = [json.loads(line) for line in cat(output, bootstrap, "--format", "json")]
     found = {(line["partition"], line["offset"]): line for line in lines}
     assert found[0, 0] == {
@@ -106,7 +106,7 @@ def test_json_shows_every_field_of_a_record(output: Output, bootstrap: str) -> N
     assert (found[1, 0]["value"], found[1, 1]["value"]) == ("straße", {"base64": "/wA="})
 
 
-def test_options_come_from_the_command_line_and_from_a_file(output: Output, bootstrap: str, tmp_path: Path) -> None:
+def test_reads_options_from_arguments_and_file(output: Output, bootstrap: str, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# how to log in\n\nclient.id = me\nsecurity.protocol=PLAINTEXT\n")
     arguments = ["--command-config", str(file), "--option", "client.dns.lookup=use_all_dns_ips", "--partition", "0"]
@@ -123,7 +123,7 @@ def test_options_come_from_the_command_line_and_from_a_file(output: Output, boot
         (["--partition", "7"], "topic t has the partitions [0, 1], but not [7]"),
     ],
 )
-def test_an_error_is_printed_in_one_line_without_secrets(
+def test_prints_error_in_one_line_without_secrets(
     output: Output, bootstrap: str, arguments: list[str], words: str
 ) -> None:
     assert main(["cat", "--bootstrap-server", bootstrap, "t", *arguments]) == 1
@@ -134,19 +134,19 @@ def test_an_error_is_printed_in_one_line_without_secrets(
     assert captured.out == b""
 
 
-def test_a_bad_address_is_named(output: Output) -> None:
+def test_names_invalid_address(output: Output) -> None:
     assert main(["cat", "--bootstrap-server", "nonsense", "t"]) == 1
     assert "'nonsense', which is not HOST:PORT" in output.readouterr().err.decode()
 
 
-def test_columns_are_chosen_by_name(output: Output, bootstrap: str) -> None:
+def test_prints_selected_columns(output: Output, bootstrap: str) -> None:
     chosen = ["--partition", "0", "-n", "1", "--columns", "key,partition,offset,headers,value"]
     assert cat(output, bootstrap, *chosen) == [b"k0\t0\t0\th=\xff\ta"]
     assert main(["cat", "--bootstrap-server", bootstrap, "t", "--columns", "colour"]) == 1
     assert b"'colour' is not one of partition, offset" in output.readouterr().err
 
 
-def test_a_table_has_a_heading_and_shows_what_is_no_text(output: Output, bootstrap: str) -> None:
+def test_table_has_heading_and_escapes_binary_values(output: Output, bootstrap: str) -> None:
     lines = cat(output, bootstrap, "--format", "table", "--partition", "1")
     assert lines[0].split() == [b"partition", b"offset", b"timestamp", b"key", b"value", b"headers"]
     assert "straße" in lines[2].decode()
@@ -158,11 +158,11 @@ def test_a_table_has_a_heading_and_shows_what_is_no_text(output: Output, bootstr
     ("where", "expected"),
     [("2023-11-14T22:13:20Z", 3), ("2023-11-14T22:13:20", 3), ("2023-11-14T22:13:20.001Z", 2), ("2030-01-01", 0)],
 )
-def test_it_begins_at_a_time(output: Output, bootstrap: str, where: str, expected: int) -> None:
+def test_starts_at_timestamp(output: Output, bootstrap: str, where: str, expected: int) -> None:
     assert len(cat(output, bootstrap, "--partition", "0", "--from", where)) == expected
 
 
-def test_it_follows_what_is_written(output: Output) -> None:
+def test_follow_prints_new_records(output: Output) -> None:
     with embedded_broker({"t": 2}) as broker:
         write(broker.bootstrap_servers, 0, batch(0, b"before"))
         writing = threading.Thread(target=write, args=(broker.bootstrap_servers, 1, batch(0, b"x", b"y")))
@@ -181,7 +181,7 @@ def test_it_follows_what_is_written(output: Output) -> None:
         ("127.0.0.1:1", "t", "Connection refused"),
     ],
 )
-def test_a_topic_or_a_server_that_is_not_there_is_a_sentence(
+def test_prints_error_for_missing_topic_or_server(
     output: Output, bootstrap: str, servers: str | None, topic: str, words: str
 ) -> None:
     assert main(["cat", "--bootstrap-server", servers or bootstrap, topic]) == 1
@@ -191,14 +191,14 @@ def test_a_topic_or_a_server_that_is_not_there_is_a_sentence(
     assert "Traceback" not in errors
 
 
-def test_one_file_of_options_serves_commands_that_read_too(output: Output, bootstrap: str, tmp_path: Path) -> None:
+def test_reader_ignores_producer_options_in_file(output: Output, bootstrap: str, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={bootstrap}\nacks=all\n")
     assert main(["cat", "--command-config", str(file), "t", "-n", "1"]) == 0
     assert len(output.readouterr().out.splitlines()) == 1
 
 
-def test_ctrl_c_ends_a_reader_that_follows_without_a_trace(bootstrap: str) -> None:
+def test_interrupt_ends_follow_without_traceback(bootstrap: str) -> None:
     command = [sys.executable, "-m", "spark_kafka_sink", "cat", "--bootstrap-server", bootstrap, "t", "-f"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -211,7 +211,7 @@ def test_ctrl_c_ends_a_reader_that_follows_without_a_trace(bootstrap: str) -> No
     assert (process.returncode, errors) == (130, b"")
 
 
-def test_a_number_of_messages_is_zero_or_more(output: Output, bootstrap: str) -> None:
+def test_rejects_negative_number_of_messages(output: Output, bootstrap: str) -> None:
     assert cat(output, bootstrap, "-f", "-n", "0") == []
     assert main(["cat", "--bootstrap-server", bootstrap, "t", "-n", "-1"]) == 1
     assert b"--max-messages is -1" in output.readouterr().err

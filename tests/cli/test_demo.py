@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import MissingDependencyError
 @pytest.mark.parametrize(
     ("home", "words"), [("", "there is no java on the PATH"), ("/nowhere", "JAVA_HOME is /nowhere")]
 )
-def test_a_missing_java_is_one_sentence_with_what_to_do(
+def test_prints_remedy_without_java(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: str, words: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -28,18 +28,18 @@ def test_a_missing_java_is_one_sentence_with_what_to_do(
     assert len(said.splitlines()) == 1
 
 
-def test_a_missing_pyspark_is_one_sentence_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_remedy_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="pip install"):
         require_spark()
 
 
-def test_a_number_of_rows_below_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_number_of_rows_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rows", "0"]) == 1
     assert "--rows is 0" in capsys.readouterr().err
 
 
-def test_the_demo_brings_a_broker_in_a_process_of_its_own_which_ends_with_it() -> None:
+def test_broker_process_ends_with_the_demo() -> None:
     with broker_process() as address:
         host, _, port = address.rpartition(":")
         socket.create_connection((host, int(port))).close()

@@ -40,7 +40,7 @@ def doctor_json(output: Output, *arguments: str) -> tuple[int, dict[str, dict[st
     return status, {check["name"]: check for check in document["checks"]}
 
 
-def test_each_thing_that_was_looked_at_is_a_line_with_a_mark(capsys: Output, bootstrap: str) -> None:
+def test_prints_line_with_mark_for_each_check(capsys: Output, bootstrap: str) -> None:
     assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "t", "--transactional-id", "x"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines[:-2] if not line.startswith("✔  ")] == []
@@ -57,20 +57,20 @@ def test_each_thing_that_was_looked_at_is_a_line_with_a_mark(capsys: Output, boo
     assert lines[-1] == "No check failed."
 
 
-def test_what_fails_has_a_cross_what_to_do_and_a_status(capsys: Output, bootstrap: str) -> None:
+def test_failed_check_has_mark_remedy_and_exit_status(capsys: Output, bootstrap: str) -> None:
     assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
     out = capsys.readouterr().out
     assert "✘  topic nope: does not exist\n     Correct the name or create the topic" in out
     assert out.endswith("checks failed.\n")
 
 
-def test_a_topic_that_is_missing_is_not_created() -> None:
+def test_does_not_create_missing_topic() -> None:
     with embedded_broker(auto_create_topics=True) as broker:
         assert main(["doctor", "--bootstrap-server", broker.bootstrap_servers, "--topic", "nope"]) == 1
         assert broker.cluster.topics == {}
 
 
-def test_a_terminal_that_has_no_ticks_gets_letters(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:
+def test_uses_ascii_marks_without_unicode_terminal(monkeypatch: pytest.MonkeyPatch, bootstrap: str) -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["doctor", "--bootstrap-server", bootstrap, "--topic", "nope"]) == 1
@@ -80,13 +80,13 @@ def test_a_terminal_that_has_no_ticks_gets_letters(monkeypatch: pytest.MonkeyPat
     assert "X  topic nope" in shown
 
 
-def test_json_has_all_of_it(capsys: Output, bootstrap: str) -> None:
+def test_json_contains_all_checks(capsys: Output, bootstrap: str) -> None:
     status, checks = doctor_json(capsys, "--bootstrap-server", bootstrap, "--topic", "t")
     assert status == 0
     assert checks["topic t"] == {"name": "topic t", "outcome": "passed", "detail": "2 partitions", "remedy": ""}
 
 
-def test_a_wrong_password_fails_security_and_is_not_shown(capsys: Output, tmp_path: Path) -> None:
+def test_wrong_password_fails_security_and_is_hidden(capsys: Output, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nacks=all\n"
@@ -103,9 +103,7 @@ def test_a_wrong_password_fails_security_and_is_not_shown(capsys: Output, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["json", "lines"])
-def test_the_options_of_a_spark_job_are_taken_as_they_are(
-    capsys: Output, bootstrap: str, tmp_path: Path, form: str
-) -> None:
+def test_accepts_options_of_spark_job(capsys: Output, bootstrap: str, tmp_path: Path, form: str) -> None:
     pytest.importorskip("pyspark")
     options: dict[str, object] = {"kafka.bootstrap.servers": bootstrap, "topic": "t", "includeHeaders": True}
     text = json.dumps(options) if form == "json" else "".join(f"{name}={value}\n" for name, value in options.items())
@@ -116,9 +114,7 @@ def test_the_options_of_a_spark_job_are_taken_as_they_are(
     assert "topic t" in checks
 
 
-def test_options_that_need_register_are_taken_since_the_job_is_not_run_here(
-    capsys: Output, bootstrap: str, tmp_path: Path
-) -> None:
+def test_accepts_options_that_need_register(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf = tmp_path / "options"
     conf.write_text(
@@ -129,9 +125,7 @@ def test_options_that_need_register_are_taken_since_the_job_is_not_run_here(
     assert (status, checks["topic t"]["outcome"]) == (0, "passed")
 
 
-def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
-    capsys: Output, bootstrap: str, tmp_path: Path
-) -> None:
+def test_checks_rows_by_task_of_latest_write(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf, path = tmp_path / "options", str(tmp_path / "reports.jsonl")
     conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nreportPath={path}\n")
@@ -157,9 +151,7 @@ def test_the_rows_of_the_tasks_of_a_jobs_last_write_are_looked_at(
     assert (even["outcome"], even["remedy"]) == ("passed", "")
 
 
-def test_exactly_once_is_looked_at_with_the_rights_that_it_needs(
-    capsys: Output, bootstrap: str, tmp_path: Path
-) -> None:
+def test_checks_permissions_of_exactly_once_write(capsys: Output, bootstrap: str, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     conf = tmp_path / "options"
     conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\ndeliveryGuarantee=exactly-once\n")
@@ -174,7 +166,7 @@ def test_exactly_once_is_looked_at_with_the_rights_that_it_needs(
         (["--transactional-id", "mine"], "mine", "this transactional id."),
     ],
 )
-def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
+def test_names_transactional_id_and_resource_of_missing_permission(
     capsys: Output, tmp_path: Path, arguments: list[str], name: str, where: str
 ) -> None:
     pytest.importorskip("pyspark")
@@ -202,7 +194,7 @@ def test_a_missing_right_is_named_with_the_id_and_with_what_to_grant_it_on(
         (["--bootstrap-server", "a:1", "-X", "acsk=1"], "acsk is not an option"),
     ],
 )
-def test_what_was_given_wrongly_is_a_sentence(capsys: Output, arguments: list[str], words: str) -> None:
+def test_prints_error_for_invalid_arguments(capsys: Output, arguments: list[str], words: str) -> None:
     assert main(["doctor", *arguments]) == 1
     captured = capsys.readouterr()
     assert words in captured.err
@@ -210,7 +202,7 @@ def test_what_was_given_wrongly_is_a_sentence(capsys: Output, arguments: list[st
     assert captured.out == ""
 
 
-def test_a_file_that_is_no_json_or_too_long_is_named(capsys: Output, tmp_path: Path) -> None:
+def test_rejects_invalid_or_large_spark_conf(capsys: Output, tmp_path: Path) -> None:
     conf = tmp_path / "conf"
     conf.write_text('{"a": \n1,,')
     assert main(["doctor", "--spark-conf", str(conf)]) == 1

@@ -19,16 +19,16 @@ def run_module(module: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("module", ["spark_kafka_sink", "spark_kafka_sink.cli"])
-def test_the_package_runs_as_a_module_and_says_its_version(module: str) -> None:
+def test_module_prints_version(module: str) -> None:
     done = run_module(module, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"pykafka {__version__}\n", "")
 
 
-def test_the_version_is_that_of_the_installed_package() -> None:
+def test_version_matches_installed_package() -> None:
     assert version("spark-kafka-sink") == __version__
 
 
-def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     shown = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) ->
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_what_ends_a_command_is_a_status_and_a_sentence(
+def test_error_becomes_exit_status_and_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, words: str
 ) -> None:
     class Ending:
@@ -63,10 +63,10 @@ def test_what_ends_a_command_is_a_status_and_a_sentence(
     assert capsys.readouterr().err == words
 
 
-def test_the_parser_needs_neither_pyarrow_nor_spark() -> None:
+def test_parser_imports_neither_pyarrow_nor_spark() -> None:
     code = "import sys, spark_kafka_sink.cli; sys.exit(bool({'pyarrow', 'pyspark', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_entry_point_is_main() -> None:
+def test_entry_point_is_main() -> None:
     assert cli_main is main

@@ -40,7 +40,7 @@ def written(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in rows)
 
 
-def test_each_line_is_a_record_and_the_count_is_printed_on_stderr(
+def test_writes_each_line_and_prints_count_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
 ) -> None:
     given(monkeypatch, "a\nstraße\n\nno line end".encode())
@@ -54,9 +54,7 @@ def test_each_line_is_a_record_and_the_count_is_printed_on_stderr(
     assert capsys.readouterr().err.startswith("1 record in ")
 
 
-def test_keys_headers_and_the_partition_are_those_of_the_flags(
-    monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker
-) -> None:
+def test_writes_keys_headers_and_partition_of_flags(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
     given(monkeypatch, b"k=v=1\n=v2\n")
     arguments = ["--key-separator", "=", "--header", "a=1", "--header", "b=", "--partition", "1"]
     assert produce(broker, *arguments) == 0
@@ -65,7 +63,7 @@ def test_keys_headers_and_the_partition_are_those_of_the_flags(
     assert [tuple(row.values()) for row in rows] == [(1, b"k", b"v=1", headers), (1, b"", b"v2", headers)]
 
 
-def test_a_parquet_file_is_written_by_its_columns(tmp_path: Path, broker: EmbeddedBroker) -> None:
+def test_writes_columns_of_parquet_file(tmp_path: Path, broker: EmbeddedBroker) -> None:
     times = [datetime(2026, 1, 2, tzinfo=timezone.utc), datetime(2026, 1, 3, tzinfo=timezone.utc)]
     table = pa.table(
         {"value": pa.array([b"\xff", None], pa.binary()), "key": [1, 2], "timestamp": pa.array(times), "other": [0, 0]}
@@ -75,7 +73,7 @@ def test_a_parquet_file_is_written_by_its_columns(tmp_path: Path, broker: Embedd
     assert sorted(written(broker, "key", "value", "timestamp")) == [(b"1", b"\xff", times[0]), (b"2", None, times[1])]
 
 
-def test_a_csv_file_is_written_as_the_text_in_it(tmp_path: Path, broker: EmbeddedBroker) -> None:
+def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('id,text,at\n007,"a ""b"", c",1767312000000\n8,,1767312000001\n9,"",1767312000002\n')
     arguments = ["--value-column", "text", "--key-column", "id", "--timestamp-column", "at"]
@@ -97,7 +95,7 @@ def test_a_csv_file_is_written_as_the_text_in_it(tmp_path: Path, broker: Embedde
         (["--partition", "-1"], "has the partitions 0 to 1, not -1"),
     ],
 )
-def test_what_was_given_wrongly_is_a_sentence(
+def test_prints_error_for_invalid_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker, arguments: list[str], words: str
 ) -> None:
     given(monkeypatch, b"")
@@ -107,9 +105,7 @@ def test_what_was_given_wrongly_is_a_sentence(
     assert "Traceback" not in errors
 
 
-def test_a_column_that_is_missing_and_a_damaged_file_are_named(
-    tmp_path: Path, capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_names_missing_column_and_corrupt_file(tmp_path: Path, capsys: Output, broker: EmbeddedBroker) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert produce(broker, "--file", str(tmp_path / "rows.csv")) == 1
     assert "--value-column: " in (errors := capsys.readouterr().err)
@@ -119,14 +115,14 @@ def test_a_column_that_is_missing_and_a_damaged_file_are_named(
     assert "is corrupt" in capsys.readouterr().err
 
 
-def test_a_line_without_the_separator_and_one_that_is_too_long_are_named_by_their_number() -> None:
+def test_error_has_number_of_invalid_line() -> None:
     with pytest.raises(DataError, match="line 3 has no ':' between"):
         list(open_lines(io.BytesIO(b"a:1\nb:2\nc\n"), ":", [], 100))
     with pytest.raises(DataError, match=r"line 2 is longer than max.request.size, 5 bytes"):
         list(open_lines(io.BytesIO(b"a\n123456"), None, [], 5))
 
 
-def test_a_record_that_the_broker_refuses_ends_it_with_a_status(
+def test_rejected_record_ends_command_with_error(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
 ) -> None:
     given(monkeypatch, b"x" * 2_000 + b"\n")
@@ -135,7 +131,7 @@ def test_a_record_that_the_broker_refuses_ends_it_with_a_status(
     assert written(broker, "value") == []
 
 
-def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
+def test_draws_progress_bar_only_on_terminal(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> str:
     return path
 
 
-def test_the_table_has_a_line_for_each_write_and_one_for_all(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_line_for_each_write_and_total(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", path, "--job", "6d2a"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "6d2a"
@@ -40,9 +40,7 @@ def test_the_table_has_a_line_for_each_write_and_one_for_all(path: str, capsys: 
     assert lines[-1] == "dead letters: 6 RecordTooLargeError"
 
 
-def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shows_rows_by_task_of_longest_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, (write,) = str(tmp_path / "reports.jsonl"), job(1)
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
     save_report(path, dataclasses.replace(write, task_list=tasks, rows=14))
@@ -51,7 +49,7 @@ def test_the_rows_of_the_tasks_of_the_longest_write_are_compared(
     assert said in capsys.readouterr().out
 
 
-def test_what_brokers_had_to_do_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_load_of_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
     for number in range(2):
         write = report(number)
@@ -64,33 +62,33 @@ def test_what_brokers_had_to_do_is_a_line(tmp_path: Path, capsys: pytest.Capture
     ) in capsys.readouterr().out
 
 
-def test_writes_of_several_jobs_are_named_in_full(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_full_names_of_several_jobs(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", path])
     out = capsys.readouterr().out
     assert "  6d2a/2\n" in out
     assert "  6d2a41f0-77a5-4c0e-9a38-8a4ef3a8ad51/1\n" in out
 
 
-def test_only_the_latest_are_shown_of_a_long_job(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_limits_number_of_writes(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", path, "--job", "6d2a", "--last", "1"])
     assert capsys.readouterr().out.splitlines()[2].endswith("  2")
 
 
-def test_a_write_that_failed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks_failed_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
     save_report(path, dataclasses.replace(report(), status=FAILED))
     main(["report", path])
     assert "  0 FAILED\n" in capsys.readouterr().out
 
 
-def test_the_page_is_written(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_html_page(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
     assert main(["report", path, "--html", str(out)]) == 0
     assert out.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert capsys.readouterr().out.endswith(f"\nWrote {out}.\n")
 
 
-def test_a_path_without_reports_prints_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").touch()
     assert main(["report", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == "no reports\n"
@@ -105,14 +103,14 @@ def test_a_path_without_reports_prints_that_there_are_none(tmp_path: Path, capsy
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
     ],
 )
-def test_mistakes_are_a_sentence(
+def test_prints_error_for_invalid_paths_and_numbers(
     path: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *(each.replace("{path}", path) for each in arguments)]) == 1
     assert words.replace("{path}", path) in capsys.readouterr().err
 
 
-def test_what_stands_in_a_file_does_not_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sanitizes_text_of_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
     save_report(path, dataclasses.replace(report(), batch="\x1b[2J\n/\x1b]0;x"))
     main(["report", path])

@@ -11,9 +11,7 @@ from spark_kafka_sink.cli.signal_wait import SignalWait
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_comes_as_soon_as_it_is_handled_ends_the_wait(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_right_after_setup_ends_wait(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     handled: list[int] = []
     install = signal.signal
 
@@ -30,6 +28,6 @@ def test_a_signal_that_comes_as_soon_as_it_is_handled_ends_the_wait(
     assert handled == [number]
 
 
-def test_without_a_signal_the_wait_ends_with_its_time() -> None:
+def test_wait_times_out_without_signal() -> None:
     with SignalWait() as signals:
         assert not signals.wait(0)

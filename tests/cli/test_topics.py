@@ -25,7 +25,7 @@ def topics(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["topics", "--bootstrap-server", broker.bootstrap_servers, *arguments])
 
 
-def test_all_topics_are_listed_by_name(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_lists_topics_by_name(capsys: Output, broker: EmbeddedBroker) -> None:
     assert topics(broker) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["topic", "partitions", "replicas"]
@@ -34,9 +34,7 @@ def test_all_topics_are_listed_by_name(capsys: Output, broker: EmbeddedBroker) -
     assert json.loads(capsys.readouterr().out)[0] == {"topic": "a", "partitions": 1, "replicas": 2}
 
 
-def test_one_that_is_named_is_described_with_leaders_replicas_and_offsets(
-    capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_describes_named_topic(capsys: Output, broker: EmbeddedBroker) -> None:
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
         producer.send_columns("t", RecordColumns(pa.array([b"x"] * 3)), 1).result()
     assert topics(broker, "t", "--json") == 0
@@ -55,15 +53,13 @@ def test_one_that_is_named_is_described_with_leaders_replicas_and_offsets(
     assert capsys.readouterr().out.splitlines()[3].split() == ["t", "1", "1", "1,0", "1,0", "0", "3", "3"]
 
 
-def test_a_partition_without_a_leader_is_shown_without_offsets(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_shows_leaderless_partition_without_offsets(capsys: Output, broker: EmbeddedBroker) -> None:
     broker.cluster.topic("t").partitions[1].leader = None
     assert topics(broker, "t") == 0
     assert capsys.readouterr().out.splitlines()[3].split() == ["t", "1", "none", "1,0", "1,0", "?", "?", "?"]
 
 
-def test_one_that_does_not_exist_and_a_server_that_refuses_are_sentences(
-    capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_prints_error_for_missing_topic_and_refusing_server(capsys: Output, broker: EmbeddedBroker) -> None:
     assert topics(broker, "nope") == 1
     assert "topic nope: does not exist" in capsys.readouterr().err
     assert main(["topics", "--bootstrap-server", "127.0.0.1:1"]) == 1
@@ -71,7 +67,7 @@ def test_one_that_does_not_exist_and_a_server_that_refuses_are_sentences(
     assert "Traceback" not in errors
 
 
-def test_a_cluster_without_topics_prints_that_there_are_none(capsys: Output) -> None:
+def test_prints_message_without_topics(capsys: Output) -> None:
     with embedded_broker() as broker:
         assert topics(broker) == 0
     assert capsys.readouterr().out == "There are no topics that this user is authorized to describe.\n"

@@ -40,9 +40,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(words))
 
 
-def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
-    capsys: Output, broker: EmbeddedBroker
-) -> None:
+def test_prints_message_without_transactions(capsys: Output, broker: EmbeddedBroker) -> None:
     assert transactions(broker) == 0
     assert (
         capsys.readouterr().out
@@ -50,7 +48,7 @@ def test_without_open_or_decided_transactions_it_prints_that_there_are_none(
     )
 
 
-def test_a_log_that_does_not_know_the_prefix_is_refused_before_anything_is_asked(capsys: Output, query: Query) -> None:
+def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> None:
     assert transactions(query.broker, "abort", "--prefix", PREFIX) != 0
     assert "The decision log decisions does not exist" in capsys.readouterr().err
     query.write_both(query.begin(), 0)
@@ -60,7 +58,7 @@ def test_a_log_that_does_not_know_the_prefix_is_refused_before_anything_is_asked
     assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
 
 
-def test_the_list_shows_what_is_decided_and_what_is_open(capsys: Output, query: Query) -> None:
+def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     assert transactions(query.broker) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -73,7 +71,7 @@ def test_the_list_shows_what_is_decided_and_what_is_open(capsys: Output, query: 
     assert [each["transactional_id"] for each in shown["open"]] == decided
 
 
-def test_of_a_query_that_has_only_begun_the_list_shows_no_decision(capsys: Output, query: Query) -> None:
+def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> None:
     query.write_both(query.begin(), 0)
     assert transactions(query.broker) == 0
     assert capsys.readouterr().out.splitlines()[2].split()[:4] == [PREFIX, query.name, "none", f"{PREFIX}-1-0-0"]
@@ -82,7 +80,7 @@ def test_of_a_query_that_has_only_begun_the_list_shows_no_decision(capsys: Outpu
     assert (shown["state"], shown["batch"]) == ("open", None)
 
 
-def test_of_a_decision_whose_writer_brokers_have_forgotten_the_list_says_so(capsys: Output, query: Query) -> None:
+def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
     """No batch is passed over because of it."""
     query.run(0)
     for is_forgotten in (False, True):
@@ -95,7 +93,7 @@ def test_of_a_decision_whose_writer_brokers_have_forgotten_the_list_says_so(caps
 
 
 @pytest.mark.parametrize("words", ["n\n", "\n", ""])
-def test_nothing_is_done_without_a_yes(
+def test_does_nothing_without_confirmation(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, words: str
 ) -> None:
     decided = decided_by_a_driver_that_died(query)
@@ -109,7 +107,7 @@ def test_nothing_is_done_without_a_yes(
 
 
 @pytest.mark.parametrize("agreed", [["--yes"], []])
-def test_finish_commits_what_is_decided(
+def test_finish_commits_decided_transactions(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, agreed: list[str]
 ) -> None:
     decided = decided_by_a_driver_that_died(query)
@@ -119,7 +117,7 @@ def test_finish_commits_what_is_decided(
     assert seen(query.broker) == rows(0)
 
 
-def test_abort_ends_what_is_not_decided(capsys: Output, query: Query) -> None:
+def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> None:
     query.write_both(query.begin(), 0)
     assert transactions(query.broker, "abort", "--prefix", PREFIX, "--yes") == 0
     assert "Aborted: p-1-0-0, p-1-1-0." in capsys.readouterr().out
@@ -127,7 +125,7 @@ def test_abort_ends_what_is_not_decided(capsys: Output, query: Query) -> None:
     assert seen(query.broker) == []
 
 
-def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, query: Query) -> None:
+def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None:
     first, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
         init_producer_id(client, second, 60_000)
@@ -142,7 +140,7 @@ def test_what_is_lost_is_named_and_given_up_only_by_that_word(capsys: Output, qu
     assert "nothing to finish" in capsys.readouterr().out
 
 
-def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch_as_done(query: Query) -> None:
+def test_commit_lost_error_names_give_up_command(query: Query) -> None:
     _, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
         init_producer_id(client, second, 60_000)
@@ -155,12 +153,12 @@ def test_the_error_of_a_commit_that_is_lost_has_the_command_that_notes_the_batch
     assert seen(query.broker) == ["0/0", *rows(1)]
 
 
-def test_all_but_the_list_need_a_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
+def test_actions_require_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
     assert transactions(broker, "abort") == 1
     assert "abort requires --prefix" in capsys.readouterr().err
 
 
-def test_who_gives_up_a_decision_of_an_unknown_writer_is_warned_before(
+def test_warns_before_giving_up_decision_by_unknown_id(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query
 ) -> None:
     decided_by_a_driver_that_died(query)

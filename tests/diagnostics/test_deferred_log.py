@@ -35,7 +35,7 @@ def refuse(*lines: Callable[[], object]) -> None:
         check()
 
 
-def test_lines_appear_in_order_when_the_block_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_emits_deferred_records_in_order_after_block(caplog: pytest.LogCaptureFixture) -> None:
     with defer_log():
         LOG.info("first")
         LOG.warning("second %d", 2)
@@ -45,14 +45,14 @@ def test_lines_appear_in_order_when_the_block_has_ended(caplog: pytest.LogCaptur
     assert caplog.messages[2:] == ["third"], "nothing is held any more"
 
 
-def test_lines_are_dropped_if_the_block_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_drops_deferred_records_when_block_raises(caplog: pytest.LogCaptureFixture) -> None:
     refuse(lambda: LOG.warning("the same in other words"))
     assert caplog.messages == []
     LOG.warning("later")
     assert caplog.messages == ["later"]
 
 
-def test_blocks_may_stand_in_each_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_nested_blocks_drop_records_of_failed_check(caplog: pytest.LogCaptureFixture) -> None:
 
     def inner() -> None:
         with defer_log():
@@ -62,13 +62,13 @@ def test_blocks_may_stand_in_each_other(caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.messages == []
 
 
-def test_other_threads_and_other_packages_are_not_held(caplog: pytest.LogCaptureFixture) -> None:
+def test_does_not_defer_other_threads_and_packages(caplog: pytest.LogCaptureFixture) -> None:
     thread = Thread(target=LOG.warning, args=("of another thread",))
     refuse(thread.start, thread.join, lambda: OTHER.warning("of another package"))
     assert caplog.messages == ["of another thread", "of another package"]
 
 
-def test_lines_of_what_is_waited_for_appear_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_exempt_package_logs_at_once(caplog: pytest.LogCaptureFixture) -> None:
     names = ("spark_kafka_sink.formats.schema_registry", "spark_kafka_sink.formats", "spark_kafka_sink.formatting")
     registry, formats, another = map(logging.getLogger, names)
     with defer_log(exempt="spark_kafka_sink.formats"):
@@ -79,7 +79,7 @@ def test_lines_of_what_is_waited_for_appear_at_once(caplog: pytest.LogCaptureFix
     assert caplog.messages[2:] == ["not here"]
 
 
-def test_a_warning_is_logged_once_and_again_if_it_was_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_warning_once_and_again_after_it_was_dropped(caplog: pytest.LogCaptureFixture) -> None:
     refuse(lambda: warn_once(LOG, "in clear"))
     assert caplog.messages == []
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_a_warning_is_logged_once_and_again_if_it_was_dropped(caplog: pytest.Log
     assert caplog.messages == ["in clear"]
 
 
-def test_what_was_logged_once_is_remembered_within_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+def test_number_of_remembered_warnings_is_limited(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(1000):
         warn_once(LOG, str(number))
     warn_once(LOG, "999")

@@ -21,7 +21,7 @@ def is_clean(words: str) -> bool:
     return words.isprintable() and len(words) < 600
 
 
-def test_words_become_one_line_of_bounded_length_without_characters_that_act() -> None:
+def test_sanitize_returns_one_short_printable_line() -> None:
     assert sanitize("No space left: straße, 日本") == "No space left: straße, 日本"
     assert sanitize("a\r\nb\tc") == "a  b c"
     assert sanitize("\x1b[31mred\x00\x9b\u202e\udc80") == "?[31mred????"
@@ -30,28 +30,28 @@ def test_words_become_one_line_of_bounded_length_without_characters_that_act() -
     assert is_clean(sanitize(EVIL))
 
 
-def test_secrets_are_masked_the_longest_first() -> None:
+def test_masks_longest_secrets_first() -> None:
     assert (
         mask_secrets("you sent alice:s3cret, s3cret and more", ["s3cret", "alice:s3cret", ""])
         == "you sent ***, *** and more"
     )
 
 
-def test_what_a_broker_says_of_a_batch_and_its_records_is_cleaned() -> None:
+def test_sanitizes_error_messages_of_batches_and_records() -> None:
     errors = [BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=EVIL)]
     answer = answer_of(PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors))
     assert is_clean(answer.words)
     assert is_clean(answer.record_words[3])
 
 
-def test_names_of_hosts_and_of_the_cluster_are_cleaned() -> None:
+def test_sanitizes_host_names_and_cluster_id() -> None:
     assert is_clean(str(Node(1, EVIL, 9092)))
     answer = MetadataResponse(cluster_id=EVIL)
     merged = merge_response(ClusterSnapshot(), {}, answer, version=12, partial=False, retain=lambda _: True)
     assert is_clean(merged.snapshot.cluster_id or EVIL)
 
 
-def test_what_a_broker_says_of_credentials_is_cleaned() -> None:
+def test_sanitizes_authentication_errors_of_brokers() -> None:
     scram = ScramClient("SCRAM-SHA-256", "alice", "secret")
     scram.start()
     bearer = OauthBearerClient("token")

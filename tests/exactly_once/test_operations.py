@@ -167,7 +167,7 @@ def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_w
     assert len(asked) == 1
 
 
-def test_finish_commits_what_is_decided(query: Query) -> None:
+def test_finish_commits_decided_transactions(query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     finished = operations.finish(options(query.broker), PREFIX, LOG)
     assert finished is not None

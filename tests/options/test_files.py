@@ -22,21 +22,21 @@ READERS_OF_THEIR_OWN = {
 }
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_reads_file_and_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "schema").write_bytes(b"{}")
     (tmp_path / "link").symlink_to(tmp_path / "schema")  # as Kubernetes mounts secrets
     assert read_regular_file(tmp_path / "schema") == read_regular_file(str(tmp_path / "link")) == b"{}"
     assert read_regular_file(tmp_path / "schema", 2) == b"{}"
 
 
-def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+def test_rejects_file_above_size_limit(tmp_path: Path) -> None:
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
     with pytest.raises(OSError, match=f"the file is longer than {MAX_FILE_BYTES} bytes"):
         read_regular_file(tmp_path / "large")
 
 
-def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
+def test_rejects_files_that_are_not_regular(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
@@ -52,7 +52,7 @@ def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
         read_regular_file("a\0b")
 
 
-def test_a_command_may_be_given_a_pipe_and_no_device(tmp_path: Path) -> None:
+def test_allow_pipe_accepts_pipe_but_no_device(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"a=b",))
@@ -63,7 +63,7 @@ def test_a_command_may_be_given_a_pipe_and_no_device(tmp_path: Path) -> None:
         read_regular_file("/dev/zero", allow_pipe=True)
 
 
-def test_no_other_module_reads_a_file_by_its_name() -> None:
+def test_no_other_module_opens_files() -> None:
     found = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")

@@ -59,7 +59,7 @@ def checks_of(servers: str, authority: Path) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def test_a_good_certificate_is_shown_with_its_issuer_and_its_last_day(port: str, certificates: Path) -> None:
+def test_shows_issuer_and_expiry_of_valid_certificate(port: str, certificates: Path) -> None:
     check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome in (Outcome.PASSED, Outcome.WARNING)
     assert check.detail.startswith("CN=node for localhost; issued by CN=test authority; valid until ")
@@ -73,7 +73,7 @@ def test_a_good_certificate_is_shown_with_its_issuer_and_its_last_day(port: str,
         ("127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
     ],
 )
-def test_a_refused_certificate_is_still_shown_with_the_reason(
+def test_shows_untrusted_certificate_with_reason(
     port: str, certificates: Path, host: str, authority: str, words: str
 ) -> None:
     checks = checks_of(f"{host}:{port}", certificates / authority)
@@ -86,7 +86,7 @@ def test_a_refused_certificate_is_still_shown_with_the_reason(
     assert not checks["security"].remedy, "its detail says what to do; other options are not to blame"
 
 
-def test_an_expired_certificate_is_shown_with_the_day(certificates: Path) -> None:
+def test_shows_expiry_date_of_expired_certificate(certificates: Path) -> None:
     with listening(certificates, "expired.pem") as port:
         check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome is Outcome.FAILED
@@ -95,7 +95,7 @@ def test_an_expired_certificate_is_shown_with_the_day(certificates: Path) -> Non
     assert "expired on " in check.detail
 
 
-def test_a_listener_without_tls_has_none_to_show(certificates: Path) -> None:
+def test_skips_certificate_of_listener_without_tls(certificates: Path) -> None:
     with embedded_broker({"t": 1}) as broker:
         servers = broker.bootstrap_servers
         checks = checks_of(servers, certificates / "ca.pem")
@@ -111,7 +111,7 @@ def test_a_listener_without_tls_has_none_to_show(certificates: Path) -> None:
         (0, Outcome.WARNING, "0 days"),
     ],
 )
-def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome, words: str) -> None:
+def test_warns_of_certificate_that_expires_soon(days_left: int, outcome: Outcome, words: str) -> None:
     check = build_certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
     assert check.outcome is outcome
     assert words in check.detail
@@ -121,7 +121,7 @@ def test_one_that_will_expire_soon_is_a_warning(days_left: int, outcome: Outcome
     ("hours_ago", "age"),
     [(0.5, "less than 1 hour"), (1, "1 hour"), (25, "25 hours"), (47.5, "47 hours"), (48, "2 days"), (73, "3 days")],
 )
-def test_says_how_long_ago_a_certificate_expired(hours_ago: float, age: str) -> None:
+def test_shows_time_since_expiry(hours_ago: float, age: str) -> None:
     check = build_certificate_check("certificate of b:1", SHOWN, SHOWN.not_after_s + hours_ago * 3_600)
     assert f", {age} ago; " in check.detail
 
@@ -131,7 +131,7 @@ class NoResolver(OperatingSystem):
         raise AssertionError(f"{host!r} was looked up")
 
 
-def test_what_a_broker_advertises_and_is_no_name_of_a_host_is_neither_looked_up_nor_shown_as_it_is(
+def test_neither_resolves_nor_shows_invalid_advertised_host(
     certificates: Path,
 ) -> None:
     options = {"bootstrap.servers": "localhost:9092", "security.protocol": "SSL", "ssl.truststore.type": "PEM"}

@@ -42,14 +42,14 @@ def checks_of(cluster: SimulatedCluster, target: Target, *, thorough: bool = Fal
     return {check.name: check for check in found}
 
 
-def test_rights_are_tried_only_where_the_write_needs_them() -> None:
+def test_checks_only_permissions_that_the_write_needs() -> None:
     names = {IDEMPOTENT_WRITE, TRANSACTIONS}
     assert not names & {*checks_of(simulated(), Target(["t"]))}
     checks = checks_of(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
     assert {checks[name].outcome for name in names} == {Outcome.PASSED}
 
 
-def test_trying_leaves_nothing_behind() -> None:
+def test_checks_change_nothing_in_the_cluster() -> None:
     cluster = simulated()
     checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert cluster.core.coordinator.transactions == {}
@@ -85,7 +85,7 @@ def test_trying_leaves_nothing_behind() -> None:
         ),
     ],
 )
-def test_each_refusal_is_one_check_with_its_remedy(
+def test_rejection_fails_only_its_check_with_remedy(
     api: ApiKey, code: int, name: str, outcome: Outcome, words: str
 ) -> None:
     cluster = simulated()
@@ -97,7 +97,7 @@ def test_each_refusal_is_one_check_with_its_remedy(
     assert others == {Outcome.PASSED}
 
 
-def test_a_write_that_uses_many_transactional_ids_needs_the_rights_on_their_prefix() -> None:
+def test_remedy_names_prefix_of_transactional_ids() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
@@ -107,13 +107,13 @@ def test_a_write_that_uses_many_transactional_ids_needs_the_rights_on_their_pref
     )
 
 
-def test_a_broker_that_has_no_producer_ids_yet_is_asked_again() -> None:
+def test_retries_init_producer_id_while_coordinator_loads() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=2).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
 
 
-def test_retriable_error_is_given_up_after_its_time() -> None:
+def test_warns_when_retriable_error_persists() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     started = cluster.system.now()
@@ -122,7 +122,7 @@ def test_retriable_error_is_given_up_after_its_time() -> None:
     assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
-def test_request_is_sent_to_another_node_when_its_connection_is_lost() -> None:
+def test_retries_request_at_another_node_after_connection_loss() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(applied=False)
     started = cluster.system.now()
@@ -130,7 +130,7 @@ def test_request_is_sent_to_another_node_when_its_connection_is_lost() -> None:
     assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.retry_ms
 
 
-def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_time_of_silence() -> None:
+def test_skips_check_early_when_all_connections_are_lost() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(applied=False)
     started = cluster.system.now()
@@ -140,7 +140,7 @@ def test_loss_of_every_connection_skips_the_check_with_the_reason_before_the_tim
     assert cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
-def test_clock_is_compared_with_the_middle_of_the_exchange_that_was_answered() -> None:
+def test_compares_clock_with_middle_of_successful_exchange() -> None:
     """A retry takes time, by which the clocks do not differ."""
     cluster = simulated()
     cluster.control.when(api=ApiKey.DESCRIBE_QUORUM).fail(error_codes.LEADER_NOT_AVAILABLE)
@@ -150,7 +150,7 @@ def test_clock_is_compared_with_the_middle_of_the_exchange_that_was_answered() -
     assert "is 0.3 s" in check.detail
 
 
-def test_check_is_added_by_one_function_and_its_name_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_check_needs_one_function_and_table_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe of docs/developing.md."""
 
     def evaluate(exchange: Exchange[MetadataResponse]) -> Check:
@@ -164,14 +164,14 @@ def test_check_is_added_by_one_function_and_its_name_in_a_table(monkeypatch: pyt
     assert "cluster size" not in checks_of(simulated(), Target(["t"]))
 
 
-def test_an_api_that_a_broker_does_not_offer_is_passed_over_with_the_reason() -> None:
+def test_skips_check_of_unsupported_api_with_reason() -> None:
     cluster = simulated(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
     check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is Outcome.SKIPPED
     assert "DESCRIBE_QUORUM" in check.detail
 
 
-def test_an_answer_that_does_not_come_is_waited_for_only_so_long() -> None:
+def test_skips_check_when_response_times_out() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_answer()
     started = cluster.system.now()
@@ -189,7 +189,7 @@ def test_an_answer_that_does_not_come_is_waited_for_only_so_long() -> None:
         (-60_000, Outcome.WARNING, "60.0 s behind"),
     ],
 )
-def test_a_clock_that_differs_from_the_controllers_is_named(ahead_ms: int, outcome: Outcome, words: str) -> None:
+def test_warns_of_clock_skew(ahead_ms: int, outcome: Outcome, words: str) -> None:
     cluster = simulated()
     cluster.core.wall_ms = lambda: cluster.system.wall_ms() + ahead_ms
     check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
@@ -198,9 +198,7 @@ def test_a_clock_that_differs_from_the_controllers_is_named(ahead_ms: int, outco
 
 
 @pytest.mark.parametrize(("max_record_bytes", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
-def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
-    max_record_bytes: int | None, outcome: Outcome
-) -> None:
+def test_warns_when_max_request_size_exceeds_topic_limit(max_record_bytes: int | None, outcome: Outcome) -> None:
     check = checks_of(simulated(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
         "largest message of t"
     ]
@@ -209,7 +207,7 @@ def test_a_producer_that_takes_larger_records_than_the_topic_is_warned(
 
 
 @pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
-def test_brokers_that_lack_what_exactly_once_asks_for_fail_it_alone(api: ApiKey) -> None:
+def test_missing_api_fails_only_exactly_once(api: ApiKey) -> None:
     cluster = simulated(version_limits={api: VersionRange(0, -1)})
     checks = checks_of(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
     error = build_preflight_error(checks.values())
@@ -219,7 +217,7 @@ def test_brokers_that_lack_what_exactly_once_asks_for_fail_it_alone(api: ApiKey)
     assert build_preflight_error(checks_of(cluster, Target(["t"], transactional_id="an-id")).values()) is None
 
 
-def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
+def test_missing_api_fails_only_idempotent_write() -> None:
     cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
     error = build_preflight_error(checks_of(cluster, Target(["t"], idempotent=True)).values())
     assert error is not None
@@ -227,21 +225,21 @@ def test_a_broker_that_lacks_what_idempotence_needs_fails_by_name() -> None:
     assert build_preflight_error(checks_of(cluster, Target(["t"])).values()) is None
 
 
-def test_a_missing_topic_comes_with_the_name_that_may_be_meant() -> None:
+def test_suggests_existing_topic_for_missing_one() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"orders": 2, "events": 1})
     checks = checks_of(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
     assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct the name")
     assert checks["topic zzz"].remedy.startswith("Correct the name")
 
 
-def test_an_address_is_not_said_to_be_itself() -> None:
+def test_ip_address_needs_no_lookup() -> None:
     config = client_config({"bootstrap.servers": "127.0.0.1:1,localhost:1"})
     checks = preflight(config, Target(), timeouts=INTERACTIVE_TIMEOUTS, thorough=True)
     detail = next(check for check in checks if check.name == "names").detail
     assert detail.startswith("127.0.0.1 needs no lookup; localhost resolves to ")
 
 
-def test_the_addresses_of_names_are_shown() -> None:
+def test_warns_of_unresolvable_host() -> None:
     cluster = simulated()
     cluster.system.names["broker1"] = []
     check = checks_of(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
@@ -249,7 +247,7 @@ def test_the_addresses_of_names_are_shown() -> None:
     assert "broker1 does not resolve" in check.detail
 
 
-def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person() -> None:
+def test_permanent_failures_end_after_retry_time() -> None:
     cluster = simulated()
     for servers, topic in (("broker7:9092", "t"), (cluster.bootstrap_servers, "nope")):
         started = cluster.system.now()
@@ -260,7 +258,7 @@ def test_refused_connections_and_missing_topics_take_a_second_of_a_hasty_person(
         assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
-def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
+def test_waits_full_response_time_for_silent_server() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
     started = cluster.system.now()
@@ -270,7 +268,7 @@ def test_a_server_that_may_still_answer_is_waited_for_longer() -> None:
     assert cluster.system.now() - started >= INTERACTIVE_TIMEOUTS.response_ms
 
 
-def test_a_cluster_without_topics_in_question_is_reached_at_once() -> None:
+def test_target_without_topics_passes_quickly() -> None:
     cluster = simulated()
     started = cluster.system.now()
     assert build_preflight_error(checks_of(cluster, Target()).values()) is None

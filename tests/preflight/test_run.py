@@ -53,7 +53,7 @@ def words(checks: dict[str, Check]) -> str:
     return str(error)
 
 
-def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
+def test_healthy_cluster_passes_within_a_second() -> None:
     cluster = simulated()
     started = cluster.system.now()
     checks = checks_of(cluster, "t")
@@ -72,11 +72,11 @@ def test_a_healthy_cluster_passes_every_check_within_a_second() -> None:
     assert cluster.system.now() - started < 1_000
 
 
-def test_where_the_rows_name_topics_every_broker_is_connected_to() -> None:
+def test_connects_all_brokers_without_fixed_topic() -> None:
     assert [*checks_of(simulated(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
 
 
-def test_names_the_option_of_a_missing_dead_letter_topic_and_suggests_no_other_topic() -> None:
+def test_names_option_of_missing_dead_letter_topic() -> None:
     cluster = simulated()
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
     target = Target(("t", "tt"), topic_option_names=(("tt", "deadLetterTopic"),), allow_auto_topic_creation=False)
@@ -86,7 +86,7 @@ def test_names_the_option_of_a_missing_dead_letter_topic_and_suggests_no_other_t
     assert outcomes(checks)["topic t"] == "passed"
 
 
-def test_only_names_and_addresses_that_fail_concern_the_address() -> None:
+def test_only_connection_failures_concern_the_address() -> None:
     cluster = simulated()
     cluster.system.names["nowhere"] = []
     unresolved = checks_of(cluster, "t", servers="nowhere:9092")
@@ -96,7 +96,7 @@ def test_only_names_and_addresses_that_fail_concern_the_address() -> None:
     assert not any(check.concerns_address for check in missing.values())
 
 
-def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:
+def test_unresolvable_bootstrap_server_ends_checks() -> None:
     cluster = simulated()
     cluster.system.names["nowhere"] = []
     started = cluster.system.now()
@@ -112,7 +112,7 @@ def test_names_that_cannot_be_resolved_end_the_checks_at_once() -> None:
     assert "Correct the host names in bootstrap.servers" in words(checks)
 
 
-def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patience_ends() -> None:
+def test_names_refusing_server_after_retry_time() -> None:
     cluster = simulated()
     started = cluster.system.now()
     checks = checks_of(cluster, "t", servers="broker7:9092")
@@ -122,13 +122,13 @@ def test_a_server_that_refuses_connections_is_named_with_the_reason_when_patienc
     assert outcomes(checks)["topic t"] == "skipped"
 
 
-def test_a_server_that_does_not_answer_at_all_is_named() -> None:
+def test_names_silent_bootstrap_server() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
     assert "bootstrap servers: gone:9092: no response within 5 s" in words(checks_of(cluster, servers="gone:9092"))
 
 
-def test_one_bootstrap_server_of_two_is_enough() -> None:
+def test_warns_when_one_of_two_bootstrap_servers_fails() -> None:
     checks = checks_of(simulated(), "t", servers="broker7:9092,broker0:9092")
     assert checks["bootstrap servers"].outcome is Outcome.WARNING
     assert "1 of 2 reachable" in checks["bootstrap servers"].detail
@@ -137,7 +137,7 @@ def test_one_bootstrap_server_of_two_is_enough() -> None:
 
 
 @pytest.mark.parametrize("which", ["the bootstrap server", "a leader"])
-def test_a_broker_that_restarts_is_waited_for(which: str) -> None:
+def test_waits_for_restarting_broker(which: str) -> None:
     cluster = simulated()
     node = 0 if which == "the bootstrap server" else 1
     cluster.refuse_connections(node)
@@ -145,7 +145,7 @@ def test_a_broker_that_restarts_is_waited_for(which: str) -> None:
     assert build_preflight_error(checks_of(cluster, "t", servers="broker0:9092").values()) is None
 
 
-def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> None:
+def test_follows_leader_to_reachable_broker() -> None:
     cluster = simulated()
     cluster.refuse_connections(1)
     cluster.system.after(1_000, lambda: cluster.control.move_leader("t", 1, 0))
@@ -154,7 +154,7 @@ def test_a_leader_that_moves_to_a_broker_that_can_be_reached_is_followed() -> No
     assert "broker 1 (broker1:9093)" not in checks
 
 
-def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_such() -> None:
+def test_names_unresolvable_advertised_address() -> None:
     cluster = simulated()
     cluster.system.names["broker1"] = []
     checks = checks_of(cluster, "t", servers="broker0:9092")
@@ -165,7 +165,7 @@ def test_an_address_that_a_broker_advertises_and_that_leads_nowhere_is_named_as_
 
 
 @pytest.mark.parametrize("retry_ms", range(500, 3_000, 20))
-def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patience_ends(retry_ms: int) -> None:
+def test_names_all_unresolvable_brokers_at_any_retry_time(retry_ms: int) -> None:
     """The client forgets such brokers from time to time, and begins again with the bootstrap servers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
@@ -184,9 +184,7 @@ def test_brokers_that_all_advertise_what_leads_nowhere_are_named_whenever_patien
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("delay_ms", range(700, 4_700, 150))
 @pytest.mark.parametrize("topics", [("t",), ()])
-def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_refuses(
-    topics: tuple[str, ...], delay_ms: int, nth: int
-) -> None:
+def test_names_unresolvable_brokers_after_late_metadata(topics: tuple[str, ...], delay_ms: int, nth: int) -> None:
     cluster = simulated()
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
     cluster.control.when(api=ApiKey.METADATA, nth=nth).delay(delay_ms)
@@ -200,7 +198,7 @@ def test_they_are_named_though_metadata_came_late_and_another_bootstrap_server_r
     assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
 
 
-def test_a_leader_that_swallows_connections_is_named() -> None:
+def test_names_silent_leader() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)
     assert ": broker 1 (broker1:9093): no response within 5 s." in words(
@@ -208,7 +206,7 @@ def test_a_leader_that_swallows_connections_is_named() -> None:
     )
 
 
-def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wanted() -> None:
+def test_missing_topic_fails_without_being_created() -> None:
     cluster = simulated(auto_create_topics=True)
     checks = checks_of(cluster, "t", "tpoic", create=False)
     assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in words(checks)
@@ -216,19 +214,19 @@ def test_a_topic_that_does_not_exist_is_named_and_not_created_if_that_is_not_wan
     assert [*cluster.core.topics] == ["t"]
 
 
-def test_a_topic_that_brokers_create_passes() -> None:
+def test_automatically_created_topic_passes() -> None:
     cluster = simulated(auto_create_topics=True)
     assert build_preflight_error(checks_of(cluster, "new").values()) is None
     assert "new" in cluster.core.topics
 
 
-def test_a_topic_that_somebody_else_creates_is_waited_for() -> None:
+def test_waits_for_topic_that_is_being_created() -> None:
     cluster = simulated()
     cluster.system.after(2_000, lambda: cluster.control.create_topic("late", 1))
     assert build_preflight_error(checks_of(cluster, "late").values()) is None
 
 
-def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
+def test_unauthorized_topic_ends_checks_at_once() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     started = cluster.system.now()
@@ -240,7 +238,7 @@ def test_a_topic_that_may_not_be_seen_ends_the_checks_at_once() -> None:
 
 
 @pytest.mark.parametrize("connect_all_brokers", [False, True])
-def test_a_broker_that_was_not_waited_for_is_not_blamed(connect_all_brokers: bool) -> None:
+def test_skips_broker_that_was_not_awaited(connect_all_brokers: bool) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     config = client_config({"bootstrap.servers": "broker0:9092"})
@@ -251,7 +249,7 @@ def test_a_broker_that_was_not_waited_for_is_not_blamed(connect_all_brokers: boo
     assert broker.outcome is (Outcome.PASSED if connect_all_brokers else Outcome.SKIPPED)
 
 
-def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() -> None:
+def test_warns_of_partition_without_leader() -> None:
     cluster = simulated()
     cluster.core.topic("t").partitions[1].leader = None
     checks = checks_of(cluster, "t")
@@ -260,7 +258,7 @@ def test_a_partition_without_a_leader_is_a_warning_for_it_may_get_one_in_time() 
     assert build_preflight_error(checks.values()) is None
 
 
-def test_a_broker_that_does_not_answer_the_question_for_topics_fails_the_check_of_metadata() -> None:
+def test_missing_metadata_response_fails_metadata_check() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
     checks = checks_of(cluster, "t")
@@ -276,7 +274,7 @@ def test_a_broker_that_does_not_answer_the_question_for_topics_fails_the_check_o
         pytest.param(-(1 << 31), Outcome.PASSED, id="unknown"),
     ],
 )
-def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outcome: Outcome) -> None:
+def test_topic_without_write_permission_fails(operations: int, outcome: Outcome) -> None:
     partition = MetadataResponsePartition(error_code=0, partition_index=0, leader_id=3)
     answered = MetadataResponseTopic(
         error_code=0, name="t", partitions=[partition], topic_authorized_operations=operations
@@ -286,14 +284,14 @@ def test_a_topic_that_may_be_seen_but_not_written_to_fails(operations: int, outc
     assert ("Grant this user the permission Write on the topic." in str(check)) == (outcome is Outcome.FAILED)
 
 
-def test_many_faults_are_counted_and_the_first_of_them_shown() -> None:
+def test_error_lists_first_failures_and_counts_the_rest() -> None:
     failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist") for number in range(300)]
     lines = str(build_preflight_error(failed)).splitlines()
     assert lines[0] == "Kafka cannot be written to, and nothing was written: topic t0: does not exist."
     assert (len(lines), lines[-1]) == (11, "- and 290 more checks.")
 
 
-def test_the_first_line_has_the_first_fault_and_what_to_do_follows() -> None:
+def test_error_begins_with_first_failure_and_its_remedy() -> None:
     failed = [Check(f"topic t{number}", Outcome.FAILED, "does not exist", "Create it") for number in range(2)]
     assert str(build_preflight_error(failed)).splitlines() == [
         "Kafka cannot be written to, and nothing was written: topic t0: does not exist.",
@@ -315,7 +313,7 @@ def secured(servers: str, password: str = SECRET, protocol: str = "SASL_PLAINTEX
     }
 
 
-def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_without_showing_them() -> None:
+def test_uses_credentials_of_the_job_and_hides_them() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(topics={"t": 1}, security=security) as broker:
         passed = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
@@ -340,9 +338,7 @@ def test_the_jobs_own_credentials_are_used_and_their_refusal_ends_the_checks_wit
     ],
     ids=["a plaintext port", "another mechanism"],
 )
-def test_where_no_password_was_asked_for_nothing_is_said_of_passwords(
-    security: ListenerSecurity | None, words: str
-) -> None:
+def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity | None, words: str) -> None:
     with embedded_broker(security=security) as broker:
         found = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
     (check,) = (check for check in found if check.outcome is Outcome.FAILED)
@@ -350,7 +346,7 @@ def test_where_no_password_was_asked_for_nothing_is_said_of_passwords(
     assert "password" not in str(check)
 
 
-def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_protocol() -> None:
+def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users={"alice": SECRET})
     with embedded_broker(security=security) as broker:
         checks = preflight(
@@ -362,7 +358,7 @@ def test_plaintext_to_a_listener_that_expects_sasl_fails_with_a_hint_at_the_prot
     assert "its listener may expect another security.protocol: SASL or TLS." in str(build_preflight_error(checks))
 
 
-def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:
+def test_missing_truststore_fails_security_check() -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SSL"}
     options["ssl.truststore.location"] = str(Path("/no/such/file.pem"))
     checks = {check.name: check for check in preflight(client_config(options), Target(["t"]))}
@@ -372,7 +368,7 @@ def test_a_trust_store_that_is_not_there_is_the_fault_of_the_options() -> None:
     assert checks["bootstrap servers"].outcome is Outcome.SKIPPED
 
 
-def test_an_address_is_named_once_though_its_name_is_not_its_ip() -> None:
+def test_failure_shows_address_once() -> None:
     config = client_config({"bootstrap.servers": "localhost:1"})
     checks = {check.name: check for check in preflight(config, Target(["t"]), timeouts=PreflightTimeouts(300, 300))}
     assert checks["bootstrap servers"].detail == "localhost:1: Connection refused"

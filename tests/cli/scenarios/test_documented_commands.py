@@ -89,7 +89,7 @@ def run(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize("line", ONCE)
-def test_a_command_of_the_page_succeeds(
+def test_documented_command_succeeds(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
 ) -> None:
     prefix = re.search(r"transactions .*--prefix (\S+)", line)
@@ -101,7 +101,7 @@ def test_a_command_of_the_page_succeeds(
     assert said.out or said.err or "--html" in line or "produce" in line
 
 
-def test_a_reader_that_follows_prints_what_is_written(
+def test_documented_follow_prints_new_records(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
     """`-n 1` takes the place of Ctrl-C. The writer goes on, since no one knows when the reader has found the end."""
@@ -123,7 +123,7 @@ def test_a_reader_that_follows_prints_what_is_written(
     assert capfd.readouterr().out == "o-7\tlater\n"
 
 
-def test_what_was_piped_and_read_from_files_is_in_the_topics(
+def test_documented_produce_commands_write_records(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for line in ONCE:
@@ -136,7 +136,7 @@ def test_what_was_piped_and_read_from_files_is_in_the_topics(
     assert {b"o-8", b"o-9"} <= set(broker.topic("orders").read()["key"].to_pylist())
 
 
-def test_json_has_the_value_that_jq_takes_out(
+def test_documented_jq_filter_finds_value(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
     (line,) = (line for line in ONCE if line.endswith(" | jq .value"))
@@ -145,20 +145,22 @@ def test_json_has_the_value_that_jq_takes_out(
     assert '{"order": 3}' in values
 
 
-def test_a_report_becomes_a_page(broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_report_command_writes_page(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (line,) = (line for line in ONCE if "--html" in line)
     assert run(put_in(line, broker, folder), monkeypatch) == 0
     assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_the_file_of_options_can_be_read(tmp_path: Path) -> None:
+def test_documented_options_file_is_valid(tmp_path: Path) -> None:
     (text,) = blocks(PAGE, "properties")
     options = parse_properties(text.splitlines(), "--command-config")
     security = ProducerConfig.parse(options).security
     assert (security.protocol, security.login.mechanism if security.login else None) == ("SASL_SSL", "SCRAM-SHA-512")
 
 
-def test_the_broker_of_the_page_listens_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_documented_broker_listens_until_interrupted(tmp_path: Path) -> None:
     (line,) = (line for line in LINES if line.startswith("pykafka broker"))
     words = shlex.split(line.replace("/tmp/kafka", str(tmp_path)))[1:]
     command = [sys.executable, "-m", "spark_kafka_sink", *words, "--port", "0"]
@@ -175,7 +177,7 @@ def test_the_broker_of_the_page_listens_until_it_is_interrupted(tmp_path: Path) 
     assert said[-1].split() == ["orders", "3", "0"]
 
 
-def test_bash_completes_after_the_line_of_the_page() -> None:
+def test_documented_completion_works_in_bash() -> None:
     (line,) = (line for line in LINES if line.startswith("eval"))
     shim = f'pykafka() {{ {shlex.quote(sys.executable)} -m spark_kafka_sink "$@"; }}'
     done = subprocess.run(
@@ -185,9 +187,7 @@ def test_bash_completes_after_the_line_of_the_page() -> None:
     assert done.stdout.endswith(" pykafka\n")
 
 
-def test_the_page_about_monitoring_shows_the_columns_of_the_report(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_monitoring_page_shows_columns_of_report(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (shown,) = (text for text in blocks("docs/monitoring.md", "text") if "pykafka report" in text)
     command, job_id, heading, *_ = shown.splitlines()
     assert main(shlex.split(command.replace("/data/reports/", f"{folder}/reports/"))[2:]) == 0

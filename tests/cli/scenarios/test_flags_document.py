@@ -10,7 +10,7 @@ from tools.flags_document import DOCUMENT, commands, sections, written
 PAGE = DOCUMENT.read_text()
 
 
-def test_the_tables_of_the_page_are_those_of_the_parser() -> None:
+def test_flag_tables_match_parser() -> None:
     assert written(PAGE) == PAGE, "run `make docs`"
 
 
@@ -19,12 +19,12 @@ def test_every_command_has_a_heading() -> None:
     assert sorted(headings) == sorted(COMMANDS)
 
 
-def test_no_flag_is_documented_that_does_not_exist() -> None:
+def test_documented_flags_exist() -> None:
     known = {flag for command in commands().values() for action in command._actions for flag in action.option_strings}
     known |= {"--version", "--help"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) - known == set()
 
 
-def test_every_argument_has_a_meaning() -> None:
+def test_every_argument_has_help() -> None:
     tables = "".join(sections().values())
     assert re.findall(r"^\| (`[^`]+`) \|  \|$", tables, re.MULTILINE) == []
