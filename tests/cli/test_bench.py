@@ -1,4 +1,4 @@
-"""`pykafka bench`: what it counts, and that it counts only what was written."""
+"""`pykafka bench`: its figures, which count only written records."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def test_rejects_numbers_below_minimum(capsys: Output, broker: EmbeddedBroker, a
 
 
 def test_rows_are_reproducible_json_of_requested_size() -> None:
-    (first,), (again,) = build_calls(1, 500, 120), build_calls(1, 500, 120)
+    (first,), (second,) = build_calls(1, 500, 120), build_calls(1, 500, 120)
     values = first.value.to_pylist()
-    assert values == again.value.to_pylist()
+    assert values == second.value.to_pylist()
     assert {*json.loads(values[0])} == {"user", "product", "price", "note"}
     lengths = [len(value) for value in values]
     assert 90 <= min(lengths) < max(lengths) <= 150

@@ -46,8 +46,8 @@ def write(bootstrap: str, partition: int, records: bytes) -> None:
         request = ProduceRequest(
             acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
         )
-        answer = send_to(client, leader, ProduceResponse, request, versions=VersionRange(3, 12))
-        assert answer.responses[0].partition_responses[0].error_code == 0
+        response = send_to(client, leader, ProduceResponse, request, versions=VersionRange(3, 12))
+        assert response.responses[0].partition_responses[0].error_code == 0
 
 
 def cat(output: Output, bootstrap: str, *arguments: str, topic: str = "t") -> list[bytes]:
@@ -92,8 +92,8 @@ def test_stops_after_maximum_number_of_messages(output: Output, bootstrap: str) 
 
 def test_json_contains_every_field(output: Output, bootstrap: str) -> None:
     lines = [json.loads(line) for line in cat(output, bootstrap, "--format", "json")]
-    found = {(line["partition"], line["offset"]): line for line in lines}
-    assert found[0, 0] == {
+    lines_by_offset = {(line["partition"], line["offset"]): line for line in lines}
+    assert lines_by_offset[0, 0] == {
         "key": "k0",
         "value": "a",
         "topic": "t",
@@ -103,7 +103,7 @@ def test_json_contains_every_field(output: Output, bootstrap: str) -> None:
         "timestampType": 0,
         "headers": [{"key": "h", "value": {"base64": "/w=="}}],
     }
-    assert (found[1, 0]["value"], found[1, 1]["value"]) == ("straße", {"base64": "/wA="})
+    assert (lines_by_offset[1, 0]["value"], lines_by_offset[1, 1]["value"]) == ("straße", {"base64": "/wA="})
 
 
 def test_reads_options_from_arguments_and_file(output: Output, bootstrap: str, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_reads_options_from_arguments_and_file(output: Output, bootstrap: str, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--option", "sasl.pasword=hunter2"], "sasl.pasword is not an option"),
         (["--option", "hunter2"], "NAME=VALUE"),
@@ -124,11 +124,11 @@ def test_reads_options_from_arguments_and_file(output: Output, bootstrap: str, t
     ],
 )
 def test_prints_error_in_one_line_without_secrets(
-    output: Output, bootstrap: str, arguments: list[str], words: str
+    output: Output, bootstrap: str, arguments: list[str], message: str
 ) -> None:
     assert main(["cat", "--bootstrap-server", bootstrap, "t", *arguments]) == 1
     captured = output.readouterr()
-    assert words in captured.err.decode()
+    assert message in captured.err.decode()
     assert captured.err.count(b"\n") == 1
     assert b"hunter2" not in captured.err
     assert captured.out == b""
@@ -140,8 +140,8 @@ def test_names_invalid_address(output: Output) -> None:
 
 
 def test_prints_selected_columns(output: Output, bootstrap: str) -> None:
-    chosen = ["--partition", "0", "-n", "1", "--columns", "key,partition,offset,headers,value"]
-    assert cat(output, bootstrap, *chosen) == [b"k0\t0\t0\th=\xff\ta"]
+    arguments = ["--partition", "0", "-n", "1", "--columns", "key,partition,offset,headers,value"]
+    assert cat(output, bootstrap, *arguments) == [b"k0\t0\t0\th=\xff\ta"]
     assert main(["cat", "--bootstrap-server", bootstrap, "t", "--columns", "colour"]) == 1
     assert b"'colour' is not one of partition, offset" in output.readouterr().err
 
@@ -174,7 +174,7 @@ def test_follow_prints_new_records(output: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "topic", "words"),
+    ("servers", "topic", "message"),
     [
         (None, "nope", "topic nope: does not exist"),
         (None, "tt", "Did you mean 't'?"),
@@ -182,12 +182,12 @@ def test_follow_prints_new_records(output: Output) -> None:
     ],
 )
 def test_prints_error_for_missing_topic_or_server(
-    output: Output, bootstrap: str, servers: str | None, topic: str, words: str
+    output: Output, bootstrap: str, servers: str | None, topic: str, message: str
 ) -> None:
     assert main(["cat", "--bootstrap-server", servers or bootstrap, topic]) == 1
     errors = output.readouterr().err.decode()
     assert errors.startswith("pykafka: Kafka cannot be read: ")
-    assert words in errors
+    assert message in errors
     assert "Traceback" not in errors
 
 

@@ -1,4 +1,4 @@
-"""`pykafka demo` before Spark starts: what it needs, and its broker. The rest: integration/test_demo.py."""
+"""`pykafka demo` before Spark starts: its requirements and its broker. The rest is in integration/test_demo.py."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from spark_kafka_sink.errors import MissingDependencyError
 
 
 @pytest.mark.parametrize(
-    ("home", "words"), [("", "there is no java on the PATH"), ("/nowhere", "JAVA_HOME is /nowhere")]
+    ("home", "message"), [("", "there is no java on the PATH"), ("/nowhere", "JAVA_HOME is /nowhere")]
 )
 def test_prints_remedy_without_java(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: str, words: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, home: str, message: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", home)
     assert main(["demo"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("pykafka: Spark requires Java 17 or later, but ")
-    assert words in said
-    assert "set JAVA_HOME" in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith("pykafka: Spark requires Java 17 or later, but ")
+    assert message in output
+    assert "set JAVA_HOME" in output
+    assert len(output.splitlines()) == 1
 
 
 def test_prints_remedy_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

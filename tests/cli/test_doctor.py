@@ -184,7 +184,7 @@ def test_names_transactional_id_and_resource_of_missing_permission(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ([], "no bootstrap server is set: pass --bootstrap-server HOST:PORT"),
         (["--bootstrap-server", "nonsense"], "'nonsense', which is not HOST:PORT"),
@@ -194,10 +194,10 @@ def test_names_transactional_id_and_resource_of_missing_permission(
         (["--bootstrap-server", "a:1", "-X", "acsk=1"], "acsk is not an option"),
     ],
 )
-def test_prints_error_for_invalid_arguments(capsys: Output, arguments: list[str], words: str) -> None:
+def test_prints_error_for_invalid_arguments(capsys: Output, arguments: list[str], message: str) -> None:
     assert main(["doctor", *arguments]) == 1
     captured = capsys.readouterr()
-    assert words in captured.err
+    assert message in captured.err
     assert captured.err.startswith("pykafka: ")
     assert captured.out == ""
 

@@ -39,7 +39,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "words"),
+    ("error", "status", "message"),
     [
         (KafkaSinkError("the broker is on fire"), 1, "pykafka: the broker is on fire\n"),
         (OSError(28, "No space left on device"), 1, "pykafka: No space left on device\n"),
@@ -47,7 +47,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_error_becomes_exit_status_and_message(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, words: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, message: str
 ) -> None:
     class Ending:
         HELP = "end"
@@ -60,7 +60,7 @@ def test_error_becomes_exit_status_and_message(
 
     monkeypatch.setattr(sys.modules[main.__module__], "COMMANDS", {"end": Ending()})
     assert main(["end"]) == status
-    assert capsys.readouterr().err == words
+    assert capsys.readouterr().err == message
 
 
 def test_parser_imports_neither_pyarrow_nor_spark() -> None:

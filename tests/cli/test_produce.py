@@ -31,7 +31,7 @@ def produce(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["produce", "--bootstrap-server", broker.bootstrap_servers, "t", *arguments])
 
 
-def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def set_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
 
 
@@ -43,19 +43,19 @@ def written(broker: EmbeddedBroker, *columns: str) -> list[tuple[Any, ...]]:
 def test_writes_each_line_and_prints_count_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
 ) -> None:
-    given(monkeypatch, "a\nstraße\n\nno line end".encode())
+    set_stdin(monkeypatch, "a\nstraße\n\nno line end".encode())
     assert produce(broker) == 0
     assert written(broker, "value") == sorted([(b"a",), ("straße".encode(),), (b"",), (b"no line end",)])
     captured = capsys.readouterr()
     assert captured.err.startswith("4 records in ")
     assert captured.out == ""
-    given(monkeypatch, b"one line\n")
+    set_stdin(monkeypatch, b"one line\n")
     assert produce(broker) == 0
     assert capsys.readouterr().err.startswith("1 record in ")
 
 
 def test_writes_keys_headers_and_partition_of_flags(monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker) -> None:
-    given(monkeypatch, b"k=v=1\n=v2\n")
+    set_stdin(monkeypatch, b"k=v=1\n=v2\n")
     arguments = ["--key-separator", "=", "--header", "a=1", "--header", "b=", "--partition", "1"]
     assert produce(broker, *arguments) == 0
     headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": b""}]
@@ -83,7 +83,7 @@ def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--header", "nothing"], "--header must be NAME=VALUE"),
         (["--file", "/nowhere.csv"], "/nowhere.csv cannot be read"),
@@ -96,12 +96,12 @@ def test_writes_csv_fields_as_text(tmp_path: Path, broker: EmbeddedBroker) -> No
     ],
 )
 def test_prints_error_for_invalid_arguments(
-    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker, arguments: list[str], words: str
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker, arguments: list[str], message: str
 ) -> None:
-    given(monkeypatch, b"")
+    set_stdin(monkeypatch, b"")
     assert produce(broker, *arguments) == 1
     errors = capsys.readouterr().err
-    assert words in errors
+    assert message in errors
     assert "Traceback" not in errors
 
 
@@ -125,7 +125,7 @@ def test_error_has_number_of_invalid_line() -> None:
 def test_rejected_record_ends_command_with_error(
     monkeypatch: pytest.MonkeyPatch, capsys: Output, broker: EmbeddedBroker
 ) -> None:
-    given(monkeypatch, b"x" * 2_000 + b"\n")
+    set_stdin(monkeypatch, b"x" * 2_000 + b"\n")
     assert produce(broker, "-X", "max.request.size=1000") == 1
     assert "pykafka: " in capsys.readouterr().err
     assert written(broker, "value") == []
@@ -137,7 +137,7 @@ def test_draws_progress_bar_only_on_terminal(monkeypatch: pytest.MonkeyPatch, br
             return True
 
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    given(monkeypatch, b"a\n" * 1000)
+    set_stdin(monkeypatch, b"a\n" * 1000)
     assert produce(broker) == 0
     assert "records" in terminal.getvalue()
     assert "\r" in terminal.getvalue()

@@ -17,8 +17,8 @@ from tests.reports.some_reports import job, report
 def path(tmp_path: Path) -> str:
     """A file with the reports of two jobs."""
     path = str(tmp_path / "reports.jsonl")
-    for one in [*(report(number) for number in range(3)), *job(2)]:
-        save_report(path, one)
+    for write_report in [*(report(number) for number in range(3)), *job(2)]:
+        save_report(path, write_report)
     return path
 
 
@@ -45,8 +45,8 @@ def test_shows_rows_by_task_of_longest_write(tmp_path: Path, capsys: pytest.Capt
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
     save_report(path, dataclasses.replace(write, task_list=tasks, rows=14))
     main(["report", path])
-    said = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
-    assert said in capsys.readouterr().out
+    skew = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
+    assert skew in capsys.readouterr().out
 
 
 def test_shows_load_of_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,19 +95,19 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (["missing.jsonl"], "cannot be read: there is no such file or folder"),
+        (["missing.jsonl"], "cannot be read: there is no such file or directory"),
         (["ftp://host/x"], "Supported are"),
         (["{path}", "--last", "0"], "--last is 0, but must be at least 1"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
     ],
 )
 def test_prints_error_for_invalid_paths_and_numbers(
-    path: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    path: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", *(each.replace("{path}", path) for each in arguments)]) == 1
-    assert words.replace("{path}", path) in capsys.readouterr().err
+    assert main(["report", *(argument.replace("{path}", path) for argument in arguments)]) == 1
+    assert message.replace("{path}", path) in capsys.readouterr().err
 
 
 def test_sanitizes_text_of_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`pykafka transactions`, as it is called: nothing happens before it was said and agreed to."""
+"""`pykafka transactions`: nothing happens before it is announced and confirmed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def transactions(broker: EmbeddedBroker, *arguments: str) -> int:
     return main(["transactions", "--bootstrap-server", broker.bootstrap_servers, "--log-topic", LOG, *arguments])
 
 
-def decided_by_a_driver_that_died(query: Query) -> list[str]:
+def decide_and_stop_before_commit(query: Query) -> list[str]:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -36,8 +36,8 @@ def decided_by_a_driver_that_died(query: Query) -> list[str]:
     return [start.task_id(partition, 0) for partition in range(2)]
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(words))
+def set_stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
 def test_prints_message_without_transactions(capsys: Output, broker: EmbeddedBroker) -> None:
@@ -59,7 +59,7 @@ def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> N
 
 
 def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> None:
-    decided = decided_by_a_driver_that_died(query)
+    decided = decide_and_stop_before_commit(query)
     assert transactions(query.broker) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [decided[0] in lines[2], decided[1] in lines[3], len(lines)] == [True, True, 4]
@@ -68,7 +68,7 @@ def test_lists_decided_and_open_transactions(capsys: Output, query: Query) -> No
     assert transactions(query.broker, "--json") == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert (shown["prefix"], shown["state"], shown["decided"]) == (PREFIX, "decided", decided)
-    assert [each["transactional_id"] for each in shown["open"]] == decided
+    assert [transaction["transactional_id"] for transaction in shown["open"]] == decided
 
 
 def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> None:
@@ -92,12 +92,12 @@ def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None
         query.broker.cluster.coordinator.transactions.pop(f"{PREFIX}-driver", None)
 
 
-@pytest.mark.parametrize("words", ["n\n", "\n", ""])
+@pytest.mark.parametrize("reply", ["n\n", "\n", ""])
 def test_does_nothing_without_confirmation(
-    capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, words: str
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, reply: str
 ) -> None:
-    decided = decided_by_a_driver_that_died(query)
-    answer(monkeypatch, words)
+    decided = decide_and_stop_before_commit(query)
+    set_stdin(monkeypatch, reply)
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 1
     out = capsys.readouterr().out
     assert "This commits the decided transactions of batch 0 of query query-1" in out
@@ -110,8 +110,8 @@ def test_does_nothing_without_confirmation(
 def test_finish_commits_decided_transactions(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query, agreed: list[str]
 ) -> None:
-    decided = decided_by_a_driver_that_died(query)
-    answer(monkeypatch, "yes\n")
+    decided = decide_and_stop_before_commit(query)
+    set_stdin(monkeypatch, "yes\n")
     assert transactions(query.broker, "finish", "--prefix", PREFIX, *agreed) == 0
     assert f"Committed: {', '.join(decided)}." in capsys.readouterr().out
     assert seen(query.broker) == rows(0)
@@ -126,7 +126,7 @@ def test_abort_aborts_undecided_transactions(capsys: Output, query: Query) -> No
 
 
 def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None:
-    first, second = decided_by_a_driver_that_died(query)
+    first, second = decide_and_stop_before_commit(query)
     with client_of(query.broker) as client:
         init_producer_id(client, second, 60_000)
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 1
@@ -141,14 +141,14 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
 
 
 def test_commit_lost_error_names_give_up_command(query: Query) -> None:
-    _, second = decided_by_a_driver_that_died(query)
+    _, second = decide_and_stop_before_commit(query)
     with client_of(query.broker) as client:
         init_producer_id(client, second, 60_000)
     with pytest.raises(CommitLostError) as error:
         query.again().begin()
     (command,) = re.findall(r"`pykafka ([^`]*give-up [^`]*)`", str(error.value))
-    given = command.replace("HOST:PORT", query.broker.bootstrap_servers).split()
-    assert main([*given, "--log-topic", LOG, "--yes"]) == 1
+    arguments = command.replace("HOST:PORT", query.broker.bootstrap_servers).split()
+    assert main([*arguments, "--log-topic", LOG, "--yes"]) == 1
     query.again().run(1)
     assert seen(query.broker) == ["0/0", *rows(1)]
 
@@ -161,8 +161,8 @@ def test_actions_require_prefix(capsys: Output, broker: EmbeddedBroker) -> None:
 def test_warns_before_giving_up_decision_by_unknown_id(
     capsys: Output, monkeypatch: pytest.MonkeyPatch, query: Query
 ) -> None:
-    decided_by_a_driver_that_died(query)
+    decide_and_stop_before_commit(query)
     del query.broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
-    answer(monkeypatch, "n\n")
+    set_stdin(monkeypatch, "n\n")
     assert transactions(query.broker, "give-up", "--prefix", PREFIX) == 1
     assert "It cannot be seen who has written that into the log." in capsys.readouterr().out

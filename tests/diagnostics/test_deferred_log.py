@@ -1,4 +1,4 @@
-"""Lines of the log wait for the end of a check, and are dropped if it ends in an error."""
+"""Log records are deferred until a check ends, and dropped if it raises."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ OTHER = logging.getLogger("someone.else")
 
 
 @pytest.fixture(autouse=True)
-def anew(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def clear_state(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     clear_logged_warnings()
     with caplog.at_level(logging.INFO):
         yield
     clear_logged_warnings()
 
 
-def refuse(*lines: Callable[[], object]) -> None:
-    """A check that logs these lines and ends in an error."""
+def run_failing_check(*actions: Callable[[], object]) -> None:
+    """Run a check that calls the actions, which log, and then raises."""
 
     def check() -> None:
         with defer_log():
-            for line in lines:
-                line()
-            raise ValueError("refused")
+            for action in actions:
+                action()
+            raise ValueError("rejected")
 
-    with pytest.raises(ValueError, match="refused"):
+    with pytest.raises(ValueError, match="rejected"):
         check()
 
 
@@ -42,11 +42,11 @@ def test_emits_deferred_records_in_order_after_block(caplog: pytest.LogCaptureFi
         assert caplog.messages == []
     assert caplog.messages == ["first", "second 2"]
     LOG.info("third")
-    assert caplog.messages[2:] == ["third"], "nothing is held any more"
+    assert caplog.messages[2:] == ["third"], "records are no longer deferred"
 
 
 def test_drops_deferred_records_when_block_raises(caplog: pytest.LogCaptureFixture) -> None:
-    refuse(lambda: LOG.warning("the same in other words"))
+    run_failing_check(lambda: LOG.warning("the same in other words"))
     assert caplog.messages == []
     LOG.warning("later")
     assert caplog.messages == ["later"]
@@ -58,13 +58,13 @@ def test_nested_blocks_drop_records_of_failed_check(caplog: pytest.LogCaptureFix
         with defer_log():
             LOG.warning("of the inner one")
 
-    refuse(inner)
+    run_failing_check(inner)
     assert caplog.messages == []
 
 
 def test_does_not_defer_other_threads_and_packages(caplog: pytest.LogCaptureFixture) -> None:
     thread = Thread(target=LOG.warning, args=("of another thread",))
-    refuse(thread.start, thread.join, lambda: OTHER.warning("of another package"))
+    run_failing_check(thread.start, thread.join, lambda: OTHER.warning("of another package"))
     assert caplog.messages == ["of another thread", "of another package"]
 
 
@@ -80,7 +80,7 @@ def test_exempt_package_logs_at_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_logs_warning_once_and_again_after_it_was_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    refuse(lambda: warn_once(LOG, "in clear"))
+    run_failing_check(lambda: warn_once(LOG, "in clear"))
     assert caplog.messages == []
     for _ in range(3):
         with defer_log():
@@ -94,4 +94,4 @@ def test_number_of_remembered_warnings_is_limited(caplog: pytest.LogCaptureFixtu
     warn_once(LOG, "999")
     assert len(caplog.messages) == 1000
     warn_once(LOG, "0")
-    assert caplog.messages[1000:] == ["0"], "the oldest was forgotten"
+    assert caplog.messages[1000:] == ["0"], "the oldest warning is no longer remembered"

@@ -1,4 +1,4 @@
-"""Text of the other end is sanitized wherever it reaches a log or an error."""
+"""Text of a peer is sanitized wherever it reaches a log or an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spark_kafka_sink.sasl.scram import ScramClient
 EVIL = "no\n2026-01-01 ERROR all is well\x1b[2J\x00\u202e" + "x" * 10_000
 
 
-def is_clean(words: str) -> bool:
-    return words.isprintable() and len(words) < 600
+def is_clean(text: str) -> bool:
+    return text.isprintable() and len(text) < 600
 
 
 def test_sanitize_returns_one_short_printable_line() -> None:

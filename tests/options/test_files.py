@@ -1,4 +1,4 @@
-"""Files as the value of an option: regular ones of a bounded size, and all are read through one function."""
+"""Files that options name: regular files of limited size, which one function reads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from spark_kafka_sink.options.files import MAX_FILE_BYTES, read_regular_file
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_kafka_sink"
-READERS_OF_THEIR_OWN = {
+OTHER_READERS = {
     "options/files.py",
-    "broker/storage.py",  # its own data
-    "exactly_once/job_names.py",  # the kernel's own words about this machine and its processes
-    "reports/store.py",  # its own reports, which grow
-    "cli/input_rows.py",  # rows: as many as there are
+    "broker/storage.py",  # the broker's data
+    "exactly_once/job_names.py",  # files of the kernel about this machine and its processes
+    "reports/store.py",  # reports, which grow
+    "cli/input_rows.py",  # rows, without a limit
 }
 
 
@@ -40,13 +40,13 @@ def test_rejects_files_that_are_not_regular(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-        for path, words in (
+        for path, file_type in (
             (Path("/dev/zero"), "a device"),
             (tmp_path, "a directory"),
             (tmp_path / "socket", "a socket"),
             (tmp_path / "pipe", "a pipe"),
         ):
-            with pytest.raises(OSError, match=f"it is {words}, not a regular file"):
+            with pytest.raises(OSError, match=f"it is {file_type}, not a regular file"):
                 read_regular_file(path)
     with pytest.raises(OSError, match="NUL"):
         read_regular_file("a\0b")
@@ -70,7 +70,7 @@ def test_no_other_module_opens_files() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and _reads(node)
     }
-    assert found == READERS_OF_THEIR_OWN
+    assert found == OTHER_READERS
 
 
 def _reads(call: ast.Call) -> bool:

@@ -1,4 +1,4 @@
-"""What `pykafka doctor` says of a broker's certificate: real OpenSSL, an embedded broker on the loopback interface."""
+"""Checks of brokers' certificates, with OpenSSL and an embedded broker on the loopback interface."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
-SHOWN = PeerCertificate("CN=node", "CN=authority", ("localhost",), 100 * DAY_S, version="TLSv1.3")
+CERTIFICATE = PeerCertificate("CN=node", "CN=authority", ("localhost",), 100 * DAY_S, version="TLSv1.3")
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificates")
-    write_certificates(folder)
-    return folder
+    directory = tmp_path_factory.mktemp("certificates")
+    write_certificates(directory)
+    return directory
 
 
 @pytest.fixture(scope="module")
 def port(certificates: Path) -> Iterator[str]:
-    with listening(certificates, "node.pem") as port:
+    with TlsBroker(certificates, "node.pem") as port:
         yield port
 
 
-class listening:  # noqa: N801 - used like a function
-    """A TLS broker with this certificate; its port."""
+class TlsBroker:
+    """Runs a TLS broker with this certificate and yields its port."""
 
     def __init__(self, certificates: Path, identity: str) -> None:
         security = ListenerSecurity("SSL", certificate=certificates / identity)
@@ -48,7 +48,7 @@ class listening:  # noqa: N801 - used like a function
         self._broker.close()
 
 
-def checks_of(servers: str, authority: Path) -> dict[str, Check]:
+def run_checks(servers: str, authority: Path) -> dict[str, Check]:
     options = {
         "bootstrap.servers": servers,
         "security.protocol": "SSL",
@@ -60,35 +60,35 @@ def checks_of(servers: str, authority: Path) -> dict[str, Check]:
 
 
 def test_shows_issuer_and_expiry_of_valid_certificate(port: str, certificates: Path) -> None:
-    check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
+    check = run_checks(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome in (Outcome.PASSED, Outcome.WARNING)
     assert check.detail.startswith("CN=node for localhost; issued by CN=test authority; valid until ")
     assert check.detail.endswith("TLSv1.3")
 
 
 @pytest.mark.parametrize(
-    ("host", "authority", "words"),
+    ("host", "authority", "message"),
     [
         ("localhost", "stranger-ca.pem", "an authority that is not trusted"),
         ("127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
     ],
 )
 def test_shows_untrusted_certificate_with_reason(
-    port: str, certificates: Path, host: str, authority: str, words: str
+    port: str, certificates: Path, host: str, authority: str, message: str
 ) -> None:
-    checks = checks_of(f"{host}:{port}", certificates / authority)
+    checks = run_checks(f"{host}:{port}", certificates / authority)
     check = checks[f"certificate of {host}:{port}"]
     assert check.outcome is Outcome.FAILED
     assert check.detail.startswith("CN=node for localhost; issued by CN=test authority")
-    assert words in check.remedy
+    assert message in check.remedy
     assert checks["security"].outcome is Outcome.FAILED
-    assert words in checks["security"].detail
-    assert not checks["security"].remedy, "its detail says what to do; other options are not to blame"
+    assert message in checks["security"].detail
+    assert not checks["security"].remedy, "the detail contains the remedy, and no other option is the cause"
 
 
 def test_shows_expiry_date_of_expired_certificate(certificates: Path) -> None:
-    with listening(certificates, "expired.pem") as port:
-        check = checks_of(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
+    with TlsBroker(certificates, "expired.pem") as port:
+        check = run_checks(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome is Outcome.FAILED
     assert "has expired: it must be renewed there" in check.remedy
     assert "CN=expired" in check.detail
@@ -98,23 +98,23 @@ def test_shows_expiry_date_of_expired_certificate(certificates: Path) -> None:
 def test_skips_certificate_of_listener_without_tls(certificates: Path) -> None:
     with embedded_broker({"t": 1}) as broker:
         servers = broker.bootstrap_servers
-        checks = checks_of(servers, certificates / "ca.pem")
+        checks = run_checks(servers, certificates / "ca.pem")
     assert checks[f"certificate of {servers}"].outcome is Outcome.SKIPPED
     assert checks["bootstrap servers"].outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
-    ("days_left", "outcome", "words"),
+    ("days_left", "outcome", "message"),
     [
         (31, Outcome.PASSED, "31 days"),
         (29, Outcome.WARNING, "29 days"),
         (0, Outcome.WARNING, "0 days"),
     ],
 )
-def test_warns_of_certificate_that_expires_soon(days_left: int, outcome: Outcome, words: str) -> None:
-    check = build_certificate_check("certificate of b:1", SHOWN, (100 - days_left) * DAY_S)
+def test_warns_of_certificate_that_expires_soon(days_left: int, outcome: Outcome, message: str) -> None:
+    check = build_certificate_check("certificate of b:1", CERTIFICATE, (100 - days_left) * DAY_S)
     assert check.outcome is outcome
-    assert words in check.detail
+    assert message in check.detail
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_warns_of_certificate_that_expires_soon(days_left: int, outcome: Outcome
     [(0.5, "less than 1 hour"), (1, "1 hour"), (25, "25 hours"), (47.5, "47 hours"), (48, "2 days"), (73, "3 days")],
 )
 def test_shows_time_since_expiry(hours_ago: float, age: str) -> None:
-    check = build_certificate_check("certificate of b:1", SHOWN, SHOWN.not_after_s + hours_ago * 3_600)
+    check = build_certificate_check("certificate of b:1", CERTIFICATE, CERTIFICATE.not_after_s + hours_ago * 3_600)
     assert f", {age} ago; " in check.detail
 
 

@@ -1,4 +1,4 @@
-"""What a cluster that was reached is asked before a write, and what the answers mean."""
+"""Checks that send requests to a connected cluster, and the outcomes of their responses."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def simulated(**options: Any) -> SimulatedCluster:
     return SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2}, **options)
 
 
-def checks_of(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
+def run_checks(cluster: SimulatedCluster, target: Target, *, thorough: bool = False) -> dict[str, Check]:
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
-    found = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
-    assert not cluster.system.open_sockets, "a check leaves no connection behind"
-    return {check.name: check for check in found}
+    checks = preflight(config, target, timeouts=INTERACTIVE_TIMEOUTS, thorough=thorough, system=cluster.system)
+    assert not cluster.system.open_sockets, "checks close their connections"
+    return {check.name: check for check in checks}
 
 
 def test_checks_only_permissions_that_the_write_needs() -> None:
     names = {IDEMPOTENT_WRITE, TRANSACTIONS}
-    assert not names & {*checks_of(simulated(), Target(["t"]))}
-    checks = checks_of(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
+    assert not names & {*run_checks(simulated(), Target(["t"]))}
+    checks = run_checks(simulated(), Target(["t"], idempotent=True, transactional_id="an-id"))
     assert {checks[name].outcome for name in names} == {Outcome.PASSED}
 
 
 def test_checks_change_nothing_in_the_cluster() -> None:
     cluster = simulated()
-    checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    run_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert cluster.core.coordinator.transactions == {}
     assert [cluster.core.log("t", partition).log_end_offset for partition in (0, 1)] == [0, 0]
 
 
 @pytest.mark.parametrize(
-    ("api", "code", "name", "outcome", "words"),
+    ("api", "code", "name", "outcome", "message"),
     [
         (
             ApiKey.INIT_PRODUCER_ID,
@@ -86,13 +86,13 @@ def test_checks_change_nothing_in_the_cluster() -> None:
     ],
 )
 def test_rejection_fails_only_its_check_with_remedy(
-    api: ApiKey, code: int, name: str, outcome: Outcome, words: str
+    api: ApiKey, code: int, name: str, outcome: Outcome, message: str
 ) -> None:
     cluster = simulated()
     cluster.control.when(api=api, times=None).fail(code)
-    checks = checks_of(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
+    checks = run_checks(cluster, Target(["t"], idempotent=True, transactional_id="an-id"), thorough=True)
     assert checks[name].outcome is outcome
-    assert words in str(checks[name])
+    assert message in str(checks[name])
     others = {check.outcome for other, check in checks.items() if other != name}
     assert others == {Outcome.PASSED}
 
@@ -101,7 +101,7 @@ def test_remedy_names_prefix_of_transactional_ids() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     target = Target(["t"], transactional_id="orders-driver", transactional_id_prefix="orders")
-    assert str(checks_of(cluster, target)[TRANSACTIONS]) == (
+    assert str(run_checks(cluster, target)[TRANSACTIONS]) == (
         "transactions: this user is not authorized to use the transactional id orders-driver. Grant this user the "
         "permissions Write and Describe on all transactional ids with the prefix orders."
     )
@@ -110,14 +110,14 @@ def test_remedy_names_prefix_of_transactional_ids() -> None:
 def test_retries_init_producer_id_while_coordinator_loads() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=2).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
-    assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
+    assert run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
 
 
 def test_warns_when_retriable_error_persists() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     started = cluster.system.now()
-    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert (check.outcome, check.detail) == (Outcome.WARNING, "COORDINATOR_LOAD_IN_PROGRESS")
     assert INTERACTIVE_TIMEOUTS.retry_ms <= cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
@@ -126,7 +126,7 @@ def test_retries_request_at_another_node_after_connection_loss() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).drop(applied=False)
     started = cluster.system.now()
-    assert checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
+    assert run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE].outcome is Outcome.PASSED
     assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.retry_ms
 
 
@@ -134,18 +134,18 @@ def test_skips_check_early_when_all_connections_are_lost() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).drop(applied=False)
     started = cluster.system.now()
-    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
     assert re.match(r"no response: .*closed the connection", check.detail)
     assert cluster.system.now() - started < 2 * INTERACTIVE_TIMEOUTS.retry_ms
 
 
 def test_compares_clock_with_middle_of_successful_exchange() -> None:
-    """A retry takes time, by which the clocks do not differ."""
+    """The time of a retry must not count as clock skew."""
     cluster = simulated()
     cluster.control.when(api=ApiKey.DESCRIBE_QUORUM).fail(error_codes.LEADER_NOT_AVAILABLE)
     cluster.control.when(api=ApiKey.DESCRIBE_QUORUM, nth=2).delay(600)
-    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is Outcome.PASSED
     assert "is 0.3 s" in check.detail
 
@@ -160,13 +160,13 @@ def test_new_check_needs_one_function_and_table_entry(monkeypatch: pytest.Monkey
         yield RequestCheck("cluster size", DescribeTopics([]), evaluate)
 
     monkeypatch.setattr(run, "THOROUGH_CHECKS", (*cluster_checks.THOROUGH_CHECKS, cluster_size))
-    assert checks_of(simulated(), Target(["t"]), thorough=True)["cluster size"].detail == "2 brokers"
-    assert "cluster size" not in checks_of(simulated(), Target(["t"]))
+    assert run_checks(simulated(), Target(["t"]), thorough=True)["cluster size"].detail == "2 brokers"
+    assert "cluster size" not in run_checks(simulated(), Target(["t"]))
 
 
 def test_skips_check_of_unsupported_api_with_reason() -> None:
     cluster = simulated(version_limits={ApiKey.DESCRIBE_QUORUM: VersionRange(0, -1)})
-    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is Outcome.SKIPPED
     assert "DESCRIBE_QUORUM" in check.detail
 
@@ -175,13 +175,13 @@ def test_skips_check_when_response_times_out() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).never_answer()
     started = cluster.system.now()
-    check = checks_of(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
+    check = run_checks(cluster, Target(["t"], idempotent=True))[IDEMPOTENT_WRITE]
     assert check.outcome is Outcome.SKIPPED
     assert cluster.system.now() - started < INTERACTIVE_TIMEOUTS.response_ms + 1_000
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "outcome", "words"),
+    ("ahead_ms", "outcome", "message"),
     [
         (0, Outcome.PASSED, "0.0 s"),
         (4_000, Outcome.PASSED, "4.0 s ahead of"),
@@ -189,17 +189,17 @@ def test_skips_check_when_response_times_out() -> None:
         (-60_000, Outcome.WARNING, "60.0 s behind"),
     ],
 )
-def test_warns_of_clock_skew(ahead_ms: int, outcome: Outcome, words: str) -> None:
+def test_warns_of_clock_skew(ahead_ms: int, outcome: Outcome, message: str) -> None:
     cluster = simulated()
     cluster.core.wall_ms = lambda: cluster.system.wall_ms() + ahead_ms
-    check = checks_of(cluster, Target(["t"]), thorough=True)[CLOCK]
+    check = run_checks(cluster, Target(["t"]), thorough=True)[CLOCK]
     assert check.outcome is outcome
-    assert words in check.detail
+    assert message in check.detail
 
 
 @pytest.mark.parametrize(("max_record_bytes", "outcome"), [(None, Outcome.PASSED), (5_000_000, Outcome.WARNING)])
 def test_warns_when_max_request_size_exceeds_topic_limit(max_record_bytes: int | None, outcome: Outcome) -> None:
-    check = checks_of(simulated(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
+    check = run_checks(simulated(), Target(["t"], max_record_bytes=max_record_bytes), thorough=True)[
         "largest message of t"
     ]
     assert check.outcome is outcome
@@ -209,25 +209,25 @@ def test_warns_when_max_request_size_exceeds_topic_limit(max_record_bytes: int |
 @pytest.mark.parametrize("api", [ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.FETCH])
 def test_missing_api_fails_only_exactly_once(api: ApiKey) -> None:
     cluster = simulated(version_limits={api: VersionRange(0, -1)})
-    checks = checks_of(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
+    checks = run_checks(cluster, Target(["t"], transactional_id="an-id", exactly_once=True))
     error = build_preflight_error(checks.values())
     assert error is not None
     assert f"does not support the API {api.name}" in str(error)
     assert "Exactly-once delivery requires Kafka 3.0 or later" in str(error)
-    assert build_preflight_error(checks_of(cluster, Target(["t"], transactional_id="an-id")).values()) is None
+    assert build_preflight_error(run_checks(cluster, Target(["t"], transactional_id="an-id")).values()) is None
 
 
 def test_missing_api_fails_only_idempotent_write() -> None:
     cluster = simulated(version_limits={ApiKey.INIT_PRODUCER_ID: VersionRange(0, -1)})
-    error = build_preflight_error(checks_of(cluster, Target(["t"], idempotent=True)).values())
+    error = build_preflight_error(run_checks(cluster, Target(["t"], idempotent=True)).values())
     assert error is not None
     assert "does not support the API INIT_PRODUCER_ID" in str(error)
-    assert build_preflight_error(checks_of(cluster, Target(["t"])).values()) is None
+    assert build_preflight_error(run_checks(cluster, Target(["t"])).values()) is None
 
 
 def test_suggests_existing_topic_for_missing_one() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"orders": 2, "events": 1})
-    checks = checks_of(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
+    checks = run_checks(cluster, Target(["ordres", "zzz"], allow_auto_topic_creation=False))
     assert checks["topic ordres"].remedy.startswith("Did you mean 'orders'? Correct the name")
     assert checks["topic zzz"].remedy.startswith("Correct the name")
 
@@ -242,7 +242,7 @@ def test_ip_address_needs_no_lookup() -> None:
 def test_warns_of_unresolvable_host() -> None:
     cluster = simulated()
     cluster.system.names["broker1"] = []
-    check = checks_of(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
+    check = run_checks(cluster, Target(connect_all_brokers=True), thorough=True)["names"]
     assert check.outcome is Outcome.WARNING
     assert "broker1 does not resolve" in check.detail
 
@@ -271,5 +271,5 @@ def test_waits_full_response_time_for_silent_server() -> None:
 def test_target_without_topics_passes_quickly() -> None:
     cluster = simulated()
     started = cluster.system.now()
-    assert build_preflight_error(checks_of(cluster, Target()).values()) is None
+    assert build_preflight_error(run_checks(cluster, Target()).values()) is None
     assert cluster.system.now() - started < 500

@@ -1,4 +1,4 @@
-"""The checks before a write: what each of them finds, how soon, and that a fault that passes is waited for."""
+"""The checks before a write: their results and durations, and the retries of temporary failures."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ SECRET = "hush-hush"
 
 
 def simulated(nodes: int = 2, **options: Any) -> SimulatedCluster:
-    """Topic t has a partition on each of the two first brokers."""
+    """Create a cluster whose topic t has one partition on each of the first two brokers."""
     return SimulatedCluster(FakeSystem(latency_ms=20), nodes=nodes, topics={"t": 2}, **options)
 
 
-def checks_of(
+def run_checks(
     cluster: SimulatedCluster, *topics: str, servers: str | None = None, create: bool = True
 ) -> dict[str, Check]:
     config = client_config({"bootstrap.servers": servers or cluster.bootstrap_servers})
     target = Target(topics, connect_all_brokers=not topics, allow_auto_topic_creation=create)
-    found = preflight(config, target, system=cluster.system)
-    assert not cluster.system.open_sockets, "a check leaves no connection behind"
-    return {check.name: check for check in found}
+    results = preflight(config, target, system=cluster.system)
+    assert not cluster.system.open_sockets, "checks close their connections"
+    return {check.name: check for check in results}
 
 
 def outcomes(checks: dict[str, Check]) -> dict[str, str]:
     return {name: check.outcome.value for name, check in checks.items()}
 
 
-def words(checks: dict[str, Check]) -> str:
+def error_message(checks: dict[str, Check]) -> str:
     error = build_preflight_error(checks.values())
     assert error is not None
     return str(error)
@@ -56,7 +56,7 @@ def words(checks: dict[str, Check]) -> str:
 def test_healthy_cluster_passes_within_a_second() -> None:
     cluster = simulated()
     started = cluster.system.now()
-    checks = checks_of(cluster, "t")
+    checks = run_checks(cluster, "t")
     assert set(outcomes(checks).values()) == {"passed"}
     assert [*checks] == [
         "bootstrap servers",
@@ -73,7 +73,7 @@ def test_healthy_cluster_passes_within_a_second() -> None:
 
 
 def test_connects_all_brokers_without_fixed_topic() -> None:
-    assert [*checks_of(simulated(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
+    assert [*run_checks(simulated(nodes=3))][4:] == [f"broker {n} (broker{n}:{9092 + n})" for n in range(3)]
 
 
 def test_names_option_of_missing_dead_letter_topic() -> None:
@@ -89,9 +89,9 @@ def test_names_option_of_missing_dead_letter_topic() -> None:
 def test_only_connection_failures_concern_the_address() -> None:
     cluster = simulated()
     cluster.system.names["nowhere"] = []
-    unresolved = checks_of(cluster, "t", servers="nowhere:9092")
+    unresolved = run_checks(cluster, "t", servers="nowhere:9092")
     assert [name for name, check in unresolved.items() if check.concerns_address] == ["bootstrap servers"]
-    missing = checks_of(simulated(), "tpoic", create=False)
+    missing = run_checks(simulated(), "tpoic", create=False)
     assert outcomes(missing)["topic tpoic"] == "failed"
     assert not any(check.concerns_address for check in missing.values())
 
@@ -100,7 +100,7 @@ def test_unresolvable_bootstrap_server_ends_checks() -> None:
     cluster = simulated()
     cluster.system.names["nowhere"] = []
     started = cluster.system.now()
-    checks = checks_of(cluster, "t", servers="nowhere:9092")
+    checks = run_checks(cluster, "t", servers="nowhere:9092")
     assert cluster.system.now() == started
     assert outcomes(checks) == {
         "bootstrap servers": "failed",
@@ -108,16 +108,16 @@ def test_unresolvable_bootstrap_server_ends_checks() -> None:
         "metadata": "skipped",
         "topic t": "skipped",
     }
-    assert "nowhere:9092: the name cannot be resolved" in words(checks)
-    assert "Correct the host names in bootstrap.servers" in words(checks)
+    assert "nowhere:9092: the name cannot be resolved" in error_message(checks)
+    assert "Correct the host names in bootstrap.servers" in error_message(checks)
 
 
 def test_names_refusing_server_after_retry_time() -> None:
     cluster = simulated()
     started = cluster.system.now()
-    checks = checks_of(cluster, "t", servers="broker7:9092")
-    assert "bootstrap servers: broker7:9092: Connection refused" in words(checks)
-    assert "Check the host and port" in words(checks)
+    checks = run_checks(cluster, "t", servers="broker7:9092")
+    assert "bootstrap servers: broker7:9092: Connection refused" in error_message(checks)
+    assert "Check the host and port" in error_message(checks)
     assert PreflightTimeouts().retry_ms <= cluster.system.now() - started < PreflightTimeouts().retry_ms + 100
     assert outcomes(checks)["topic t"] == "skipped"
 
@@ -125,31 +125,33 @@ def test_names_refusing_server_after_retry_time() -> None:
 def test_names_silent_bootstrap_server() -> None:
     cluster = simulated()
     cluster.system.swallow("gone", 9092)
-    assert "bootstrap servers: gone:9092: no response within 5 s" in words(checks_of(cluster, servers="gone:9092"))
+    assert "bootstrap servers: gone:9092: no response within 5 s" in error_message(
+        run_checks(cluster, servers="gone:9092")
+    )
 
 
 def test_warns_when_one_of_two_bootstrap_servers_fails() -> None:
-    checks = checks_of(simulated(), "t", servers="broker7:9092,broker0:9092")
+    checks = run_checks(simulated(), "t", servers="broker7:9092,broker0:9092")
     assert checks["bootstrap servers"].outcome is Outcome.WARNING
     assert "1 of 2 reachable" in checks["bootstrap servers"].detail
     assert "broker7:9092" in checks["bootstrap servers"].detail
     assert build_preflight_error(checks.values()) is None
 
 
-@pytest.mark.parametrize("which", ["the bootstrap server", "a leader"])
-def test_waits_for_restarting_broker(which: str) -> None:
+@pytest.mark.parametrize("role", ["the bootstrap server", "a leader"])
+def test_waits_for_restarting_broker(role: str) -> None:
     cluster = simulated()
-    node = 0 if which == "the bootstrap server" else 1
+    node = 0 if role == "the bootstrap server" else 1
     cluster.refuse_connections(node)
     cluster.system.after(2_000, lambda: cluster.accept_connections(node))
-    assert build_preflight_error(checks_of(cluster, "t", servers="broker0:9092").values()) is None
+    assert build_preflight_error(run_checks(cluster, "t", servers="broker0:9092").values()) is None
 
 
 def test_follows_leader_to_reachable_broker() -> None:
     cluster = simulated()
     cluster.refuse_connections(1)
     cluster.system.after(1_000, lambda: cluster.control.move_leader("t", 1, 0))
-    checks = checks_of(cluster, "t", servers="broker0:9092")
+    checks = run_checks(cluster, "t", servers="broker0:9092")
     assert build_preflight_error(checks.values()) is None
     assert "broker 1 (broker1:9093)" not in checks
 
@@ -157,25 +159,25 @@ def test_follows_leader_to_reachable_broker() -> None:
 def test_names_unresolvable_advertised_address() -> None:
     cluster = simulated()
     cluster.system.names["broker1"] = []
-    checks = checks_of(cluster, "t", servers="broker0:9092")
+    checks = run_checks(cluster, "t", servers="broker0:9092")
     assert outcomes(checks)["topic t"] == "passed"
-    assert ": broker 1 (broker1:9093): the name cannot be resolved" in words(checks)
-    assert "The broker advertises this address (advertised.listeners)" in words(checks)
-    assert "broker 0" not in words(checks)
+    assert ": broker 1 (broker1:9093): the name cannot be resolved" in error_message(checks)
+    assert "The broker advertises this address (advertised.listeners)" in error_message(checks)
+    assert "broker 0" not in error_message(checks)
 
 
 @pytest.mark.parametrize("retry_ms", range(500, 3_000, 20))
 def test_names_all_unresolvable_brokers_at_any_retry_time(retry_ms: int) -> None:
-    """The client forgets such brokers from time to time, and begins again with the bootstrap servers."""
+    """The client drops unreachable brokers from time to time and returns to the bootstrap servers."""
     cluster = SimulatedCluster(FakeSystem(latency_ms=100), nodes=2, topics={"t": 2})
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
-    found = preflight(
+    results = preflight(
         client_config({"bootstrap.servers": "entry:9092"}),
         Target(("t",)),
         timeouts=PreflightTimeouts(retry_ms=retry_ms),
         system=cluster.system,
     )
-    checks = {check.name: check for check in found}
+    checks = {check.name: check for check in results}
     failed = {name for name, outcome in outcomes(checks).items() if outcome == "failed"}
     assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
     assert checks["topic t"].outcome is Outcome.PASSED
@@ -188,42 +190,42 @@ def test_names_unresolvable_brokers_after_late_metadata(topics: tuple[str, ...],
     cluster = simulated()
     cluster.system.names |= {"entry": ["broker0"], "broker0": [], "broker1": []}
     cluster.control.when(api=ApiKey.METADATA, nth=nth).delay(delay_ms)
-    found = preflight(
+    results = preflight(
         client_config({"bootstrap.servers": "entry:9092,broker7:9092"}),
         Target(topics, connect_all_brokers=not topics),
         timeouts=INTERACTIVE_TIMEOUTS,
         system=cluster.system,
     )
-    failed = {check.name for check in found if check.outcome is Outcome.FAILED}
+    failed = {check.name for check in results if check.outcome is Outcome.FAILED}
     assert failed == {"broker 0 (broker0:9092)", "broker 1 (broker1:9093)"}
 
 
 def test_names_silent_leader() -> None:
     cluster = simulated()
     cluster.system.swallow("broker1", 9093)
-    assert ": broker 1 (broker1:9093): no response within 5 s." in words(
-        checks_of(cluster, "t", servers="broker0:9092")
+    assert ": broker 1 (broker1:9093): no response within 5 s." in error_message(
+        run_checks(cluster, "t", servers="broker0:9092")
     )
 
 
 def test_missing_topic_fails_without_being_created() -> None:
     cluster = simulated(auto_create_topics=True)
-    checks = checks_of(cluster, "t", "tpoic", create=False)
-    assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in words(checks)
+    checks = run_checks(cluster, "t", "tpoic", create=False)
+    assert ": topic tpoic: does not exist.\nWhat to do: Correct the name or create the topic" in error_message(checks)
     assert outcomes(checks)["topic t"] == "passed"
     assert [*cluster.core.topics] == ["t"]
 
 
 def test_automatically_created_topic_passes() -> None:
     cluster = simulated(auto_create_topics=True)
-    assert build_preflight_error(checks_of(cluster, "new").values()) is None
+    assert build_preflight_error(run_checks(cluster, "new").values()) is None
     assert "new" in cluster.core.topics
 
 
 def test_waits_for_topic_that_is_being_created() -> None:
     cluster = simulated()
     cluster.system.after(2_000, lambda: cluster.control.create_topic("late", 1))
-    assert build_preflight_error(checks_of(cluster, "late").values()) is None
+    assert build_preflight_error(run_checks(cluster, "late").values()) is None
 
 
 def test_unauthorized_topic_ends_checks_at_once() -> None:
@@ -232,7 +234,7 @@ def test_unauthorized_topic_ends_checks_at_once() -> None:
     started = cluster.system.now()
     assert (
         ": topic t: this user is not authorized to describe the topic (TOPIC_AUTHORIZATION_FAILED).\n"
-        "What to do: Grant this user the permission" in words(checks_of(cluster, "t"))
+        "What to do: Grant this user the permission" in error_message(run_checks(cluster, "t"))
     )
     assert cluster.system.now() - started < 1_000
 
@@ -242,17 +244,17 @@ def test_skips_broker_that_was_not_awaited(connect_all_brokers: bool) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=20), nodes=2, topics={"t": 2, "mine": 2})
     cluster.control.when(api=ApiKey.METADATA, topic="t", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     config = client_config({"bootstrap.servers": "broker0:9092"})
-    found = preflight(config, Target(["t", "mine"], connect_all_brokers=connect_all_brokers), system=cluster.system)
-    failed = [check.name for check in found if check.outcome is Outcome.FAILED]
+    results = preflight(config, Target(["t", "mine"], connect_all_brokers=connect_all_brokers), system=cluster.system)
+    failed = [check.name for check in results if check.outcome is Outcome.FAILED]
     assert failed == ["topic t"]
-    broker = next(check for check in found if check.name.startswith("broker 1"))
+    broker = next(check for check in results if check.name.startswith("broker 1"))
     assert broker.outcome is (Outcome.PASSED if connect_all_brokers else Outcome.SKIPPED)
 
 
 def test_warns_of_partition_without_leader() -> None:
     cluster = simulated()
     cluster.core.topic("t").partitions[1].leader = None
-    checks = checks_of(cluster, "t")
+    checks = run_checks(cluster, "t")
     assert checks["topic t"].outcome is Outcome.WARNING
     assert "1 of 2 partitions without a leader: 1" in checks["topic t"].detail
     assert build_preflight_error(checks.values()) is None
@@ -261,7 +263,7 @@ def test_warns_of_partition_without_leader() -> None:
 def test_missing_metadata_response_fails_metadata_check() -> None:
     cluster = simulated()
     cluster.control.when(api=ApiKey.METADATA, times=None).never_answer()
-    checks = checks_of(cluster, "t")
+    checks = run_checks(cluster, "t")
     assert outcomes(checks)["metadata"] == "failed"
     assert outcomes(checks)["topic t"] == "skipped"
 
@@ -328,7 +330,7 @@ def test_uses_credentials_of_the_job_and_hides_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("security", "words"),
+    ("security", "message"),
     [
         (None, "the listener expects no SASL: compare security.protocol and the port."),
         (
@@ -338,11 +340,11 @@ def test_uses_credentials_of_the_job_and_hides_them() -> None:
     ],
     ids=["a plaintext port", "another mechanism"],
 )
-def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity | None, words: str) -> None:
+def test_listener_mismatch_does_not_mention_password(security: ListenerSecurity | None, message: str) -> None:
     with embedded_broker(security=security) as broker:
-        found = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
-    (check,) = (check for check in found if check.outcome is Outcome.FAILED)
-    assert str(check).endswith(words)
+        results = preflight(client_config(secured(broker.bootstrap_servers)), Target(["t"]))
+    (check,) = (check for check in results if check.outcome is Outcome.FAILED)
+    assert str(check).endswith(message)
     assert "password" not in str(check)
 
 
@@ -354,7 +356,7 @@ def test_plaintext_to_sasl_listener_suggests_security_protocol() -> None:
             Target(["t"]),
             timeouts=PreflightTimeouts(300, 300),
         )
-    assert "within" not in str(build_preflight_error(checks)), "it ended the connection at once"
+    assert "within" not in str(build_preflight_error(checks)), "the broker closed the connection at once"
     assert "its listener may expect another security.protocol: SASL or TLS." in str(build_preflight_error(checks))
 
 

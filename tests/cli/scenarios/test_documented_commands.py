@@ -1,6 +1,6 @@
-"""The commands of docs/cli.md run as they stand there, against an embedded broker; only addresses and sizes are put in.
+"""The commands of docs/cli.md run against an embedded broker. Only addresses, paths and sizes are replaced.
 
-`pykafka demo`, which needs a Spark, is run by integration/test_demo.py.
+`pykafka demo`, which needs Spark, is run by integration/test_demo.py.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a user stands: with a file of orders, and the reports of a job."""
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a directory with a file of orders and the reports of a job."""
     pq.write_table(pa.table({"id": ["o-8", "o-9"], "payload": ["a", "b"]}), tmp_path / "orders.parquet")
     (tmp_path / "reports").mkdir()
     for report in job(3):
@@ -70,41 +70,41 @@ def begin(broker: EmbeddedBroker, prefix: str) -> None:
         driver.begin("a start")
 
 
-def put_in(line: str, broker: EmbeddedBroker, folder: Path) -> str:
+def adapt_command(line: str, broker: EmbeddedBroker, directory: Path) -> str:
     line = line.replace("localhost:9092", broker.bootstrap_servers)
-    line = re.sub(r"s3a://bucket/reports|/data/reports/", f"{folder}/reports/", line)
+    line = re.sub(r"s3a://bucket/reports|/data/reports/", f"{directory}/reports/", line)
     for size, smaller in SMALLER.items():
         line = line.replace(size, smaller)
     return line
 
 
 def run(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The status of its `pykafka`; what stands before a pipe is run by a shell."""
-    before, found, command = line.rpartition("pykafka ")
-    assert found
-    if before:
-        given = subprocess.run(["bash", "-c", before.rstrip("| ")], capture_output=True, check=True).stdout
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
+    """Run the pykafka command of the line and return its status. A shell runs the commands before a pipe."""
+    shell_part, separator, command = line.rpartition("pykafka ")
+    assert separator
+    if shell_part:
+        piped = subprocess.run(["bash", "-c", shell_part.rstrip("| ")], capture_output=True, check=True).stdout
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(piped))))
     return main(shlex.split(command.partition(" | ")[0]))
 
 
 @pytest.mark.parametrize("line", ONCE)
 def test_documented_command_succeeds(
-    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
+    broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, line: str
 ) -> None:
     prefix = re.search(r"transactions .*--prefix (\S+)", line)
-    if prefix is not None:  # of a query that has begun, as its readers have one
+    if prefix is not None:  # readers of the page have such a query
         begin(broker, prefix[1])
-    status = run(put_in(line, broker, folder), monkeypatch)
-    said = capfd.readouterr()
-    assert status == 0, said.err
-    assert said.out or said.err or "--html" in line or "produce" in line
+    status = run(adapt_command(line, broker, directory), monkeypatch)
+    output = capfd.readouterr()
+    assert status == 0, output.err
+    assert output.out or output.err or "--html" in line or "produce" in line
 
 
 def test_documented_follow_prints_new_records(
-    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
+    broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
-    """`-n 1` takes the place of Ctrl-C. The writer goes on, since no one knows when the reader has found the end."""
+    """`-n 1` replaces Ctrl-C. The writer continues, since no one knows when the reader reaches the end."""
     (line,) = (line for line in LINES if FOLLOWS in line)
     done = threading.Event()
 
@@ -116,7 +116,7 @@ def test_documented_follow_prints_new_records(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert run(put_in(line, broker, folder) + " -n 1", monkeypatch) == 0
+        assert run(adapt_command(line, broker, directory) + " -n 1", monkeypatch) == 0
     finally:
         done.set()
         writer.join()
@@ -124,33 +124,33 @@ def test_documented_follow_prints_new_records(
 
 
 def test_documented_produce_commands_write_records(
-    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for line in ONCE:
         if "produce" in line:
-            assert run(put_in(line, broker, folder), monkeypatch) == 0
+            assert run(adapt_command(line, broker, directory), monkeypatch) == 0
     assert broker.topic("numbers").read()["value"].to_pylist()[-1] == b"1000"
-    words = broker.topic("words").read()
-    assert (words["key"].to_pylist()[-1], words["value"].to_pylist()[-1]) == (b"alice", b"hello")
-    assert words["headers"].to_pylist()[-1] == [{"key": "source", "value": b"shell"}]
+    rows = broker.topic("words").read()
+    assert (rows["key"].to_pylist()[-1], rows["value"].to_pylist()[-1]) == (b"alice", b"hello")
+    assert rows["headers"].to_pylist()[-1] == [{"key": "source", "value": b"shell"}]
     assert {b"o-8", b"o-9"} <= set(broker.topic("orders").read()["key"].to_pylist())
 
 
 def test_documented_jq_filter_finds_value(
-    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
+    broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:
     (line,) = (line for line in ONCE if line.endswith(" | jq .value"))
-    assert run(put_in(line, broker, folder), monkeypatch) == 0
+    assert run(adapt_command(line, broker, directory), monkeypatch) == 0
     values = [json.loads(row)["value"] for row in capfd.readouterr().out.splitlines()]
     assert '{"order": 3}' in values
 
 
 def test_documented_report_command_writes_page(
-    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (line,) = (line for line in ONCE if "--html" in line)
-    assert run(put_in(line, broker, folder), monkeypatch) == 0
-    assert (folder / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert run(adapt_command(line, broker, directory), monkeypatch) == 0
+    assert (directory / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_documented_options_file_is_valid(tmp_path: Path) -> None:
@@ -162,19 +162,19 @@ def test_documented_options_file_is_valid(tmp_path: Path) -> None:
 
 def test_documented_broker_listens_until_interrupted(tmp_path: Path) -> None:
     (line,) = (line for line in LINES if line.startswith("pykafka broker"))
-    words = shlex.split(line.replace("/tmp/kafka", str(tmp_path)))[1:]
-    command = [sys.executable, "-m", "spark_kafka_sink", *words, "--port", "0"]
+    arguments = shlex.split(line.replace("/tmp/kafka", str(tmp_path)))[1:]
+    command = [sys.executable, "-m", "spark_kafka_sink", *arguments, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            said = [process.stdout.readline() for _ in range(5)]
+            output = [process.stdout.readline() for _ in range(5)]
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate()
         finally:
             process.kill()
     assert (process.returncode, errors) == (0, "")
-    assert said[0].startswith("listening on 127.0.0.1:")
-    assert said[-1].split() == ["orders", "3", "0"]
+    assert output[0].startswith("listening on 127.0.0.1:")
+    assert output[-1].split() == ["orders", "3", "0"]
 
 
 def test_documented_completion_works_in_bash() -> None:
@@ -187,9 +187,9 @@ def test_documented_completion_works_in_bash() -> None:
     assert done.stdout.endswith(" pykafka\n")
 
 
-def test_monitoring_page_shows_columns_of_report(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_monitoring_page_shows_columns_of_report(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (shown,) = (text for text in blocks("docs/monitoring.md", "text") if "pykafka report" in text)
     command, job_id, heading, *_ = shown.splitlines()
-    assert main(shlex.split(command.replace("/data/reports/", f"{folder}/reports/"))[2:]) == 0
-    said = capfd.readouterr().out.splitlines()
-    assert (said[0], said[1].split()) == (job_id, heading.split())
+    assert main(shlex.split(command.replace("/data/reports/", f"{directory}/reports/"))[2:]) == 0
+    output = capfd.readouterr().out.splitlines()
+    assert (output[0], output[1].split()) == (job_id, heading.split())

@@ -1,4 +1,4 @@
-"""docs/cli.md has every flag of every command, in the words of `--help`."""
+"""docs/cli.md documents every flag of every command with its help text."""
 
 from __future__ import annotations
 
