@@ -12,12 +12,12 @@ WRONG = ["", ".", "..", "../../x", "a/b", "a b", "tägliche", "a\n", "a\0", "x" 
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b.c", "...", "x" * MAX_TOPIC_NAME_LENGTH])
-def test_letters_digits_dots_underscores_and_hyphens_make_a_name(name: str) -> None:
+def test_accepts_letters_digits_dots_underscores_and_hyphens(name: str) -> None:
     assert is_topic_name(name)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_anything_else_is_no_name_and_no_program_can_create_it(name: str) -> None:
+def test_rejects_any_other_topic_name(name: str) -> None:
     assert not is_topic_name(name)
     with pytest.raises(ConfigurationError, match="not a valid topic name"):
         EmbeddedCluster(ClusterConfig(), topics={name: 1})

@@ -27,14 +27,14 @@ def response(*error_codes: int) -> FetchResponse:
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
 
-def test_each_leader_is_sent_its_own_partitions_with_their_offsets() -> None:
+def test_sends_each_leader_its_own_partitions_and_offsets() -> None:
     assert [REQUEST.route(key) for key in REQUEST.keys] == [Leader("t", 0), Leader("t", 1), Leader("t", 2)]
     (topic,) = REQUEST.subset(["2", "0"]).message(13).topics
     assert [(each.partition, each.fetch_offset) for each in topic.partitions] == [(2, 7), (0, 5)]
 
 
 @pytest.mark.parametrize(("topic_id", "versions"), [(NO_TOPIC_ID, VersionRange(0, 12)), (UUID(int=1), None)])
-def test_topic_without_id_is_fetched_in_versions_that_have_names(topic_id: UUID, versions: VersionRange | None) -> None:
+def test_fetches_topic_without_id_in_versions_with_names(topic_id: UUID, versions: VersionRange | None) -> None:
     found = Fetch("t", topic_id, {0: 0}, 0).versions
     assert (found and found.max) == (versions and versions.max)
 
@@ -53,7 +53,7 @@ def test_error_of_whole_response_is_the_error_of_each_partition() -> None:
     )
 
 
-def test_rejected_partition_is_named_and_data_of_the_others_is_returned() -> None:
+def test_names_rejected_partition_and_returns_other_data() -> None:
     responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.OFFSET_OUT_OF_RANGE))
     assert [data.partition_index for data in REQUEST.fetched(responses)] == [0, 1]
     error = REQUEST.rejected(responses)
@@ -62,12 +62,12 @@ def test_rejected_partition_is_named_and_data_of_the_others_is_returned() -> Non
     assert error.code == codes.OFFSET_OUT_OF_RANGE
 
 
-def test_partitions_that_were_not_requested_are_ignored() -> None:
+def test_ignores_unrequested_partitions() -> None:
     responses = dict.fromkeys(["0"], response(codes.NONE, codes.NONE))
     assert [data.partition_index for data in REQUEST.fetched(responses)] == [0]
 
 
-def test_response_about_many_partitions_is_read_once() -> None:
+def test_reads_response_with_many_partitions_once() -> None:
     responses = dict.fromkeys(REQUEST.keys, response(codes.NONE, codes.NONE, codes.NONE))
     with patch.object(fetch_module, "_partitions", wraps=fetch_module._partitions) as read:
         assert REQUEST.rejected(responses) is None

@@ -27,7 +27,7 @@ def aborted(producer_id: int, first_offset: int) -> AbortedTransaction:
     return AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
 
 
-def test_rows_have_the_columns_of_sparks_kafka_source() -> None:
+def test_rows_have_columns_of_spark_kafka_source() -> None:
     fetched = show(batch(5, b"a", headers=(("h", b"1"), ("n", None))), batch(6, b"b", log_append_time=BASE_TIME + 99))
     assert fetched.rows.schema.equals(ROWS_SCHEMA)
     first, second = fetched.rows.to_pylist()
@@ -46,35 +46,35 @@ def test_rows_have_the_columns_of_sparks_kafka_source() -> None:
     assert second["headers"] is None
 
 
-def test_only_rows_within_the_bounds_are_shown_but_reading_goes_on_after_the_batch() -> None:
+def test_limits_rows_to_bounds_and_continues_after_batch() -> None:
     fetched = show(batch(0, b"a", b"b", b"c", b"d"), batch(4, b"e", b"f"), start=2, stop=5)
     assert values(fetched) == [b"c", b"d", b"e"]
     assert fetched.next_offset == 6
 
 
-def test_batches_before_the_start_do_not_move_it_back() -> None:
+def test_earlier_batches_do_not_move_next_offset_back() -> None:
     assert show(batch(0, b"a"), start=7).next_offset == 7
 
 
-def test_nothing_gives_an_empty_table_of_the_same_columns() -> None:
+def test_empty_fetch_gives_table_with_all_columns() -> None:
     for records in (None, b""):
         (fetched,) = visible_rows(records, None, topic="t", partition=0, start=9, stop=ALL)
         assert (fetched.rows.num_rows, fetched.next_offset) == (0, 9)
         assert fetched.rows.schema.equals(ROWS_SCHEMA)
 
 
-def test_a_last_batch_that_is_cut_short_waits_for_the_next_fetch() -> None:
+def test_truncated_batch_is_left_for_next_fetch() -> None:
     whole, cut = batch(0, b"a"), batch(1, b"b")
     fetched = show(whole, cut[:-1])
     assert (values(fetched), fetched.next_offset) == ([b"a"], 1)
 
 
-def test_control_batches_are_never_shown_and_are_passed_by() -> None:
+def test_skips_control_batches() -> None:
     fetched = show(batch(0, b"a", producer_id=1, transactional=True), marker(1, 1, commit=True))
     assert (values(fetched), fetched.next_offset) == ([b"a"], 2)
 
 
-def test_rows_of_an_aborted_transaction_are_hidden_until_its_marker() -> None:
+def test_hides_rows_of_aborted_transaction_until_marker() -> None:
     fetched = show(
         batch(0, b"before", producer_id=1, transactional=True),
         marker(1, 1, commit=True),
@@ -107,28 +107,28 @@ def test_transactions_of_many_producers_interleave() -> None:
     assert values(show(*log, aborted=[aborted(1, 3), aborted(2, 1), aborted(1, 0)])) == [b"2b"]
 
 
-def test_a_fetch_that_begins_within_an_aborted_transaction_hides_it_too() -> None:
+def test_hides_aborted_transaction_that_began_before_fetch() -> None:
     fetched = show(
         batch(5, b"x", producer_id=1, transactional=True), marker(6, 1, commit=False), start=5, aborted=[aborted(1, 2)]
     )
     assert values(fetched) == []
 
 
-def test_a_batch_outside_transactions_is_shown_even_from_a_producer_that_aborted() -> None:
+def test_shows_non_transactional_batch_of_aborted_producer() -> None:
     assert values(show(batch(3, b"a", producer_id=1), aborted=[aborted(1, 0)])) == [b"a"]
 
 
-def test_read_uncommitted_shows_what_was_aborted() -> None:
+def test_read_uncommitted_shows_aborted_rows() -> None:
     assert values(show(batch(0, b"x", producer_id=1, transactional=True), marker(1, 1, commit=False))) == [b"x"]
 
 
-def test_what_compaction_has_emptied_is_passed_by() -> None:
+def test_skips_batches_emptied_by_compaction() -> None:
     fetched = show(compacted(0, 9), batch(10, b"a"))
     assert (values(fetched), fetched.next_offset) == ([b"a"], 11)
     assert show(compacted(0, 9)).next_offset == 10
 
 
-def test_a_control_record_without_a_key_that_can_be_read_is_refused() -> None:
+def test_rejects_control_record_with_invalid_key() -> None:
     broken = bytearray(marker(0, 1, commit=False))
     broken[61 + 5] = 2  # the length of the key, as a zigzag varint: 1
     with pytest.raises(DecodeError):

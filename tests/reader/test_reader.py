@@ -24,7 +24,7 @@ from tests.reader.scripted_cluster import Cluster, Log, rows
 from tests.reader.stored_batches import batch, marker
 
 
-def test_all_that_stands_in_a_topic_is_read_by_partition_and_offset() -> None:
+def test_reads_whole_topic_by_partition_and_offset() -> None:
     cluster = Cluster(Log([batch(0, b"a", b"b"), batch(2, b"c")]), Log([batch(0, b"d")], leader=1), Log())
     with cluster.reader() as reader:
         assert reader.partitions("t") == [0, 1, 2]
@@ -32,7 +32,7 @@ def test_all_that_stands_in_a_topic_is_read_by_partition_and_offset() -> None:
     assert not cluster.system.open_sockets
 
 
-def test_what_is_written_while_reading_is_left_for_the_next_time() -> None:
+def test_stops_at_given_end_offsets() -> None:
     log = Log([batch(0, b"a")])
     cluster = Cluster(log)
     with cluster.reader() as reader:
@@ -42,7 +42,7 @@ def test_what_is_written_while_reading_is_left_for_the_next_time() -> None:
         assert rows(reader.read("t", start=ends)) == [(0, 1, b"b")]
 
 
-def test_an_empty_topic_gives_an_empty_table() -> None:
+def test_empty_topic_gives_empty_table() -> None:
     with Cluster(Log(start=7)).reader() as reader:
         table = reader.read("t")
         assert table.num_rows == 0
@@ -50,7 +50,7 @@ def test_an_empty_topic_gives_an_empty_table() -> None:
         assert reader.beginning_offsets("t") == reader.end_offsets("t") == {0: 7}
 
 
-def test_some_partitions_can_be_read_alone() -> None:
+def test_reads_selected_partitions() -> None:
     cluster = Cluster(Log([batch(0, b"a")]), Log([batch(0, b"b")]))
     with cluster.reader() as reader:
         assert rows(reader.read("t", partitions=[1])) == [(1, 0, b"b")]
@@ -58,7 +58,7 @@ def test_some_partitions_can_be_read_alone() -> None:
             reader.read("t", partitions=[1, 5])
 
 
-def test_the_isolation_level_goes_to_the_brokers_and_hides_what_was_aborted() -> None:
+def test_isolation_level_hides_aborted_and_open_transactions() -> None:
     log = Log(
         [
             batch(0, b"gone", producer_id=1, transactional=True),
@@ -80,7 +80,7 @@ def test_the_isolation_level_goes_to_the_brokers_and_hides_what_was_aborted() ->
         cluster.reader(isolation="read_commited")
 
 
-def test_a_leader_that_moves_while_reading_is_followed() -> None:
+def test_follows_leader_that_moves_during_read() -> None:
     log = Log([batch(offset, b"v%d" % offset) for offset in range(6)])
     cluster = Cluster(log)
     read = []
@@ -93,7 +93,7 @@ def test_a_leader_that_moves_while_reading_is_followed() -> None:
     assert cluster.brokers[1].requests_of(ApiKey.FETCH)
 
 
-def test_a_broker_that_dies_while_reading_is_replaced() -> None:
+def test_continues_at_new_leader_when_broker_dies() -> None:
     log = Log([batch(offset, b"v%d" % offset) for offset in range(6)])
     cluster = Cluster(log)
     read = []
@@ -109,7 +109,7 @@ def test_a_broker_that_dies_while_reading_is_replaced() -> None:
     assert [offset for _, offset, _ in read] == list(range(6))
 
 
-def test_follows_partition_that_has_no_leader_for_a_while() -> None:
+def test_waits_for_partition_without_leader() -> None:
     log = Log([batch(0, b"a"), batch(1, b"b")])
     cluster = Cluster(log)
     with cluster.reader() as reader:
@@ -122,7 +122,7 @@ def test_follows_partition_that_has_no_leader_for_a_while() -> None:
     assert cluster.brokers[1].requests_of(ApiKey.FETCH)
 
 
-def test_leaders_are_sent_their_fetches_at_the_same_time_and_share_the_bytes_of_a_round() -> None:
+def test_fetches_from_leaders_concurrently_and_shares_byte_limit() -> None:
     cluster = Cluster(Log([batch(0, b"a")]), Log([batch(0, b"b")], leader=1))
     with cluster.reader() as reader:
         assert rows(reader.read("t")) == [(0, 0, b"a"), (1, 0, b"b")]
@@ -131,7 +131,7 @@ def test_leaders_are_sent_their_fetches_at_the_same_time_and_share_the_bytes_of_
     assert [each[0].message.max_bytes for each in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
 
 
-def test_reads_other_partitions_while_the_broker_of_one_is_down() -> None:
+def test_reads_other_partitions_while_one_broker_is_down() -> None:
     logs = [Log([batch(offset, b"a") for offset in range(3)], leader=leader) for leader in (0, 1)]
     cluster = Cluster(*logs)
     read: list[tuple[int, int, bytes]] = []
@@ -160,7 +160,7 @@ def test_retries_temporary_errors(api: str) -> None:
     assert log.errors == []
 
 
-def test_errors_that_do_not_pass_are_raised_with_topic_and_partition() -> None:
+def test_raises_permanent_errors_with_topic_and_partition() -> None:
     log = Log([batch(0, b"a")])
     with Cluster(log).reader() as reader:
         log.errors = [error_codes.TOPIC_AUTHORIZATION_FAILED]
@@ -171,7 +171,7 @@ def test_errors_that_do_not_pass_are_raised_with_topic_and_partition() -> None:
             reader.read("t")
 
 
-def test_errors_that_never_pass_end_in_the_last_of_them() -> None:
+def test_persistent_error_ends_at_timeout_with_last_error() -> None:
     log = Log([batch(0, b"a")], errors=[error_codes.KAFKA_STORAGE_ERROR] * 10_000)
     with Cluster(log).reader(timeout_ms=5_000) as reader, pytest.raises(MetadataTimeoutError) as failure:
         reader.read("t")
@@ -179,7 +179,7 @@ def test_errors_that_never_pass_end_in_the_last_of_them() -> None:
     assert "KAFKA_STORAGE_ERROR" in str(failure.value)
 
 
-def test_a_topic_that_does_not_exist_is_an_error_within_seconds() -> None:
+def test_missing_topic_fails_within_seconds() -> None:
     cluster = Cluster(Log())
     cluster.brokers[0].metadata = metadata_response(
         topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION), nodes=1
@@ -193,7 +193,7 @@ def test_a_topic_that_does_not_exist_is_an_error_within_seconds() -> None:
     assert asked.allow_auto_topic_creation is False  # type: ignore[attr-defined]
 
 
-def test_when_no_address_answers_the_error_names_them_all() -> None:
+def test_error_names_all_unreachable_addresses() -> None:
     system = FakeSystem()
     reader = TopicReader(ClientConfig(("b0:9092", "b1:9093")), system=system, timeout_ms=3_000)
     with reader, pytest.raises((MetadataTimeoutError, NetworkError)) as failure:
@@ -202,7 +202,7 @@ def test_when_no_address_answers_the_error_names_them_all() -> None:
         assert words in str(failure.value)
 
 
-def test_an_old_broker_is_read_by_topic_name() -> None:
+def test_reads_by_topic_name_from_old_broker() -> None:
     cluster = Cluster(Log([batch(0, b"a")]))
     for broker in cluster.brokers:
         broker.versions[ApiKey.FETCH] = VersionRange(0, 4)
@@ -212,14 +212,14 @@ def test_an_old_broker_is_read_by_topic_name() -> None:
     assert cluster.brokers[0].last_request(ApiKey.FETCH).header.api_version == 4
 
 
-def test_a_broker_without_common_versions_is_an_error_at_once() -> None:
+def test_broker_without_common_version_fails_at_once() -> None:
     cluster = Cluster(Log([batch(0, b"a")]))
     cluster.brokers[0].versions[ApiKey.FETCH] = VersionRange(90, 91)
     with cluster.reader() as reader, pytest.raises(UnsupportedVersionError, match=r"broker 0 .* FETCH"):
         reader.read("t")
 
 
-def test_a_whole_topic_is_one_call() -> None:
+def test_read_topic_table_reads_whole_topic() -> None:
     cluster = Cluster(Log([batch(0, b"a")]))
     assert rows(read_topic_table("b0:9092", "t", system=cluster.system)) == [(0, 0, b"a")]
     with pytest.raises(ConfigurationError, match=r"retry\.backof\.ms"):
@@ -229,7 +229,7 @@ def test_a_whole_topic_is_one_call() -> None:
 # --- what is fetched before the end is known
 
 
-def test_what_was_fetched_ahead_is_read_up_to_the_end_and_not_fetched_again() -> None:
+def test_reads_prefetched_batches_without_fetching_again() -> None:
     cluster = Cluster(Log([batch(0, b"a"), batch(1, b"b"), batch(2, b"c")]))
     with cluster.reader() as reader:
         ahead = reader.fetch_ahead("t", 0, 1)
@@ -239,7 +239,7 @@ def test_what_was_fetched_ahead_is_read_up_to_the_end_and_not_fetched_again() ->
     assert cluster.fetches == 1
 
 
-def test_what_was_written_after_it_was_fetched_ahead_is_fetched() -> None:
+def test_fetches_batches_written_after_prefetch() -> None:
     log = Log([batch(0, b"a")])
     cluster = Cluster(log)
     with cluster.reader() as reader:
@@ -252,7 +252,7 @@ def test_what_was_written_after_it_was_fetched_ahead_is_fetched() -> None:
     assert cluster.fetches == 2
 
 
-def test_what_could_not_be_fetched_ahead_is_fetched_again() -> None:
+def test_fetches_again_after_failed_prefetch() -> None:
     log = Log([batch(0, b"a")])
     cluster = Cluster(log)
     with cluster.reader() as reader:

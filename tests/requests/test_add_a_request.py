@@ -162,7 +162,7 @@ FILES = (
 )
 
 
-def test_a_message_a_request_and_a_handler_need_one_file_each(tmp_path: Path) -> None:
+def test_new_request_needs_one_file_for_message_request_and_handler(tmp_path: Path) -> None:
     for package, file, text in FILES:
         (tmp_path / package).mkdir()
         (tmp_path / package / file).write_text(f"from __future__ import annotations\n{text}")

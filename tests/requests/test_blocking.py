@@ -18,7 +18,7 @@ LESS_THAN_RESOLUTION_MS = 1e-12
 """Added to a clock that stands at some seconds, this changes nothing."""
 
 
-def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_clock_can_tell(
+def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system = FakeSystem(now_ms=50_000, latency_ms=1)
@@ -40,7 +40,7 @@ def test_a_silent_node_is_left_though_what_remains_of_its_time_is_less_than_the_
     client.close()
 
 
-def test_pause_sleeps_while_the_response_of_a_call_waits_to_be_finished(
+def test_pause_sleeps_while_a_completed_call_is_not_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     system = FakeSystem(now_ms=50_000, latency_ms=1)

@@ -44,7 +44,7 @@ from tests.exactly_once.three_nodes import cluster as cluster
 from tests.exactly_once.three_nodes import prepared as prepared
 
 
-def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
+def test_pipelines_requests_to_each_node(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     begun = cluster.system.now()
@@ -54,7 +54,7 @@ def test_all_that_is_asked_goes_out_in_one_stream_for_each_node(
     assert cluster.counts() == {(node, ApiKey.END_TXN): 100 for node in range(3)}
 
 
-def test_what_is_asked_meanwhile_follows_the_first_requests(
+def test_listing_follows_requests_of_earlier_call(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     """A list that comes after the commit of transactions does not have them any more."""
@@ -65,16 +65,14 @@ def test_what_is_asked_meanwhile_follows_the_first_requests(
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
-def test_coordinators_that_are_not_known_are_looked_up_in_one_request(
-    cluster: Cluster, prepared: list[TransactionIdentity]
-) -> None:
+def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client() as stranger:
         assert end_transactions(stranger, prepared, commit=True) == {}
     assert cluster.total(ApiKey.FIND_COORDINATOR) == 1
     assert cluster.total(ApiKey.END_TXN) == 300
 
 
-def test_each_coordinator_describes_all_its_ids_in_one_answer(
+def test_coordinator_describes_all_its_ids_in_one_response(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     found = describe_transactions(client, [*IDS, "unknown"])
@@ -85,7 +83,7 @@ def test_each_coordinator_describes_all_its_ids_in_one_answer(
     assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
 
 
-def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other(
+def test_dead_node_delays_only_its_own_ids(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
@@ -100,7 +98,7 @@ def test_a_dead_node_costs_one_attempt_for_all_its_questions_and_delays_no_other
     assert cluster.total(ApiKey.FIND_COORDINATOR) <= 15
 
 
-def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
+def test_leaves_suspended_node_after_election(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.suspend(DEAD)
@@ -114,9 +112,7 @@ def test_a_silent_node_is_left_when_the_cluster_has_elected_another(
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("strike", [Cluster.kill, Cluster.suspend])
-def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_node_that_is_gone(
-    version: int, strike: Callable[[Cluster, int], None]
-) -> None:
+def test_aborts_listed_transactions_after_election(version: int, strike: Callable[[Cluster, int], None]) -> None:
     cluster = Cluster(transaction_version=version)
     with cluster.client() as client:
         begun = begin_all(client, version)
@@ -131,7 +127,9 @@ def test_what_is_listed_is_aborted_when_the_cluster_has_elected_another_for_a_no
     assert all(found[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), "all are fenced"
 
 
-def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+def test_timeout_of_unresponsive_node_grows_with_each_attempt(
+    cluster: Cluster, prepared: list[TransactionIdentity]
+) -> None:
     """Perhaps it has much to do, or the network is slow."""
     with cluster.client() as client:
         describe_transactions(client, IDS)
@@ -146,7 +144,7 @@ def test_a_silent_node_gets_more_time_each_time(cluster: Cluster, prepared: list
         assert len(later) <= 3
 
 
-def test_a_node_that_answers_slowly_but_answers_is_not_left(
+def test_keeps_slow_node_that_responds(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN, node=DEAD, times=None).delay(1_500)
@@ -156,7 +154,7 @@ def test_a_node_that_answers_slowly_but_answers_is_not_left(
     assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
 
 
-def test_coordinators_that_have_moved_are_looked_up_together(
+def test_looks_up_moved_coordinators_together(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     for name in OF_THE_DEAD:
@@ -169,9 +167,7 @@ def test_coordinators_that_have_moved_are_looked_up_together(
     assert cluster.counts()[0, ApiKey.END_TXN] == 200
 
 
-def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
-    cluster: Cluster, prepared: list[TransactionIdentity]
-) -> None:
+def test_does_not_look_up_coordinators_at_suspended_node(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     for seed in range(5):
         with cluster.client() as client:
             describe_transactions(client, IDS[seed : seed + 3])
@@ -183,7 +179,7 @@ def test_a_silent_node_is_not_the_one_that_is_asked_for_coordinators(
         cluster.accept_connections(DEAD)
 
 
-def test_a_failure_without_a_name_is_no_refusal(
+def test_retries_unknown_server_error(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     for api in (ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS):
@@ -195,13 +191,13 @@ def test_a_failure_without_a_name_is_no_refusal(
     assert init_producer_id(client, "new", 60_000).epoch == 0
 
 
-def test_a_failure_that_stays_ends_with_the_patience(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+def test_persistent_failure_ends_at_timeout(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     cluster.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.UNKNOWN_SERVER_ERROR)
     with cluster.client(timeout_ms=10_000) as client, pytest.raises(MetadataTimeoutError, match="UNKNOWN_SERVER_ERROR"):
         end_transactions(client, prepared[:3], commit=True)
 
 
-def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
+def test_does_not_send_timed_out_request_later(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client(timeout_ms=2_000) as client:
         describe_transactions(client, IDS)
         cluster.suspend(DEAD, elects=False)
@@ -213,7 +209,7 @@ def test_what_was_given_up_is_not_sent_later(cluster: Cluster, prepared: list[Tr
     assert cluster.total(ApiKey.END_TXN) == 0
 
 
-def test_what_was_interrupted_before_it_was_sent_is_not_sent_later(
+def test_does_not_send_interrupted_request_later(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     """The client is kept for the next batch."""
@@ -223,7 +219,7 @@ def test_what_was_interrupted_before_it_was_sent_is_not_sent_later(
     assert cluster.total(ApiKey.END_TXN) == 0
 
 
-def test_an_id_whose_coordinator_may_not_be_looked_up_keeps_no_other_from_being_asked(
+def test_rejected_lookup_does_not_stop_other_ids(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -233,13 +229,13 @@ def test_an_id_whose_coordinator_may_not_be_looked_up_keeps_no_other_from_being_
     assert cluster.counts()[DEAD, ApiKey.END_TXN] == len(of_the_dead)
 
 
-def test_a_right_that_is_missing_is_no_reason_to_wait(cluster: Cluster, client: BlockingClient) -> None:
+def test_missing_permission_fails_without_waiting(cluster: Cluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError, match="look up a coordinator"):
         describe_transactions(client, IDS)
 
 
-def test_a_task_that_was_fenced_is_named_so_by_old_brokers_too(
+def test_reports_fenced_task_for_error_of_old_brokers(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(error_codes.INVALID_PRODUCER_EPOCH)
@@ -251,7 +247,7 @@ def test_a_task_that_was_fenced_is_named_so_by_old_brokers_too(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_look_up_that_fails_is_put_again_after_pauses_that_grow(cluster: Cluster, is_lost: bool) -> None:
+def test_retries_failed_lookup_with_growing_backoff(cluster: Cluster, is_lost: bool) -> None:
     with cluster.client(timeout_ms=10_000) as client:
         list_transactional_ids(client)
         rule = cluster.control.when(api=ApiKey.FIND_COORDINATOR, times=None)
@@ -268,9 +264,7 @@ def test_a_look_up_that_fails_is_put_again_after_pauses_that_grow(cluster: Clust
     assert 10 <= cluster.total(ApiKey.FIND_COORDINATOR) <= 20
 
 
-def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
-    cluster: Cluster, prepared: list[TransactionIdentity]
-) -> None:
+def test_waits_while_no_broker_is_reachable(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client() as client:
         owners(client)  # now it knows the brokers, and no coordinator
         for node in range(3):
@@ -291,7 +285,7 @@ def test_while_no_broker_can_be_reached_all_that_is_asked_waits_in_pauses(
         (ApiKey.END_TXN, len(IDS) + 1),
     ],
 )
-def test_an_abort_that_must_not_last_ends_each_of_its_steps_with_the_patience_that_it_is_given(
+def test_each_step_of_abort_ends_at_its_timeout(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity], api: ApiKey, nth: int
 ) -> None:
     """The markers of a leader that stands still may take minutes."""

@@ -66,26 +66,24 @@ def world() -> Generator[World]:
     made.pool.close()
 
 
-def test_the_next_task_gets_the_producer_of_the_last(world: World) -> None:
+def test_next_task_reuses_producer(world: World) -> None:
     assert world.lend() is world.lend()
     assert len(world.made) == 1
 
 
-def test_other_options_get_a_producer_of_their_own(world: World) -> None:
+def test_other_options_get_another_producer(world: World) -> None:
     assert world.lend() is not world.lend("b:1")
     assert [made.closed_with for made in world.made] == [None, None]
 
 
-def test_two_tasks_never_share_a_producer(world: World) -> None:
+def test_concurrent_tasks_never_share_a_producer(world: World) -> None:
     with world.lease(KEY, 600) as first, world.lease(KEY, 600) as second:
         assert first is not second
     assert len(world.pool) == 2
 
 
 @pytest.mark.parametrize("end", [ValueError, KeyboardInterrupt, GeneratorExit, SystemExit])
-def test_a_producer_whose_task_did_not_end_well_is_closed_at_once_and_never_lent_again(
-    world: World, end: type[BaseException]
-) -> None:
+def test_discards_producer_of_failed_task(world: World, end: type[BaseException]) -> None:
     def task() -> None:
         with world.lease(KEY, 600):
             raise end
@@ -98,7 +96,7 @@ def test_a_producer_whose_task_did_not_end_well_is_closed_at_once_and_never_lent
     assert len(world.made) == 2
 
 
-def test_a_producer_that_was_not_used_is_closed_after_its_time(world: World) -> None:
+def test_closes_idle_producer_after_its_idle_time(world: World) -> None:
     world.lend(idle_seconds=600)
     world.pool.evict(599.9)
     assert len(world.pool) == 1
@@ -107,7 +105,7 @@ def test_a_producer_that_was_not_used_is_closed_after_its_time(world: World) -> 
     assert world.made[0].closed_with is not None
 
 
-def test_of_several_idle_producers_the_one_used_last_is_lent(world: World) -> None:
+def test_leases_most_recently_used_idle_producer(world: World) -> None:
     with world.lease(KEY, 600) as first, world.lease(KEY, 600) as second:
         assert first is not second
     assert world.lend() is first, "the outer block ended last"
@@ -127,7 +125,7 @@ def test_closes_the_least_recently_used_producer_when_too_many_are_idle(world: W
     assert idle == client_ids[-MAX_IDLE:]
 
 
-def test_keeps_every_producer_that_a_task_holds_however_many_there_are(world: World) -> None:
+def test_limit_of_idle_producers_ignores_leased_ones(world: World) -> None:
     with contextlib.ExitStack() as tasks:
         for _ in range(2 * MAX_IDLE):
             tasks.enter_context(world.lease(KEY, 600))
@@ -135,7 +133,7 @@ def test_keeps_every_producer_that_a_task_holds_however_many_there_are(world: Wo
     assert len(world.pool) == MAX_IDLE
 
 
-def test_time_begins_anew_with_each_use(world: World) -> None:
+def test_each_use_restarts_idle_time(world: World) -> None:
     world.lend(idle_seconds=600)
     world.clock.now = 500
     world.lend(idle_seconds=600)
@@ -143,7 +141,7 @@ def test_time_begins_anew_with_each_use(world: World) -> None:
     assert world.made[0].closed_with is None
 
 
-def test_the_pool_evicts_on_its_own_and_its_thread_ends_when_nothing_is_idle(world: World) -> None:
+def test_eviction_thread_closes_idle_producers_and_ends(world: World) -> None:
     before = set(threading.enumerate())
     world.lend(idle_seconds=0)
     for evictor in set(threading.enumerate()) - before:
@@ -170,9 +168,7 @@ class PretendedThread:
         return True
 
 
-def test_idle_producers_are_closed_when_their_time_is_up_and_the_thread_sleeps_until_then(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_eviction_thread_sleeps_until_next_producer_expires(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     class Sleeping(threading.Condition):
@@ -198,9 +194,7 @@ def test_idle_producers_are_closed_when_their_time_is_up_and_the_thread_sleeps_u
     assert len(made) == 2, "the thread has ended, and another one is needed"
 
 
-def test_a_producer_that_is_put_back_wakes_the_thread_for_it_may_be_the_next_to_go(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_returned_producer_wakes_eviction_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[int] = []
 
     class Waking(threading.Condition):
@@ -216,7 +210,7 @@ def test_a_producer_that_is_put_back_wakes_the_thread_for_it_may_be_the_next_to_
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of fork in a process with threads: that is it
-def test_a_forked_child_begins_with_an_empty_pool_though_another_thread_held_the_lock(world: World) -> None:
+def test_forked_child_has_empty_pool_when_lock_was_held(world: World) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

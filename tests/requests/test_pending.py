@@ -144,7 +144,7 @@ def test_sends_each_coordinator_one_request_about_all_its_keys(engine: Engine) -
     assert list(call.results()) == ["a", "b", "c"]
 
 
-def test_known_coordinators_are_not_kept_waiting_for_a_lookup(engine: Engine) -> None:
+def test_lookup_does_not_delay_known_coordinators(engine: Engine) -> None:
     engine.coordinators(a=1)
     engine.describe("a", "b")
     requests = {type(attempt.request): list(attempt.keys) for attempt in engine.send()}
@@ -171,7 +171,7 @@ def test_lookup_of_a_removed_call_delays_no_other(engine: Engine) -> None:
     assert about(engine.send()) == {0: ["b"]}
 
 
-def test_topic_that_is_unknown_again_has_the_whole_time_again(engine: Engine) -> None:
+def test_time_limit_restarts_when_topic_becomes_unknown_again(engine: Engine) -> None:
     call = Call([AppendTo("t")])
     engine.pending.add(call)
     engine.unknown_topic("t")
@@ -184,7 +184,7 @@ def test_topic_that_is_unknown_again_has_the_whole_time_again(engine: Engine) ->
     assert not call.is_done
 
 
-def test_waits_a_moment_while_no_node_can_be_used(engine: Engine) -> None:
+def test_polls_while_no_node_is_usable(engine: Engine) -> None:
     engine.any_node = None
     engine.describe("a")
     assert engine.send() == []
@@ -193,7 +193,7 @@ def test_waits_a_moment_while_no_node_can_be_used(engine: Engine) -> None:
     assert about(engine.send()) == {2: ["a"]}
 
 
-def test_nothing_is_due_that_was_not_sent_and_is_due_again(engine: Engine) -> None:
+def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
     engine.coordinators(a=1)
     engine.describe("a")
     assert len(engine.pending.due(engine.now)) == 1
@@ -206,7 +206,7 @@ def test_nothing_is_due_that_was_not_sent_and_is_due_again(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.CONCURRENT_TRANSACTIONS])
-def test_retries_a_retriable_key_after_a_pause_and_leaves_the_others_alone(engine: Engine, code: int) -> None:
+def test_retries_only_retriable_key_after_backoff(engine: Engine, code: int) -> None:
     engine.coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=code)
@@ -219,7 +219,7 @@ def test_retries_a_retriable_key_after_a_pause_and_leaves_the_others_alone(engin
     assert set(call.results()) == {"a", "b"}
 
 
-def test_pauses_grow_with_each_failure(engine: Engine) -> None:
+def test_backoff_grows_with_each_failure(engine: Engine) -> None:
     engine.coordinators(a=1)
     engine.describe("a")
     pauses = []
@@ -235,7 +235,7 @@ def test_concurrent_transactions_are_retried_sooner(engine: Engine) -> None:
     assert [engine.pending.pause_ms(failures, codes.CONCURRENT_TRANSACTIONS) for failures in range(3)] == [20, 40, 80]
 
 
-def test_looks_up_a_coordinator_that_has_moved(engine: Engine) -> None:
+def test_looks_up_moved_coordinator(engine: Engine) -> None:
     engine.coordinators(a=2, b=2)
     engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.NOT_COORDINATOR)
@@ -247,7 +247,7 @@ def test_looks_up_a_coordinator_that_has_moved(engine: Engine) -> None:
     assert about(engine.send()) == {1: ["a"]}
 
 
-def test_looks_up_the_coordinator_after_a_lost_response_and_names_its_keys_as_in_doubt(engine: Engine) -> None:
+def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) -> None:
     engine.coordinators(a=2)
     call = engine.describe("a")
     engine.pending.failed(engine.send_one(), LOST, engine.now)
@@ -257,7 +257,7 @@ def test_looks_up_the_coordinator_after_a_lost_response_and_names_its_keys_as_in
     assert isinstance(engine.send_one().request, FindCoordinator)
 
 
-def test_a_request_that_was_never_sent_is_in_no_doubt(engine: Engine) -> None:
+def test_unsent_request_is_not_in_doubt(engine: Engine) -> None:
     engine.coordinators(a=2)
     call = engine.describe("a")
     (attempt,) = engine.pending.due(engine.now)
@@ -265,7 +265,7 @@ def test_a_request_that_was_never_sent_is_in_no_doubt(engine: Engine) -> None:
     assert call.in_doubt == set()
 
 
-def test_a_lost_node_does_not_delay_the_keys_of_others(engine: Engine) -> None:
+def test_lost_node_does_not_delay_other_keys(engine: Engine) -> None:
     engine.coordinators(a=1, b=2)
     call = engine.describe("a", "b")
     first, second = engine.send()
@@ -275,7 +275,7 @@ def test_a_lost_node_does_not_delay_the_keys_of_others(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_retries_a_lookup_after_pauses_that_grow(engine: Engine, is_lost: bool) -> None:
+def test_retries_lookup_with_growing_backoff(engine: Engine, is_lost: bool) -> None:
     engine.describe("a")
     for failures in range(3):
         sent_ms, lookup = engine.now, engine.send_one()
@@ -287,7 +287,7 @@ def test_retries_a_lookup_after_pauses_that_grow(engine: Engine, is_lost: bool) 
         assert engine.now - sent_ms == PAUSE_MS * 2**failures
 
 
-def test_retries_a_key_that_the_response_does_not_name(engine: Engine) -> None:
+def test_retries_key_missing_in_response(engine: Engine) -> None:
     engine.coordinators(a=1)
     call = engine.describe("a")
     engine.pending.responded(engine.send_one(), described({}), engine.now)
@@ -296,7 +296,7 @@ def test_retries_a_key_that_the_response_does_not_name(engine: Engine) -> None:
     assert list(call.results()) == ["a"]
 
 
-def test_unknown_server_error_is_retried_for_a_caller_that_can_wait(engine: Engine) -> None:
+def test_retries_unknown_server_error_only_if_call_allows_it(engine: Engine) -> None:
     for waits in (True, False):
         call = Call([InitProducerId(None)], retries_unknown_errors=waits)
         engine.pending.add(call)
@@ -306,7 +306,7 @@ def test_unknown_server_error_is_retried_for_a_caller_that_can_wait(engine: Engi
         engine.pending.remove(call)
 
 
-def test_retries_the_description_of_a_transaction_until_it_has_ended(engine: Engine) -> None:
+def test_retries_description_until_transaction_has_ended(engine: Engine) -> None:
     engine.coordinators(a=1, b=1)
     call = engine.describe("a", "b", wait_while_ending=True)
     attempt = engine.send_one()
@@ -319,7 +319,7 @@ def test_retries_the_description_of_a_transaction_until_it_has_ended(engine: Eng
     assert call.is_done
 
 
-def test_ends_a_key_whose_topic_stays_unknown(engine: Engine) -> None:
+def test_fails_key_of_topic_that_stays_unknown(engine: Engine) -> None:
     call = Call([AppendTo("t")])
     engine.pending.add(call)
     engine.unknown_topic("t")
@@ -334,7 +334,7 @@ def test_ends_a_key_whose_topic_stays_unknown(engine: Engine) -> None:
 # --- final results
 
 
-def test_a_rejection_is_a_final_response_for_the_caller_to_judge(engine: Engine) -> None:
+def test_rejection_is_a_final_response(engine: Engine) -> None:
     engine.coordinators(a=1)
     call = engine.describe("a")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -343,7 +343,7 @@ def test_a_rejection_is_a_final_response_for_the_caller_to_judge(engine: Engine)
         descriptions(request, responses)
 
 
-def test_descriptions_leave_out_ids_that_are_unknown(engine: Engine) -> None:
+def test_descriptions_omit_unknown_ids(engine: Engine) -> None:
     engine.coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_NOT_FOUND)
@@ -351,7 +351,7 @@ def test_descriptions_leave_out_ids_that_are_unknown(engine: Engine) -> None:
     assert {name: each.id_and_epoch for name, each in found.items()} == {"b": ProducerIdAndEpoch(70, 3)}
 
 
-def test_a_lookup_that_is_rejected_ends_the_call_when_the_other_keys_are_done(engine: Engine) -> None:
+def test_rejected_lookup_ends_call_after_other_keys(engine: Engine) -> None:
     engine.coordinators(b=2)
     call = engine.describe("a", "b")
     of_b, lookup = sorted(engine.send(), key=lambda attempt: type(attempt.request).__name__)
@@ -362,7 +362,7 @@ def test_a_lookup_that_is_rejected_ends_the_call_when_the_other_keys_are_done(en
         call.results()
 
 
-def test_a_request_that_the_node_does_not_support_ends_its_keys(engine: Engine) -> None:
+def test_unsupported_request_fails_its_keys(engine: Engine) -> None:
     engine.coordinators(a=1)
     call = engine.describe("a")
     (attempt,) = engine.pending.due(engine.now)
@@ -372,7 +372,7 @@ def test_a_request_that_the_node_does_not_support_ends_its_keys(engine: Engine) 
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_call_without_retries_fails_at_the_first_failure(engine: Engine, is_lost: bool) -> None:
+def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bool) -> None:
     engine.coordinators(a=1)
     call = engine.describe("a", retries=False)
     attempt = engine.send_one()
@@ -384,7 +384,7 @@ def test_a_call_without_retries_fails_at_the_first_failure(engine: Engine, is_lo
         call.results()
 
 
-def test_ignores_what_becomes_of_a_call_that_was_removed(engine: Engine) -> None:
+def test_ignores_responses_of_removed_call(engine: Engine) -> None:
     engine.coordinators(a=1)
     call = engine.describe("a")
     attempt = engine.send_one()
@@ -395,7 +395,7 @@ def test_ignores_what_becomes_of_a_call_that_was_removed(engine: Engine) -> None
     assert engine.send() == []
 
 
-def test_counts_each_final_result_as_progress(engine: Engine) -> None:
+def test_final_results_count_as_progress(engine: Engine) -> None:
     engine.coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)

@@ -22,7 +22,7 @@ OLDEST, NEWEST = ProduceRequest.VERSIONS.min, ProduceRequest.VERSIONS.max
         (2, True, (12, 12)),
     ],
 )
-def test_partitions_join_by_being_written_from_version_12_and_names_go_no_further(
+def test_produce_versions_follow_transaction_version_and_topic_ids(
     transaction_version: int | None, by_name_only: bool, expected: tuple[int, int]
 ) -> None:
     assert produce_versions(transaction_version, by_name_only=by_name_only) == VersionRange(*expected)

@@ -18,7 +18,7 @@ def routing(choose_node: Node | None = NODE) -> Routing:
     return Routing(metadata, lambda now: choose_node)
 
 
-def test_coordinator_is_unknown_until_it_is_added_and_after_it_is_forgotten() -> None:
+def test_coordinator_is_known_from_add_until_forget() -> None:
     routes = routing()
     assert routes.find(X, 0) is None
     routes.add_coordinator(X, OTHER)
@@ -27,7 +27,7 @@ def test_coordinator_is_unknown_until_it_is_added_and_after_it_is_forgotten() ->
     assert routes.find(X, 0) is None
 
 
-def test_keeps_the_coordinators_that_were_looked_up_last() -> None:
+def test_keeps_most_recently_added_coordinators() -> None:
     routes = routing()
     keys = [CoordinatorKey(TRANSACTION, str(number)) for number in range(MAX_COORDINATORS + 5)]
     for key in keys:
@@ -42,7 +42,7 @@ def test_any_node_serves_a_request_for_an_unknown_controller() -> None:
     assert routing(None).find(Role.ANY_BROKER, 0) is None
 
 
-def test_route_to_one_broker_is_that_broker() -> None:
+def test_broker_route_leads_to_that_broker() -> None:
     assert routing().find(Broker(OTHER), 0) is OTHER
 
 

@@ -29,13 +29,13 @@ def client(cluster: SimulatedCluster) -> Iterator[BlockingClient]:
         yield client
 
 
-def test_creates_a_topic_that_is_missing_and_no_other(cluster: SimulatedCluster, client: BlockingClient) -> None:
+def test_creates_only_missing_topic(cluster: SimulatedCluster, client: BlockingClient) -> None:
     assert create_if_missing(client, NewTopic("new", 3, 1))
     assert not create_if_missing(client, NewTopic("new", 5, 1))
     assert len(client.topic("new").partitions) == 3
 
 
-def test_creates_a_topic_again_that_was_just_being_deleted(cluster: SimulatedCluster, client: BlockingClient) -> None:
+def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: BlockingClient) -> None:
     """Brokers say that it exists while they delete it, and do not describe it."""
     cluster.control.when(api=ApiKey.CREATE_TOPICS, times=3).fail(codes.TOPIC_ALREADY_EXISTS)
     assert create_if_missing(client, NewTopic("new", 3, 1))
@@ -47,14 +47,16 @@ def test_retries_while_the_controller_moves(cluster: SimulatedCluster, client: B
     assert create_if_missing(client, NewTopic("new", 3, 1))
 
 
-def test_names_the_cause_where_a_topic_may_not_be_created(cluster: SimulatedCluster, client: BlockingClient) -> None:
+def test_error_names_purpose_and_cause_when_creation_is_rejected(
+    cluster: SimulatedCluster, client: BlockingClient
+) -> None:
     cluster.control.when(api=ApiKey.CREATE_TOPICS).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(AuthorizationError, match="topic new, the log, does not exist and could not be created"):
         create_if_missing(client, NewTopic("new"), purpose=", the log")
     assert not topic_exists(client, "new")
 
 
-def test_settings_are_read_after_a_failure_that_passes(cluster: SimulatedCluster, client: BlockingClient) -> None:
+def test_retries_reading_of_settings(cluster: SimulatedCluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(codes.REQUEST_TIMED_OUT)
     assert topic_settings(client, "t", ["cleanup.policy"]) == {"cleanup.policy": "delete"}
     cluster.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(codes.TOPIC_AUTHORIZATION_FAILED)

@@ -13,14 +13,14 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 @pytest.mark.parametrize(("version", "has_operations"), [(7, False), (8, True)])
-def test_topics_are_described_with_operations_in_versions_that_have_them(version: int, has_operations: bool) -> None:
+def test_requests_authorized_operations_in_versions_that_have_them(version: int, has_operations: bool) -> None:
     assert DescribeTopics(["t"], with_operations=True).message(version).include_topic_authorized_operations == (
         has_operations
     )
     assert not DescribeTopics(["t"]).message(version).include_topic_authorized_operations
 
 
-def test_topics_are_created_by_their_description_only_if_that_is_asked_for() -> None:
+def test_description_creates_topics_only_on_request() -> None:
     assert not DescribeTopics(["t"]).message(9).allow_auto_topic_creation
     assert DescribeTopics(["t"], auto_create=True).message(9).allow_auto_topic_creation
 
@@ -29,7 +29,7 @@ def test_topics_are_created_by_their_description_only_if_that_is_asked_for() -> 
     ("kind", "route", "verdict"),
     [(CreateTopic, Role.CONTROLLER, Verdict.RETRY), (ValidateTopic, Role.ANY_BROKER, Verdict.DONE)],
 )
-def test_topic_is_validated_by_any_broker_and_created_by_the_controller(
+def test_any_broker_validates_topic_and_controller_creates_it(
     kind: type[CreateTopic], route: Role, verdict: Verdict
 ) -> None:
     request = kind(NewTopic("t", 3, 1))

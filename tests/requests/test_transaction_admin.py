@@ -35,7 +35,7 @@ from tests.simulated_cluster import SimulatedCluster
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_transactions_are_ended_together_and_once_more_is_no_refusal(
+def test_ends_transactions_together_and_repeatedly(
     broker: EmbeddedBroker, written: list[TransactionIdentity], commit: bool
 ) -> None:
     with client_of(broker) as client:
@@ -45,7 +45,7 @@ def test_transactions_are_ended_together_and_once_more_is_no_refusal(
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_end_whose_answer_is_lost_is_asked_for_again(
+def test_retries_end_transaction_after_lost_response(
     broker: EmbeddedBroker, written: list[TransactionIdentity], applied: bool
 ) -> None:
     broker.control.when(api=ApiKey.END_TXN).drop(applied=applied)
@@ -64,7 +64,7 @@ def test_an_end_whose_answer_is_lost_is_asked_for_again(
     ],
 )
 @pytest.mark.parametrize("api", [ApiKey.END_TXN, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.INIT_PRODUCER_ID])
-def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
+def test_retries_busy_or_moved_coordinator(
     broker: EmbeddedBroker, written: list[TransactionIdentity], api: ApiKey, code: int
 ) -> None:
     broker.control.when(api=api, times=3).fail(code)
@@ -76,7 +76,7 @@ def test_a_coordinator_that_is_busy_or_has_moved_is_asked_again(
 
 
 @pytest.mark.parametrize("code", [error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.COORDINATOR_NOT_AVAILABLE])
-def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
+def test_lists_open_transactions_of_all_brokers_after_retries(
     broker: EmbeddedBroker, written: list[TransactionIdentity], code: int
 ) -> None:
     broker.control.when(api=ApiKey.LIST_TRANSACTIONS, times=3).fail(code)
@@ -84,7 +84,7 @@ def test_open_transactions_are_listed_by_all_brokers_when_each_has_answered(
     assert open_ids(broker) == ids(written)
 
 
-def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
+def test_lists_transactions_that_move_to_broker_already_listed(
     broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move(pause_ms: float) -> None:
@@ -101,9 +101,7 @@ def test_open_transactions_that_move_to_a_broker_that_has_answered_are_listed(
         assert list_transactional_ids(client, ONGOING) == ids(written)
 
 
-def test_coordinators_that_move_between_two_questions_are_found_again(
-    broker: EmbeddedBroker, written: list[TransactionIdentity]
-) -> None:
+def test_finds_coordinators_that_move_between_calls(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     with client_of(broker) as client:
         describe_transactions(client, ids(written))
         for node in (0, 1):
@@ -114,9 +112,7 @@ def test_coordinators_that_move_between_two_questions_are_found_again(
     assert seen(broker) == rows(0)
 
 
-def test_a_broker_that_goes_away_is_left_for_another(
-    broker: EmbeddedBroker, written: list[TransactionIdentity]
-) -> None:
+def test_finds_new_coordinator_when_broker_stops(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     with client_of(broker) as client:
         describe_transactions(client, ids(written))
         for name in ids(written):
@@ -127,9 +123,7 @@ def test_a_broker_that_goes_away_is_left_for_another(
     assert seen(broker) == rows(0)
 
 
-def test_what_has_begun_under_a_newer_epoch_is_left_alone(
-    broker: EmbeddedBroker, written: list[TransactionIdentity]
-) -> None:
+def test_does_not_end_transaction_of_newer_epoch(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     with client_of(broker) as client:
         newer = init_producer_id(client, written[0].transactional_id, 60_000)
         refused = end_transactions(client, written[:1], commit=False)
@@ -139,12 +133,12 @@ def test_what_has_begun_under_a_newer_epoch_is_left_alone(
             init_producer_id(client, written[0].transactional_id, 60_000, written[0].id_and_epoch)
 
 
-def test_what_a_coordinator_does_not_know_is_missing(broker: EmbeddedBroker) -> None:
+def test_description_omits_id_unknown_to_coordinator(broker: EmbeddedBroker) -> None:
     with client_of(broker) as client:
         assert describe_transactions(client, ["p-1-0-0"]) == {}
 
 
-def test_an_id_that_may_not_be_described_is_an_error_and_not_an_unknown_one(broker: EmbeddedBroker) -> None:
+def test_unauthorized_description_is_an_error(broker: EmbeddedBroker) -> None:
     """Of a driver's id it would mean that there is no driver."""
     code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(code)
@@ -152,9 +146,7 @@ def test_an_id_that_may_not_be_described_is_an_error_and_not_an_unknown_one(brok
         describe_transactions(client, ["p-driver"])
 
 
-def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
-    broker: EmbeddedBroker, written: list[TransactionIdentity]
-) -> None:
+def test_call_without_response_times_out(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     broker.control.when(api=ApiKey.END_TXN, times=None).drop()
     config = ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers}).client_config()
     with (
@@ -164,7 +156,7 @@ def test_a_question_without_an_answer_ends_with_what_is_known_of_why(
         end_transactions(client, written, commit=True)
 
 
-def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
+def test_description_sanitizes_state_and_topics(
     broker: EmbeddedBroker, written: list[TransactionIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
@@ -185,7 +177,7 @@ def test_a_state_and_topics_that_a_broker_names_are_shown_on_one_line(
     assert "\\x1b" not in shown
 
 
-def test_what_a_description_costs_grows_with_the_transactions_and_not_with_their_square(
+def test_cost_of_description_is_linear_in_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One answer is about all ids of a coordinator, each with all partitions that its task has written to."""

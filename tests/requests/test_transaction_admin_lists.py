@@ -23,7 +23,7 @@ from tests.exactly_once.three_nodes import cluster as cluster
 from tests.exactly_once.three_nodes import prepared as prepared
 
 
-def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_joined_since_the_last_look(
+def test_prefetched_list_includes_broker_that_joined(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.elect(DEAD)
@@ -36,7 +36,7 @@ def test_a_list_that_is_asked_for_ahead_has_what_a_broker_coordinates_that_has_j
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) == 3
 
 
-def test_what_is_listed_comes_with_its_epochs(
+def test_listed_transactions_have_their_epochs(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     end_transactions(client, prepared[:100], commit=True)
@@ -48,7 +48,7 @@ def test_what_is_listed_comes_with_its_epochs(
     }
 
 
-def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(cluster: Cluster, client: BlockingClient) -> None:
+def test_rejected_list_fails_without_waiting(cluster: Cluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     begun = cluster.system.now()
     with pytest.raises(AuthorizationError, match="the attempt to list transactions was rejected"):
@@ -56,7 +56,7 @@ def test_a_list_that_a_broker_refuses_for_good_is_no_reason_to_wait(cluster: Clu
     assert elapsed_ms(cluster, begun) <= 100
 
 
-def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had_listed_their_own(
+def test_successors_list_transactions_of_dead_broker(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
@@ -66,9 +66,7 @@ def test_what_a_dead_broker_has_coordinated_is_listed_by_its_successors_that_had
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
 
 
-def test_a_broker_that_has_come_since_is_asked_for_its_list(
-    cluster: Cluster, prepared: list[TransactionIdentity]
-) -> None:
+def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
     cluster.elect(DEAD)
     with cluster.client() as client:
@@ -78,7 +76,7 @@ def test_a_broker_that_has_come_since_is_asked_for_its_list(
         assert list_transactional_ids(client) == sorted(IDS)
 
 
-def test_what_moves_while_a_list_is_answered_to_a_broker_that_has_answered_is_in_the_next_list(
+def test_next_list_has_transactions_that_moved_during_listing(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     def moves(request: object) -> bool:
@@ -91,7 +89,7 @@ def test_what_moves_while_a_list_is_answered_to_a_broker_that_has_answered_is_in
     assert list_transactional_ids(client) == sorted(IDS)
 
 
-def test_a_list_that_fails_is_asked_for_again_after_pauses_that_grow(cluster: Cluster) -> None:
+def test_retries_failed_list_with_growing_backoff(cluster: Cluster) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, times=None).fail(error_codes.COORDINATOR_LOAD_IN_PROGRESS)
     with cluster.client(timeout_ms=10_000) as client:
         client.topic("t")

@@ -15,7 +15,7 @@ from spark_kafka_sink.requests.transactions import CommitOffsets
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
-def test_a_coordinator_is_taken_from_either_layout_of_the_answer() -> None:
+def test_reads_coordinator_from_both_response_layouts() -> None:
     lookup = FindCoordinator(["x"])
     one = FindCoordinatorResponse(node_id=1, host="b1", port=9092)
     several = FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1, host="b1", port=9092)])
@@ -30,6 +30,6 @@ def test_a_coordinator_is_taken_from_either_layout_of_the_answer() -> None:
     ("group", "lowest"),
     [(GroupMetadata("g"), 0), (GroupMetadata("g", member_id="m"), 3), (GroupMetadata("g", generation_id=1), 3)],
 )
-def test_offsets_are_committed_by_version_0_unless_a_member_is_named(group: GroupMetadata, lowest: int) -> None:
+def test_offset_commit_version_depends_on_group_member(group: GroupMetadata, lowest: int) -> None:
     identity = TransactionIdentity("x", *ProducerIdAndEpoch(70, 3), 1)
     assert CommitOffsets(identity, group, {}).versions.min == lowest

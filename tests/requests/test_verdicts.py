@@ -16,14 +16,14 @@ RETRIED = Classification(Verdict.RETRY, codes.NOT_LEADER_OR_FOLLOWER)
 DONE = Classification(Verdict.DONE, codes.NONE)
 
 
-def test_the_worst_that_was_looked_at_counts() -> None:
+def test_most_severe_classification_wins() -> None:
     assert most_severe([DONE, RETRIED, DONE]) is RETRIED
     assert most_severe([NOT_LOOKED_AT, RETRIED]) is RETRIED
     assert most_severe(iter([NOT_LOOKED_AT])) is NOT_LOOKED_AT
     assert most_severe([]) is MISSING_IN_RESPONSE
 
 
-def test_a_failure_without_a_name_is_worth_retrying_and_a_missing_right_does_not() -> None:
+def test_unknown_error_is_worth_retrying_and_missing_permission_is_not() -> None:
     assert is_worth_retrying(codes.UNKNOWN_SERVER_ERROR)
     assert is_worth_retrying(codes.NOT_COORDINATOR)
     assert not is_worth_retrying(codes.CLUSTER_AUTHORIZATION_FAILED)

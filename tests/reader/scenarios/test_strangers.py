@@ -45,7 +45,7 @@ def parts(records: bytes) -> list[tuple[int, int]]:
     return [(part.rows.num_rows, part.next_offset) for part in found]
 
 
-def test_a_fetch_of_many_large_batches_is_handed_out_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yields_large_fetch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched, "PART_BYTES", 4 * MEGABYTE)
     records = b"".join(bomb(offset, 2 * MEGABYTE) for offset in range(20))
     assert len(records) < 10_000
@@ -62,18 +62,18 @@ def test_a_fetch_of_many_large_batches_is_handed_out_in_parts(monkeypatch: pytes
     assert most[0] + peak < 3 * 4 * MEGABYTE
 
 
-def test_small_batches_come_together() -> None:
+def test_yields_small_batches_together() -> None:
     assert parts(b"".join(batch(offset, b"a") for offset in range(1000))) == [(1000, 1000)]
 
 
-def test_one_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_batch_above_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", MEGABYTE)
     assert parts(bomb(0, MEGABYTE - 100)) == [(1, 1)]
     with pytest.raises(DecodeError, match="more than 1048576 bytes"):
         parts(bomb(0, MEGABYTE))
 
 
-def test_a_topic_that_is_larger_than_asked_for_is_an_error_in_words() -> None:
+def test_rejects_topic_above_max_bytes() -> None:
     log = Log([bomb(offset, MEGABYTE) for offset in range(10)])
     with Cluster(log).reader() as reader:
         assert reader.read("t", max_bytes=11 * MEGABYTE).num_rows == 10
@@ -99,7 +99,7 @@ class Liar(Cluster):
         return answer
 
 
-def test_partitions_that_were_not_asked_for_are_passed_over() -> None:
+def test_ignores_partitions_that_were_not_requested() -> None:
     with Liar(Log([batch(0, b"a")])).reader() as reader:
         assert reader.end_offsets("t") == {0: 1}
         assert rows(reader.read("t")) == [(0, 0, b"a")]
@@ -114,7 +114,7 @@ def test_partitions_that_were_not_asked_for_are_passed_over() -> None:
         (-1, "1969-12-31T23:59:59.999000+00:00"),
     ],
 )
-def test_a_timestamp_that_is_no_time_is_shown_as_the_nearest_one(timestamp: int, shown: str) -> None:
+def test_shows_nearest_valid_time_for_invalid_timestamp(timestamp: int, shown: str) -> None:
     record = slow_record(Row(b"a"), 0, 0)
     header = stamped(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
     (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
@@ -124,7 +124,7 @@ def test_a_timestamp_that_is_no_time_is_shown_as_the_nearest_one(timestamp: int,
 
 
 @pytest.mark.parametrize("show", [row_formats.format_text_lines, row_formats.format_json_lines])
-def test_rows_are_made_into_objects_a_few_at_a_time(
+def test_formats_convert_few_rows_to_objects_at_once(
     monkeypatch: pytest.MonkeyPatch, show: row_formats.RowFormat
 ) -> None:
     def peak(rows_at_once: int) -> int:
