@@ -97,7 +97,7 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.jsonl"], "cannot be read: there is no such file or directory"),
+        (["missing.jsonl"], "cannot be read: there is no such file or folder"),
         (["ftp://host/x"], "Supported are"),
         (["{path}", "--last", "0"], "--last is 0, but must be at least 1"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),
