@@ -16,7 +16,7 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(st.lists(st.none() | INT64), st.integers(0, 20), st.integers(0, 9))
-def test_numbers_and_nulls_are_read_as_they_are(values: list[int | None], start: int, end: int) -> None:
+def test_reads_integers_and_nulls_of_sliced_array(values: list[int | None], start: int, end: int) -> None:
     array = pa.array(values, pa.int64()).slice(start, max(0, len(values) - start - end))
     expected = array.to_pylist()
     assert null_mask(array).tolist() == [value is None for value in expected]
@@ -24,7 +24,7 @@ def test_numbers_and_nulls_are_read_as_they_are(values: list[int | None], start:
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64()])
-def test_numbers_of_every_width_go_both_ways(kind: pa.DataType) -> None:
+def test_numbers_of_every_width_survive_round_trip(kind: pa.DataType) -> None:
     numbers = np.array([3, 0, 100], kind.to_pandas_dtype())
     assert numbers_to_arrow(numbers).equals(pa.array([3, 0, 100], kind))
     assert numbers_to_arrow(numbers[::-1], np.array([False, True, False])).equals(pa.array([100, None, 3], kind))
@@ -32,13 +32,13 @@ def test_numbers_of_every_width_go_both_ways(kind: pa.DataType) -> None:
 
 
 @given(st.lists(st.none() | st.binary(max_size=9)))
-def test_bytes_become_the_array_that_pyarrow_makes_of_them(values: list[bytes | None]) -> None:
+def test_bytes_to_arrow_equals_pyarrow(values: list[bytes | None]) -> None:
     made = bytes_to_arrow(values)
     made.validate(full=True)
     assert made.equals(pa.array(values, pa.binary()))
 
 
-def test_more_bytes_than_32_bits_can_count_get_wide_offsets_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_beyond_32_bit_offsets_get_large_type_or_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "MAX_OFFSET", 5)
     assert bytes_to_arrow([b"123", b"45"]).type == pa.binary()
     assert bytes_to_arrow([b"123", None, b"456"]).equals(pa.array([b"123", None, b"456"], pa.large_binary()))
@@ -46,7 +46,7 @@ def test_more_bytes_than_32_bits_can_count_get_wide_offsets_or_an_error(monkeypa
         bytes_to_arrow([b"123", b"456"], pa.string())
 
 
-def test_columns_without_any_memory_are_read_too() -> None:
+def test_reads_arrays_without_buffers() -> None:
     for length in (0, 9):
         nothing = pa.nulls(length, pa.int64())
         assert integers_to_numpy(nothing, null=4).tolist() == [4] * length
@@ -57,7 +57,7 @@ def test_columns_without_any_memory_are_read_too() -> None:
     assert EMPTY_BYTES.as_py() == b""
 
 
-def test_bytes_under_a_null_are_none_of_its_row() -> None:
+def test_byte_sizes_ignore_bytes_under_nulls() -> None:
     """Arrow allows them."""
     offsets, data = numbers_to_arrow(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
     validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))

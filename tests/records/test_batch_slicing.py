@@ -48,7 +48,7 @@ many_sizes = st.one_of(
 
 @given(st.data(), many_sizes, st.integers(1, 400) | st.integers(1_000, 9_000))
 @settings(max_examples=300, deadline=None)
-def test_batches_are_cut_where_one_record_after_the_other_would_cut_them(
+def test_splits_batches_like_record_by_record_splitting(
     data: st.DataObject, sizes: list[int], batch_bytes_max: int
 ) -> None:
     slices = data.draw(slices_of(len(sizes)))
@@ -70,7 +70,7 @@ def timestamp_delta_bytes(slices: list[PartitionSlice], times: TimestampRange) -
 
 @given(st.data(), mixed_rows)
 @settings(max_examples=60, deadline=None)
-def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.DataObject, rows: list[Row]) -> None:
+def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, rows: list[Row]) -> None:
     columns = data.draw(arrow_columns(rows))
     sizes = record_size_bounds(columns)
     assert len(sizes) == len(rows)
@@ -87,9 +87,7 @@ def test_no_record_is_larger_than_its_bound_and_no_batch_than_its_size(data: st.
 
 @given(st.data(), mixed_rows, timestamps.filter(lambda time: time is not None), st.sampled_from([1, 63, 8192, 1 << 20]))
 @settings(max_examples=60, deadline=None)
-def test_an_open_batch_takes_no_more_than_its_size(
-    data: st.DataObject, rows: list[Row], base: int, open_records: int
-) -> None:
+def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row], base: int, open_records: int) -> None:
     columns = data.draw(arrow_columns(rows))
     open_batch = PartitionSlice(0, len(rows), open_records, 100, base)
     batch_bytes_max = data.draw(st.integers(100, 2_000))
@@ -104,7 +102,7 @@ def test_an_open_batch_takes_no_more_than_its_size(
         )
 
 
-def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
+def test_open_batch_with_distant_base_timestamp_stays_within_limit() -> None:
     columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([NOW] * 50, pa.int64()))
     sizes = record_size_bounds(columns)
     batch_bytes_max = 100 + int(sizes.sum())
@@ -124,7 +122,7 @@ def test_a_batch_that_began_far_from_now_has_wide_timestamps() -> None:
     ("open_records", "base"),
     [(0, None), (1, NOW), (63, NOW - 63), (64, NOW - 65), (8_150, NOW + 20_000), (8_192, 0)],
 )
-def test_a_batch_is_full_to_within_one_record_if_all_deltas_are_as_wide_as_the_widest(
+def test_batches_are_full_to_within_one_record(
     sizes: list[int], batch_bytes_max: int, open_records: int, base: int | None
 ) -> None:
     values = [b"v" * sizes[i % len(sizes)] for i in range(9_000)]
@@ -144,7 +142,7 @@ def test_a_batch_is_full_to_within_one_record_if_all_deltas_are_as_wide_as_the_w
 
 @pytest.mark.parametrize("times", [(0, -50), (0, -64, 64), (0, 9_000), (-1 - NOW, 0), ((1 << 62) - NOW, 0)], ids=str)
 @pytest.mark.parametrize("base", [NOW, NOW - 65, 1 << 50])
-def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: tuple[int, ...], base: int) -> None:
+def test_alternating_timestamps_stay_within_limit(times: tuple[int, ...], base: int) -> None:
     rows = 3_000
     stamps = [NOW + times[i % len(times)] for i in range(rows)]
     stamps[7:9] = [None, None]  # type: ignore[list-item]
@@ -161,7 +159,7 @@ def test_times_that_go_back_and_forth_are_counted_as_wide_as_they_become(times: 
             assert used > 2_000 - 70 - delta_bytes * piece.record_count
 
 
-def test_a_record_larger_than_a_batch_gets_one_of_its_own() -> None:
+def test_record_above_limit_gets_its_own_batch() -> None:
     sizes = np.array([10, 500, 10], np.int64)
     open_batch = PartitionSlice(0, 3, open_records=2, open_bytes=80, base_timestamp=NOW)
     plan = split_into_batches(sizes, partition_slices([open_batch]), 100, TimestampRange(NOW, NOW))

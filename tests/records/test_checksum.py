@@ -20,22 +20,22 @@ def run_without_packages(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @given(st.binary(max_size=5000), st.integers(0, 2**32 - 1))
-def test_the_checksum_is_that_of_the_package(data: bytes, before: int) -> None:
+def test_checksum_equals_crc32c_package(data: bytes, before: int) -> None:
     assert checksum.crc32c(data) == crc32c.crc32c(data)
     assert checksum.crc32c(memoryview(data), before) == crc32c.crc32c(data, before)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 1023, 1024, 1025, 65_536, 65_537, 300_000])
-def test_the_checksum_of_whole_and_broken_blocks_is_that_of_the_package(size: int) -> None:
+def test_checksum_of_any_block_size_equals_crc32c_package(size: int) -> None:
     data = bytes(number * 37 % 251 for number in range(size))
     assert checksum.crc32c(bytearray(data), 7, 0) == crc32c.crc32c(data, 7, 0)
 
 
-def test_the_check_value_of_the_standard() -> None:
+def test_checksum_has_check_value_of_the_standard() -> None:
     assert checksum.crc32c(b"123456789") == 0xE3069283
 
 
-def test_a_python_with_pyarrow_alone_writes_to_a_broker_and_says_once_what_would_be_faster() -> None:
+def test_writes_without_optional_packages_and_warns_once() -> None:
     done = run_without_packages(
         "from spark_kafka_sink import KafkaProducer, ProducerRecord\n"
         "from spark_kafka_sink.testing import embedded_broker, read_topic\n"
@@ -50,7 +50,7 @@ def test_a_python_with_pyarrow_alone_writes_to_a_broker_and_says_once_what_would
     assert done.stderr.count("pip install crc32c") == 1
 
 
-def test_lz4_that_is_not_installed_is_refused_before_the_first_record_in_a_sentence_with_the_remedy() -> None:
+def test_rejects_lz4_without_its_package_with_remedy() -> None:
     done = run_without_packages(
         "from spark_kafka_sink import KafkaProducer, KafkaSinkError\n"
         "try:\n"
@@ -62,7 +62,7 @@ def test_lz4_that_is_not_installed_is_refused_before_the_first_record_in_a_sente
     assert "`pip install lz4`" in done.stdout
 
 
-def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_installed() -> None:
+def test_rejects_lz4_of_unpickled_configuration_without_package() -> None:
     done = run_without_packages(
         "from spark_kafka_sink.errors import MissingDependencyError\n"
         "from spark_kafka_sink.records.compression import Codec, decompress, require_codec\n"
@@ -75,7 +75,7 @@ def test_a_configuration_that_was_pickled_elsewhere_is_refused_where_lz4_is_not_
     assert done.stdout.count("pip install lz4") == 2, done.stderr
 
 
-def test_a_broker_without_lz4_refuses_a_batch_of_it_in_words() -> None:
+def test_broker_without_lz4_rejects_its_batches() -> None:
     done = run_without_packages(
         "from spark_kafka_sink.broker.batch_validation import RecordValidator\n"
         "from spark_kafka_sink.broker.api_error import ApiError\n"

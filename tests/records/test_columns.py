@@ -30,7 +30,7 @@ def sample() -> RecordColumns:
     return RecordColumns(pa.array(["x", None, "z"]), pa.array([b"1", b"2", None]), HEADERS, pa.array([1, None, 3]))
 
 
-def test_columns_of_different_lengths_are_refused() -> None:
+def test_rejects_columns_of_different_lengths() -> None:
     with pytest.raises(SchemaError, match="key has 2 rows"):
         RecordColumns(pa.array(["x"]), pa.array(["a", "b"]))
 
@@ -49,18 +49,18 @@ def test_columns_of_different_lengths_are_refused() -> None:
         ({"value": pa.array(["x"]), "timestamp": pa.array([datetime.date(2026, 1, 1)])}, "timestamp"),
     ],
 )
-def test_a_type_that_cannot_be_written_is_named(columns: dict[str, Any], name: str) -> None:
+def test_names_column_of_unsupported_type(columns: dict[str, Any], name: str) -> None:
     with pytest.raises(SchemaError, match=name):
         RecordColumns(**columns)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
-def test_text_and_bytes_are_kept_as_they_are(kind: pa.DataType) -> None:
+def test_keeps_text_and_bytes_without_copy(kind: pa.DataType) -> None:
     value = pa.array(["a", None], kind)
     assert RecordColumns(value).value is value
 
 
-def test_views_and_dictionaries_become_plain_columns() -> None:
+def test_converts_views_and_dictionaries_to_plain_columns() -> None:
     words = pa.array(["unused", "a", None], pa.string_view())
     for value in (
         words.slice(1),
@@ -73,12 +73,12 @@ def test_views_and_dictionaries_become_plain_columns() -> None:
         assert chunks.cast(pa.string()).to_pylist() == ["a", None, "a", None]
 
 
-def test_a_dictionary_of_anything_else_is_refused_by_what_is_in_it() -> None:
+def test_rejects_dictionary_by_its_value_type() -> None:
     with pytest.raises(SchemaError, match="column value must be a string or binary column, not int64"):
         RecordColumns(pa.array([1, 2]).dictionary_encode())
 
 
-def test_nulls_are_absent_keys_headers_and_timestamps() -> None:
+def test_null_columns_mean_no_keys_headers_or_timestamps() -> None:
     columns = RecordColumns(pa.nulls(2), pa.nulls(2), pa.nulls(2), pa.nulls(2))
     assert (columns.key, columns.headers, columns.timestamp) == (None, None, None)
     assert columns.value.to_pylist() == [None, None]
@@ -100,7 +100,7 @@ SECONDS_MAX = ((1 << 63) - 1) // 1_000
         ("ns", [1_999_999, None, 5_000_000], [1, None, 5]),
     ],
 )
-def test_times_become_milliseconds_and_none_before_1970_is_taken_for_no_timestamp(
+def test_converts_times_to_milliseconds_and_marks_invalid_ones(
     unit: str, ticks: list[int], expected: list[int]
 ) -> None:
     for zone in (None, "UTC"):
@@ -108,7 +108,7 @@ def test_times_become_milliseconds_and_none_before_1970_is_taken_for_no_timestam
         assert RecordColumns(pa.nulls(len(ticks)), timestamp=times).timestamp.to_pylist() == expected  # type: ignore[union-attr]
 
 
-def test_slice_take_and_chunks_carry_all_columns() -> None:
+def test_slice_take_and_chunks_keep_all_columns() -> None:
     columns = sample()
     assert columns.slice(1).value.to_pylist() == [None, "z"]
     taken = columns.take(np.array([2, 0]))
@@ -124,7 +124,7 @@ def test_slice_take_and_chunks_carry_all_columns() -> None:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()], ids=str)
 @pytest.mark.parametrize("values", [["ab", "c", None, "ghi"], ["ab", "cd", "ef", "gh"], [None] * 4, [""] * 4], ids=str)
 @pytest.mark.parametrize("positions", [[3, 0, 2, 1], [1, 1, 0], [2], []], ids=str)
-def test_rows_are_taken_by_their_positions(kind: pa.DataType, values: list[str | None], positions: list[int]) -> None:
+def test_take_selects_rows_by_position(kind: pa.DataType, values: list[str | None], positions: list[int]) -> None:
     longer = pa.array(["before", *values, "after"], pa.string()).cast(kind)
     for column in (longer.slice(1, 4), pa.chunked_array([longer.slice(1, 1), longer.slice(2, 3)])):
         taken = RecordColumns(column).take(positions).value
@@ -133,7 +133,7 @@ def test_rows_are_taken_by_their_positions(kind: pa.DataType, values: list[str |
         assert taken.cast(pa.large_string()).to_pylist() == [values[position] for position in positions]
 
 
-def test_columns_that_may_outgrow_32_bit_offsets_get_wider_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_beyond_32_bit_offsets_get_large_types(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "_MAX_32_BIT_OFFSET_BYTES", 100)
     value = pa.array([b"x" * 60, b"y" * 60])
     for wide in (
@@ -165,7 +165,7 @@ NOW_MS = 1_800_000_000_000  # in 2027
         ([], None),
     ],
 )
-def test_finds_numbers_that_are_likely_seconds(times: list[int | None], seconds: int | None) -> None:
+def test_finds_timestamps_that_are_likely_seconds(times: list[int | None], seconds: int | None) -> None:
     column = pa.array(times, pa.int64())
     assert find_likely_seconds(column, NOW_MS) == seconds
     assert find_likely_seconds(pa.chunked_array([column]), NOW_MS) == seconds
@@ -173,7 +173,7 @@ def test_finds_numbers_that_are_likely_seconds(times: list[int | None], seconds:
 
 
 @pytest.mark.parametrize(("size", "lengths"), [(10, [5]), (100_000, [1, 1, 1, 1, 1])])
-def test_joins_small_chunks_and_leaves_large_ones_where_they_are(size: int, lengths: list[int]) -> None:
+def test_joins_small_chunks_without_copying_large_ones(size: int, lengths: list[int]) -> None:
     value = pa.chunked_array([pa.array([b"v" * size] * 2), pa.array([b"v" * size] * 3)])
     key = pa.chunked_array([pa.array([b"k"]), pa.array([b"k"] * 2), pa.array([b"k"]), pa.array([b"k"])])
     chunks = list(RecordColumns(value, key).chunks(100))
@@ -185,13 +185,13 @@ def test_joins_small_chunks_and_leaves_large_ones_where_they_are(size: int, leng
     assert pa.chunked_array([chunk.key for chunk in chunks]).equals(key)
 
 
-def test_takes_rows_of_a_chunk_that_is_repeated_beyond_32_bit_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_take_of_repeated_chunk_gets_large_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_kafka_sink.records.columns._MAX_32_BIT_OFFSET_BYTES", 1_000)
     repeated = pa.chunked_array([pa.array([b"v" * 100])] * 20)
     assert RecordColumns(repeated).take([19]).value.type == pa.large_binary()
 
 
-def test_columns_of_parts_are_joined_and_missing_ones_are_null() -> None:
+def test_concat_fills_missing_columns_with_nulls() -> None:
     joined = RecordColumns.concat([sample(), RecordColumns(pa.array([b"plain"]))]).contiguous()
     assert joined.value.to_pylist() == [b"x", None, b"z", b"plain"]
     assert joined.key is not None
@@ -202,13 +202,13 @@ def test_columns_of_parts_are_joined_and_missing_ones_are_null() -> None:
     assert joined.timestamp.to_pylist() == [1, None, 3, None]
 
 
-def test_headers_of_different_types_cannot_be_joined() -> None:
+def test_concat_rejects_headers_of_different_types() -> None:
     other = pa.array([[{"key": "a", "value": b"1"}]])
     with pytest.raises(SchemaError, match="different types"):
         RecordColumns.concat([sample(), RecordColumns(pa.array(["x"]), None, other)])
 
 
-def test_bytes_are_those_of_the_rows_and_not_of_the_memory_behind_them() -> None:
+def test_nbytes_counts_only_the_rows_of_a_slice() -> None:
     value = pa.array([b"x" * 100] * 1000)
     assert 1000 <= RecordColumns(value.slice(10, 10)).nbytes <= 1100
     assert 1000 <= RecordColumns(pa.chunked_array([value, value]).slice(995, 10)).nbytes <= 1100
@@ -233,19 +233,19 @@ def series_of(library: str) -> object:
         (pa.table({"a": [b"a"]}), 'is of type pyarrow.Table, not an Arrow array: write table.column("{}")'),
     ],
 )
-def test_what_is_no_arrow_array_is_refused_with_what_to_write(name: str, given: object, words: str) -> None:
+def test_rejects_other_objects_with_conversion_to_arrow(name: str, given: object, words: str) -> None:
     columns = {"value": pa.array([b"a"]), name: given}
     with pytest.raises(SchemaError, match=re.escape(f"column {name} {words.format(name)}")):
         RecordColumns(**columns)
 
 
-def test_columns_without_values_are_refused() -> None:
+def test_rejects_missing_value_column() -> None:
     with pytest.raises(SchemaError, match="column value is of type NoneType, not an Arrow array"):
         RecordColumns(None)
 
 
 @pytest.mark.parametrize("is_map", [False, True])
-def test_the_payload_is_the_bytes_of_keys_values_and_headers_alone(is_map: bool) -> None:
+def test_payload_counts_only_keys_values_and_headers(is_map: bool) -> None:
     pairs = [[("h", b"1234")], None, [], [("a", b"1"), ("b", None)]]
     listed = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in pairs]
     listed_kind = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}.items()))

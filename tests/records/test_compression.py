@@ -30,7 +30,7 @@ XERIAL = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
 
 @given(st.sampled_from(list(Codec)), st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 300))
 @settings(max_examples=100, deadline=None)
-def test_segments_come_back_as_one(codec: Codec, parts: list[bytes], times: int) -> None:
+def test_decompresses_joined_segments(codec: Codec, parts: list[bytes], times: int) -> None:
     segments: list[Buffer] = [memoryview(part * times) for part in parts]
     whole = b"".join(segments)
     assert bytes(decompress(codec, compress(codec, segments), len(whole))) == whole
@@ -38,7 +38,7 @@ def test_segments_come_back_as_one(codec: Codec, parts: list[bytes], times: int)
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [1, 1 << 15, (1 << 15) + 1, 3 << 20])
-def test_one_byte_too_many_is_refused(codec: Codec, size: int) -> None:
+def test_rejects_data_one_byte_above_limit(codec: Codec, size: int) -> None:
     data = compress(codec, [random.Random(size).randbytes(100) * (size // 100 + 1)])
     full = decompress(codec, data, 4 << 20)
     with pytest.raises(DecodeError, match=f"more than {len(full) - 1} bytes"):
@@ -46,7 +46,7 @@ def test_one_byte_too_many_is_refused(codec: Codec, size: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_is_stopped_before_it_is_built(codec: Codec) -> None:
+def test_rejects_decompression_bomb_with_little_memory(codec: Codec) -> None:
     bomb = compress(codec, [bytes(30 << 20)])
     assert len(bomb) < 2 << 20
     tracemalloc.start()
@@ -59,7 +59,7 @@ def test_a_bomb_is_stopped_before_it_is_built(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_is_cut_or_changed_ends_in_one_exception(codec: Codec) -> None:
+def test_corrupt_data_raises_only_decode_error(codec: Codec) -> None:
     random_bytes = random.Random(codec)
     data = bytes(compress(codec, [random_bytes.randbytes(50) * 40]))
     for cut in range(len(data)):
@@ -77,7 +77,7 @@ def _never_another_error(codec: Codec, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_a_stream_that_ends_in_the_middle_is_refused(codec: Codec) -> None:
+def test_rejects_truncated_stream(codec: Codec) -> None:
     data = bytes(compress(codec, [random.Random(1).randbytes(5000)]))
     for cut in (1, 8, 100, len(data) // 2, len(data) - 1):
         with pytest.raises(DecodeError):
@@ -85,7 +85,7 @@ def test_a_stream_that_ends_in_the_middle_is_refused(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_keeps_no_memory_of_a_corrupt_batch(codec: Codec) -> None:
+def test_releases_memory_of_corrupt_batch(codec: Codec) -> None:
     data = bytearray(compress(codec, [random.Random(1).randbytes(300_000)]))
     data[200_000:] = b"\xff" * (len(data) - 200_000)
     tracemalloc.start()
@@ -100,7 +100,7 @@ def test_keeps_no_memory_of_a_corrupt_batch(codec: Codec) -> None:
     assert sizes[-1] - sizes[0] < 100_000
 
 
-def test_snappy_is_framed_as_the_java_library_does_it_and_raw_blocks_are_read() -> None:
+def test_snappy_writes_xerial_frames_and_reads_raw_blocks() -> None:
     whole = bytes(range(256)) * 300
     framed = bytes(compress(Codec.SNAPPY, [whole]))
     assert framed.startswith(XERIAL)
@@ -109,7 +109,7 @@ def test_snappy_is_framed_as_the_java_library_does_it_and_raw_blocks_are_read() 
     assert bytes(decompress(Codec.SNAPPY, XERIAL + struct.pack(">i", len(raw)) + raw, len(whole))) == whole
 
 
-def test_a_snappy_block_may_not_promise_what_it_cannot_hold() -> None:
+def test_rejects_snappy_block_with_impossible_size() -> None:
     promise = b"\xff\xff\xff\x7f" + b"\0" * 20
     with pytest.raises(DecodeError, match="larger size than its bytes can have"):
         decompress(Codec.SNAPPY, promise, 1 << 30)
@@ -119,7 +119,7 @@ def test_a_snappy_block_may_not_promise_what_it_cannot_hold() -> None:
         decompress(Codec.SNAPPY, XERIAL + b"\x7f\xff\xff\xff" + promise, 1 << 30)
 
 
-def test_lz4_frames_have_independent_blocks_and_are_marked_as_such() -> None:
+def test_lz4_frames_have_independent_blocks() -> None:
     frame = bytes(compress(Codec.LZ4, [bytes(200_000), b"tail"]))
     information = lz4.frame.get_frame_info(frame)
     assert not information["block_linked"]
@@ -127,14 +127,14 @@ def test_lz4_frames_have_independent_blocks_and_are_marked_as_such() -> None:
     assert lz4.frame.decompress(frame) == bytes(200_000) + b"tail"
 
 
-def test_gzip_members_are_joined_but_not_thousands_of_them() -> None:
+def test_joins_gzip_members_up_to_a_limit() -> None:
     assert bytes(decompress(Codec.GZIP, gzip.compress(b"one") + gzip.compress(b"two"), 6)) == b"onetwo"
     with pytest.raises(DecodeError, match="members"):
         decompress(Codec.GZIP, gzip.compress(b"") * 5000, 100)
 
 
 @pytest.mark.parametrize("codec", list(COMPRESSION_LEVELS))
-def test_every_level_of_the_java_client_works(codec: Codec) -> None:
+def test_supports_all_compression_levels_of_java_client(codec: Codec) -> None:
     low, high, default = COMPRESSION_LEVELS[codec]
     data = b"level" * 500
     for level in {low, low + 1, high - 1, high, default}:
@@ -148,12 +148,12 @@ def test_higher_levels_compress_better() -> None:
     assert len(compress(Codec.GZIP, [data])) == len(gzip.compress(data, 6))
 
 
-def test_unknown_codecs_are_named() -> None:
+def test_names_unknown_codec() -> None:
     with pytest.raises(UnsupportedFormatError, match="codec 7"):
         decompress(7, b"", 10)
 
 
-def test_the_ratio_of_a_topic_goes_up_at_once_and_comes_down_slowly() -> None:
+def test_compression_ratio_rises_at_once_and_falls_slowly() -> None:
     ratios = CompressionRatios()
     assert ratios.get("t", Codec.LZ4) == 1.0
     assert ratios.update("t", Codec.LZ4, 0.5) == pytest.approx(0.995)

@@ -53,7 +53,7 @@ def decoded(buffer: bytes) -> pa.Table:
 
 @given(st.data(), mixed_rows | even_rows(), st.sampled_from(list(Codec)), st.integers(150, 30_000))
 @settings(max_examples=150, deadline=None)
-def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
+def test_decodes_encoded_rows(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
     plan = to_rows(
         split_into_batches(
@@ -84,7 +84,7 @@ def test_rows_come_back_as_they_went_in(data: st.DataObject, rows: list[Row], co
 
 
 @pytest.mark.parametrize("counts", [[300], [0, 300, 1], [3] * 40, list(range(40)), [200] * 20 + [0] * 20])
-def test_any_number_of_headers_comes_back(counts: list[int]) -> None:
+def test_decodes_any_number_of_headers(counts: list[int]) -> None:
     rows = [
         Row(b"v", None, tuple((f"h{i}", None if i % 4 == 0 else b"x" * (i % 90)) for i in range(count)))
         for count in counts
@@ -95,13 +95,13 @@ def test_any_number_of_headers_comes_back(counts: list[int]) -> None:
     ]
 
 
-def test_runs_of_equal_sizes_are_left_where_they_end() -> None:
+def test_decodes_runs_of_equal_sizes_among_others() -> None:
     sizes = [5] * 50 + [70] * 20 + [5] * 3 + [6] * 100 + [300, 5] * 10 + [9000] * 6
     rows = [Row(bytes([i % 251]) * size) for i, size in enumerate(sizes)]
     assert decoded(slow_batch(rows))["value"].to_pylist() == [row.value for row in rows]
 
 
-def test_log_append_time_replaces_the_times_of_the_records() -> None:
+def test_log_append_time_replaces_record_timestamps() -> None:
     batch = bytearray(slow_batch([Row(b"a"), Row(b"b")]))
     patch_header(batch, base_offset=7, append_time=999)
     table = decoded(bytes(batch))
@@ -109,7 +109,7 @@ def test_log_append_time_replaces_the_times_of_the_records() -> None:
     assert table["offset"].to_pylist() == [7, 8]
 
 
-def test_a_batch_that_compaction_left_empty_has_no_rows_but_its_offsets() -> None:
+def test_empty_compacted_batch_keeps_its_offsets() -> None:
     batch = batch_of(b"", 0, base_offset=10, last_offset_delta=4)
     ((header, columns),) = decode_batches(batch)
     assert (columns.num_rows, header.last_offset) == (0, 14)
@@ -120,7 +120,7 @@ def test_offsets_may_have_gaps_after_compaction() -> None:
     assert decoded(batch_of(body, 2, base_offset=100, last_offset_delta=9))["offset"].to_pylist() == [102, 107]
 
 
-def test_a_control_batch_is_read_like_any_other_and_says_what_it_is() -> None:
+def test_decodes_control_batch_with_its_flags() -> None:
     commit = Row(struct.pack(">hi", 0, 3), struct.pack(">hh", 0, 1))
     ((header, columns),) = decode_batches(slow_batch([commit], control=True, transactional=True, producer_id=5))
     assert header.is_control
@@ -128,7 +128,7 @@ def test_a_control_batch_is_read_like_any_other_and_says_what_it_is() -> None:
     assert columns["key"].to_pylist() == [b"\x00\x00\x00\x01"]
 
 
-def test_the_cut_off_batch_at_the_end_of_a_fetch_is_left_out() -> None:
+def test_ignores_truncated_batch_at_end_of_fetch() -> None:
     first, second = slow_batch([Row(b"a")]), slow_batch([Row(b"b" * 100)])
     for cut in (1, 16, 17, 60, 61, 62, len(second) - 1):
         assert len(list(decode_batches(first + second[:cut]))) == 1
@@ -139,7 +139,7 @@ def test_the_cut_off_batch_at_the_end_of_a_fetch_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_message_sets_are_refused_by_name(magic: int) -> None:
+def test_rejects_old_message_sets_by_version(magic: int) -> None:
     message = struct.pack(">qiIbb", 0, 14 + 3, 0, magic, 0) + struct.pack(">ii", -1, 3) + b"abc"
     with pytest.raises(UnsupportedFormatError, match=f"v{magic}"):
         list(decode_batches(message))
@@ -147,7 +147,7 @@ def test_old_message_sets_are_refused_by_name(magic: int) -> None:
         parse_batches(message)
 
 
-def test_one_changed_bit_is_found_by_the_crc() -> None:
+def test_crc_detects_single_changed_bit() -> None:
     batch = slow_batch([Row(b"value", b"key", (("h", b"x"),))])
     for position in range(21, len(batch)):
         changed = bytearray(batch)
@@ -183,17 +183,17 @@ BAD_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "count"), BAD_BODIES.values(), ids=BAD_BODIES.keys())
-def test_a_body_that_is_not_what_the_header_says_is_refused(body: bytes, count: int) -> None:
+def test_rejects_body_that_contradicts_header(body: bytes, count: int) -> None:
     with pytest.raises(DecodeError):
         list(decode_batches(batch_of(body, count, last_offset_delta=max(0, count - 1))))
 
 
-def test_a_negative_count_is_refused_also_where_no_record_is() -> None:
+def test_rejects_negative_record_count_of_empty_body() -> None:
     with pytest.raises(DecodeError, match="batch of -1 records"):
         list(decode_batches(batch_of(b"", -1, last_offset_delta=0)))
 
 
-def test_records_that_take_no_bytes_when_compressed_are_bounded() -> None:
+def test_limits_number_of_records_that_compress_to_nothing() -> None:
     """What is noted of a record takes more memory than the shortest one itself."""
     batch = slow_batch([Row(b"")] * 1_000, codec=Codec.ZSTD)
     enough = 1_000 * decoder.DECODING_BYTES_PER_RECORD
@@ -203,28 +203,28 @@ def test_records_that_take_no_bytes_when_compressed_are_bounded() -> None:
         list(decode_batches(batch, max_bytes=enough - 1))
 
 
-def test_a_count_that_the_bytes_cannot_hold_is_refused_before_they_are_looked_at() -> None:
+def test_rejects_record_count_that_does_not_fit_body() -> None:
     body = slow_record(Row(b"a"), 0, 0)
     with pytest.raises(DecodeError, match=f"1000 records do not fit into {len(body)} bytes"):
         list(decode_batches(batch_of(body, 1_000, last_offset_delta=999)))
 
 
 @pytest.mark.parametrize("count", [-1, 2, 1 << 20])
-def test_a_count_of_headers_that_the_record_cannot_hold_is_refused_before_there_is_room_for_them(count: int) -> None:
+def test_rejects_header_count_that_does_not_fit_record(count: int) -> None:
     fields = b"\0\0\0\1\1" + slow_varint(count) + b"\0\0\0"
     with pytest.raises(DecodeError, match="the count of headers is negative, or exceeds its record"):
         list(decode_batches(batch_of(slow_varint(len(fields)) + fields, 1)))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_bad_headers_are_refused_in_few_records_and_in_many(rows: int) -> None:
+def test_rejects_invalid_headers_in_few_and_many_records(rows: int) -> None:
     for tail in (b"\2\1\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
         body = b"".join(slow_varint(5 + len(tail)) + b"\0\0" + slow_varint(i) + b"\1\1" + tail for i in range(rows))
         with pytest.raises(DecodeError):
             list(decode_batches(batch_of(body, rows)))
 
 
-def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_reads_it() -> None:
+def test_decodes_header_keys_that_are_not_utf8_like_kafka() -> None:
     """Clients in C write any bytes there, and brokers take them."""
     kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     keys = [b"plain", b"\xff\xfe", b"caf\xc3", "größe".encode()]
@@ -239,13 +239,13 @@ def test_a_header_key_that_is_not_text_is_taken_and_read_as_kafkas_consumer_read
     assert shown == [["plain", "\ufffd\ufffd", "caf\ufffd", "größe"], [], ["\ufffd"]]
 
 
-def test_a_compressed_bomb_is_refused_at_the_limit() -> None:
+def test_rejects_compressed_batch_above_limit() -> None:
     bomb = batch_of(bytes(20 << 20), 1, Codec.ZSTD)
     with pytest.raises(DecodeError, match="more than 1000000 bytes"):
         list(decode_batches(bomb, max_bytes=1_000_000))
 
 
-def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
+def test_decodes_record_with_many_headers_quickly() -> None:
     body = b"\0\0\0\1\1" + slow_varint(200_000) + b"\0\1" * 200_000
     others = b"".join(slow_record(Row(b"x"), i, 0) for i in range(1, 5))
     started = time.process_time()
@@ -255,7 +255,7 @@ def test_a_record_of_a_million_headers_does_not_hold_the_reader_up() -> None:
 
 
 @pytest.mark.parametrize("records", [1, 40])
-def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_number_of_headers_that_compress_to_nothing(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"", None, (("", None),) * (2_000 // records)) for _ in range(records)]
     batch = slow_batch(rows, codec=Codec.ZSTD)
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 2_000)
@@ -265,7 +265,7 @@ def test_headers_that_take_no_bytes_when_compressed_are_bounded(records: int, mo
         decoded(batch)
 
 
-def test_many_short_runs_of_equal_sizes_do_not_hold_the_reader_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decodes_many_short_runs_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     from_buffer = np.frombuffer
 
@@ -283,7 +283,7 @@ def test_many_short_runs_of_equal_sizes_do_not_hold_the_reader_up(monkeypatch: p
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
-def test_any_bytes_end_in_batches_or_in_decode_error(data: bytes) -> None:
+def test_any_bytes_decode_or_raise_decode_error(data: bytes) -> None:
     for read in (lambda: list(decode_batches(data)), lambda: parse_batches(data), lambda: parse_header(data)):
         with contextlib.suppress(DecodeError):
             read()
@@ -291,13 +291,13 @@ def test_any_bytes_end_in_batches_or_in_decode_error(data: bytes) -> None:
 
 @given(st.integers(0, 4), st.integers(0, 50), st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
-def test_any_body_under_a_good_header_ends_in_rows_or_in_decode_error(codec: int, count: int, body: bytes) -> None:
+def test_any_body_with_valid_header_decodes_or_raises_decode_error(codec: int, count: int, body: bytes) -> None:
     batch = stamped(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
     with contextlib.suppress(DecodeError):
         list(decode_batches(batch))
 
 
-def test_changed_records_under_a_good_crc_never_end_otherwise() -> None:
+def test_corrupt_records_with_valid_crc_decode_or_raise_decode_error() -> None:
     chance = random.Random(7)
     headers = (("a", b"1"), ("bb", None))
     good = slow_batch([Row(b"value" * (i % 5), b"key", headers[: i % 3]) for i in range(30)])
@@ -313,7 +313,7 @@ def test_changed_records_under_a_good_crc_never_end_otherwise() -> None:
             pass
 
 
-def test_a_decoded_batch_can_be_split_and_encoded_again() -> None:
+def test_encodes_decoded_batch_again() -> None:
     rows = [Row(b"v%d" % i, None, (("h", None),)) for i in range(10)]
     batch = slow_batch(rows, codec=Codec.LZ4)
     columns = decode_records(parse_header(batch), batch[HEADER_BYTES:])

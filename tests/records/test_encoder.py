@@ -50,7 +50,7 @@ def plans(draw: st.DrawFn, rows: int) -> list[BatchSlice]:
 
 @given(st.data(), mixed_rows | even_rows())
 @settings(max_examples=150, deadline=None)
-def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row]) -> None:
+def test_every_shape_equals_the_reference_encoder(data: st.DataObject, rows: list[Row]) -> None:
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
     assert_equal(encoded(columns, plan, NOW), rows, plan)
@@ -58,7 +58,7 @@ def test_every_shape_equals_the_slow_encoder(data: st.DataObject, rows: list[Row
 
 @given(st.data(), mixed_rows | even_rows())
 @settings(max_examples=100, deadline=None)
-def test_rows_are_encoded_in_the_order_that_is_given(data: st.DataObject, rows: list[Row]) -> None:
+def test_encodes_rows_in_given_order(data: st.DataObject, rows: list[Row]) -> None:
     order = data.draw(st.permutations(range(len(rows))))
     as_they_came = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
     columns = data.draw(arrow_columns(as_they_came))
@@ -68,7 +68,7 @@ def test_rows_are_encoded_in_the_order_that_is_given(data: st.DataObject, rows: 
 
 @given(st.data(), mixed_rows)
 @settings(max_examples=40, deadline=None)
-def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
+def test_small_chunks_give_the_same_bytes(data: st.DataObject, rows: list[Row]) -> None:
     columns = data.draw(arrow_columns(rows))
     plan = data.draw(plans(len(rows)))
     with pytest.MonkeyPatch.context() as patch:
@@ -78,14 +78,14 @@ def test_rows_cut_into_small_chunks_give_the_same_bytes(data: st.DataObject, row
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 127, 128, 8191, 8192, 8193])
 @pytest.mark.parametrize("value_sizes", [(5, 5), (4, 6)], ids=["even", "uneven"])
-def test_batches_of_every_varint_border(count: int, value_sizes: tuple[int, int]) -> None:
+def test_encodes_record_counts_around_varint_limits(count: int, value_sizes: tuple[int, int]) -> None:
     rows = [Row(b"v" * value_sizes[i % 2], b"%07d" % i) for i in range(count)]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
     assert_equal(encoded(columns, single_partition_slices(count), NOW), rows, single_partition_slices(count))
 
 
 @pytest.mark.parametrize("border", [63, 8191, (1 << 20) - 1, (1 << 27) - 1])
-def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) -> None:
+def test_encodes_appended_rows_across_varint_limits_of_offsets(border: int) -> None:
     rows = [Row(b"v" * (i % 3)) for i in range(8)]
     plan = single_partition_slices(8, border - 3, NOW)
     assert_equal(encoded(RecordColumns(pa.array([r.value for r in rows])), plan, NOW), rows, plan)
@@ -93,7 +93,7 @@ def test_rows_appended_across_a_border_of_offsets_go_on_counting(border: int) ->
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20])
 @pytest.mark.parametrize("uneven", [False, True])
-def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
+def test_encodes_values_from_empty_to_one_megabyte(size: int, uneven: bool) -> None:
     rows = [Row(b"x" * size, b"k"), Row(b"y" * size, b"q"), Row(b"z" * (size + uneven), b"k")]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
     assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
@@ -101,13 +101,13 @@ def test_values_from_nothing_to_a_megabyte(size: int, uneven: bool) -> None:
 
 @pytest.mark.parametrize("step", [-1, -1000, 1 << 40, -(1 << 30)])
 @pytest.mark.parametrize("value", ["even", None])
-def test_timestamps_may_go_backwards_and_far(step: int, value: str | None) -> None:
+def test_encodes_decreasing_and_distant_timestamps(step: int, value: str | None) -> None:
     rows = [Row((value or "x" * i).encode(), None, None, (1 << 45) + i * step) for i in range(100)]
     columns = RecordColumns(pa.array([r.value for r in rows]), timestamp=pa.array([r.timestamp for r in rows]))
     assert_equal(encoded(columns, single_partition_slices(100), NOW), rows, single_partition_slices(100))
 
 
-def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
+def test_encodes_timestamp_deltas_of_ten_bytes() -> None:
     times = [(1 << 63) - 1, 0, -1, 1 << 55, (1 << 55) - 1, (1 << 62) - 1, 1 << 48]
     rows = [Row(b"v", b"k", None, time) for time in times]
     columns = RecordColumns(
@@ -118,7 +118,7 @@ def test_a_timestamp_delta_takes_up_to_ten_bytes() -> None:
         assert_equal(encoded(columns, plan, NOW), rows, plan)
 
 
-def test_one_record_may_have_many_headers() -> None:
+def test_encodes_record_with_many_headers() -> None:
     headers = tuple((f"h{i}", None if i % 3 == 0 else b"x" * (i % 70)) for i in range(300))
     rows = [Row(b"a"), Row(b"b", None, headers), Row(None, b"k", ()), Row(b"d", None, headers[:1])]
     kind = pa.map_(pa.string(), pa.binary())
@@ -133,7 +133,7 @@ def test_one_record_may_have_many_headers() -> None:
 @pytest.mark.parametrize("longest", [0, 1, 62, 63, 64, 128, 8192])
 @pytest.mark.parametrize("spread", [0, 1, 3])
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_every_row_with_as_many_headers(longest: int, spread: int, count: int) -> None:
+def test_encodes_rows_with_equal_numbers_of_headers(longest: int, spread: int, count: int) -> None:
     """Values of one length, of several short ones, of several longer ones, and nulls: each has a path of its own."""
 
     def value(row: int, place: int) -> bytes | None:
@@ -152,7 +152,7 @@ def test_every_row_with_as_many_headers(longest: int, spread: int, count: int) -
         assert_equal(encoded(columns, single_partition_slices(90), NOW), written, single_partition_slices(90))
 
 
-def test_bytes_under_a_null_are_not_written() -> None:
+def test_omits_bytes_under_nulls() -> None:
     held = pa.array([b"secret", b"seen", b"secret"])
     masked = pa.BinaryArray.from_buffers(pa.binary(), 3, [pa.py_buffer(b"\x02"), *held.buffers()[1:]])
     rows = [Row(None, b"k"), Row(b"seen", b"k"), Row(None, b"k")]
@@ -160,7 +160,7 @@ def test_bytes_under_a_null_are_not_written() -> None:
     assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
 
 
-def test_headers_under_a_null_list_are_not_written() -> None:
+def test_omits_headers_under_null_list() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     held = pa.array([[{"key": "a", "value": b"1"}], [{"key": "b", "value": b"2"}]], kind)
     masked = pa.ListArray.from_arrays(held.offsets, held.values, type=kind, mask=pa.array([True, False]))
@@ -172,13 +172,13 @@ def test_headers_under_a_null_list_are_not_written() -> None:
     )
 
 
-def test_a_column_of_nulls_is_a_column_of_tombstones() -> None:
+def test_null_column_encodes_tombstones() -> None:
     rows = [Row(None, b"k")] * 3
     columns = RecordColumns(pa.nulls(3), pa.array([b"k"] * 3), pa.nulls(3), pa.nulls(3))
     assert_equal(encoded(columns, single_partition_slices(3), NOW), rows, single_partition_slices(3))
 
 
-def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
+def test_encodes_many_partitions_of_a_chunk_together() -> None:
     rows = [Row(b"v" * (i % 5), b"%d" % i, None, NOW + i % 7) for i in range(10_000)]
     columns = RecordColumns(
         pa.array([r.value for r in rows]),
@@ -196,7 +196,7 @@ def test_many_partitions_in_one_chunk_are_encoded_at_once() -> None:
     assert_equal(pieces, rows, plan)
 
 
-def test_large_records_are_encoded_a_few_megabytes_at_a_time() -> None:
+def test_encodes_large_records_a_few_megabytes_at_a_time() -> None:
     rows = [Row(bytes([65 + i]) * (1 << 20), b"%d" % i) for i in range(10)]
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
     plan = [BatchSlice(i, i, i + 1) for i in range(10)]
@@ -208,7 +208,7 @@ def test_large_records_are_encoded_a_few_megabytes_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("value", [b"same", None])
-def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | None) -> None:
+def test_segments_keep_their_memory_alive(value: bytes | None) -> None:
     rows = [Row(value or b"x" * (i % 9), b"key") for i in range(500)]
     expected = slow_encode(rows, single_partition_slices(500), NOW)[0].segment
     columns = RecordColumns(pa.array([r.value for r in rows]), pa.array([r.key for r in rows]))
@@ -219,12 +219,12 @@ def test_segments_keep_their_memory_when_everything_else_is_gone(value: bytes | 
     assert b"".join(segments) == expected
 
 
-def test_no_rows_and_no_plan_give_nothing() -> None:
+def test_encodes_nothing_for_no_rows() -> None:
     assert encoded(RecordColumns(pa.array([], pa.binary())), [], NOW) == []
     assert not split_into_batches(np.zeros(0, np.int64), partition_slices([]), 100, TimestampRange(NOW, NOW)).starts
 
 
-def test_a_batch_of_more_than_two_gibibytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_batch_above_two_gibibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"x" * 400), Row(b"y" * 400), Row(b"z" * 100)]
     columns = RecordColumns(pa.array([row.value for row in rows]))
     (expected,) = slow_encode(rows, single_partition_slices(3), NOW)

@@ -45,7 +45,7 @@ def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
 
 @given(st.lists(numbers, max_size=50))
 @settings(max_examples=200, deadline=None)
-def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]) -> None:
+def test_varint_column_equals_single_varints(column: list[int]) -> None:
     expected = [slow_varint(value) for value in column]
     assert bytes_of(signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
     assert [encode_varint(value) for value in column] == expected
@@ -53,26 +53,26 @@ def test_a_column_of_numbers_equals_one_number_after_the_other(column: list[int]
 
 @given(st.lists(numbers.filter(lambda value: -(1 << 31) <= value < 1 << 31), max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_numbers_of_32_bits_are_the_same_numbers(column: list[int]) -> None:
+def test_varints_of_32_and_64_bit_integers_are_equal(column: list[int]) -> None:
     expected = [slow_varint(value) for value in column]
     assert bytes_of(signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
-def test_other_numbers_are_the_same_numbers(kind: type[np.integer]) -> None:
+def test_varints_of_narrow_integers_are_equal(kind: type[np.integer]) -> None:
     column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
     assert bytes_of(signed_varint_fields(np.array(column, kind)), 5) == [slow_varint(value) for value in column]
 
 
 @given(st.lists(numbers.map(lambda value: value + (1 << 63)), max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_unsigned_numbers_have_no_zigzag(column: list[int]) -> None:
+def test_unsigned_varints_use_no_zigzag(column: list[int]) -> None:
     expected = [slow_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
     assert bytes_of(unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_merged_fields_have_the_bytes_of_all(seed: int) -> None:
+def test_merged_fields_have_bytes_of_all_fields(seed: int) -> None:
     chance = Random(seed)
     rows = chance.choice([1, 5])
     fields: list[Field] = []
@@ -93,7 +93,7 @@ def test_merged_fields_have_the_bytes_of_all(seed: int) -> None:
     assert all(first.max_width + second.max_width > 8 for first, second in pairwise(merged))
 
 
-def test_what_is_no_field_keeps_its_place() -> None:
+def test_merge_keeps_position_of_other_items() -> None:
     one, two = constant_fields(b"a"), constant_fields(b"b")
     merged = merge_fields([*one, *two, "places", *two])
     assert [column if isinstance(column, str) else bytes_of([column], 1) for column in merged] == [
@@ -105,7 +105,7 @@ def test_what_is_no_field_keeps_its_place() -> None:
 
 @given(st.lists(numbers, min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_a_column_is_read_back_to_the_same_numbers(column: list[int]) -> None:
+def test_decodes_encoded_varint_column(column: list[int]) -> None:
     coded = [slow_varint(value) for value in column]
     at = np.cumsum([0, *(len(c) for c in coded)])
     values, after = read_varints(np.frombuffer(b"".join(coded), np.uint8), at[:-1], 10)
@@ -113,6 +113,6 @@ def test_a_column_is_read_back_to_the_same_numbers(column: list[int]) -> None:
     assert after.tolist() == at[1:].tolist()
 
 
-def test_a_varint_without_an_end_is_refused() -> None:
+def test_rejects_unterminated_varint() -> None:
     with pytest.raises(DecodeError, match="malformed varint"):
         read_varints(np.full(40, 0xFF, np.uint8), np.array([0, 3]), 5)

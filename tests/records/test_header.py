@@ -22,7 +22,7 @@ def stamp(segments: list[bytes | memoryview], **fields: int) -> bytes:
     return stamped(segments, **settings)
 
 
-def test_the_bytes_stand_where_kafka_looks_for_them() -> None:
+def test_header_has_layout_of_kafka() -> None:
     header = stamp([b"abc", memoryview(b"defg")], codec=4, producer_id=7, producer_epoch=2, base_sequence=5)
     assert len(header) == HEADER_BYTES
     assert struct.unpack(">qiib", header[:17]) == (0, HEADER_BYTES - 12 + 7, -1, 2)
@@ -38,7 +38,7 @@ def test_the_bytes_stand_where_kafka_looks_for_them() -> None:
     st.integers(-1, 32767),
     st.integers(-1, (1 << 31) - 1),
 )
-def test_what_is_stamped_is_read_back(
+def test_parses_encoded_header(
     codec: int, transactional: bool, control: bool, producer_id: int, epoch: int, sequence: int
 ) -> None:
     coded = stamp(
@@ -58,7 +58,7 @@ def test_what_is_stamped_is_read_back(
     assert header.size_bytes == HEADER_BYTES + 1
 
 
-def test_a_batch_can_be_stamped_again_without_encoding_it_again() -> None:
+def test_encodes_new_header_for_same_records() -> None:
     segments: list[bytes | memoryview] = [b"first", b"second"]
     before, after = stamp(segments, producer_id=1), stamp(segments, producer_id=2, base_sequence=44)
     for header in (before, after):
@@ -66,7 +66,7 @@ def test_a_batch_can_be_stamped_again_without_encoding_it_again() -> None:
     assert before != after
 
 
-def test_a_broker_assigns_offset_and_epoch_without_a_new_crc() -> None:
+def test_patches_offset_and_leader_epoch_without_new_crc() -> None:
     batch = bytearray(stamp([b"records"]) + b"records")
     crc = parse_header(batch).crc
     patch_header(batch, base_offset=1234, leader_epoch=9)
@@ -75,7 +75,7 @@ def test_a_broker_assigns_offset_and_epoch_without_a_new_crc() -> None:
     assert view.nbytes == len(batch)
 
 
-def test_log_append_time_is_written_with_a_new_crc() -> None:
+def test_patches_log_append_time_with_new_crc() -> None:
     batch = bytearray(stamp([b"records"]) + b"records")
     patch_header(batch, append_time=5555)
     ((header, _),) = parse_batches(batch)
@@ -84,20 +84,20 @@ def test_log_append_time_is_written_with_a_new_crc() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_formats_before_0_11_are_refused_by_name(magic: int) -> None:
+def test_rejects_formats_older_than_kafka_0_11(magic: int) -> None:
     old = bytes(16) + bytes([magic])
     for message_set in (old + bytes(5), old + bytes(100)):
         with pytest.raises(UnsupportedFormatError, match=f"v{magic}.*0.11"):
             parse_header(message_set)
 
 
-def test_a_format_of_the_future_is_refused() -> None:
+def test_rejects_unknown_newer_format() -> None:
     with pytest.raises(UnsupportedFormatError, match="v3"):
         parse_header(bytes(16) + b"\x03" + bytes(60))
 
 
 @pytest.mark.parametrize("length", [0, 48, -1])
-def test_a_batch_shorter_than_its_own_header_is_refused(length: int) -> None:
+def test_rejects_batch_shorter_than_its_header(length: int) -> None:
     batch = bytearray(stamp([]))
     struct.pack_into(">i", batch, 8, length)
     with pytest.raises(DecodeError, match="less than its header"):
@@ -106,7 +106,7 @@ def test_a_batch_shorter_than_its_own_header_is_refused(length: int) -> None:
         parse_header(batch[:60])
 
 
-def test_no_other_thread_runs_while_a_large_batch_is_stamped() -> None:
+def test_checksum_does_not_release_the_gil() -> None:
     """To give the interpreter's lock away and to wait for it costs more than the checksum of a batch."""
     may_run, ran = threading.Lock(), []
 

@@ -55,7 +55,7 @@ def regular_rows(draw: st.DrawFn) -> list[Row]:
 
 @given(st.data(), regular_rows())
 @settings(max_examples=60, deadline=None)
-def test_regular_headers_equal_the_slow_encoder(data: st.DataObject, rows: list[Row]) -> None:
+def test_regular_headers_equal_the_reference_encoder(data: st.DataObject, rows: list[Row]) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(rows)), max_size=4)) | {0, len(rows)})
     plan = [BatchSlice(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))]
     lay_out = data.draw(st.sampled_from([pa.array, sliced]))
@@ -70,7 +70,7 @@ def test_regular_headers_equal_the_slow_encoder(data: st.DataObject, rows: list[
 
 @pytest.mark.parametrize("count", [2, 64, 65, 300, 5_000])
 @pytest.mark.parametrize("last", [b"end", None])
-def test_runs_of_records_with_headers_equal_the_slow_encoder(count: int, last: bytes | None) -> None:
+def test_long_runs_with_headers_equal_the_reference_encoder(count: int, last: bytes | None) -> None:
     """Enough rows for every way to store them."""
     for trace in ([b"%016d" % i for i in range(count)], [b"%d" % (i * i) for i in range(count)]):
         rows = [Row(b"v" * (97 + i % 7), b"%05d" % i, (("id", trace[i]), ("to", last))) for i in range(count)]

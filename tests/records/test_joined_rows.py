@@ -44,7 +44,7 @@ def as_bytes(kind: str, value: Any) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_rows_are_what_their_columns_are_one_after_the_other(seed: int) -> None:
+def test_joined_rows_contain_all_columns_in_order(seed: int) -> None:
     chance = Random(seed)
     columns = [random_column(chance) for _ in range(chance.randrange(1, 7))]
     order = chance.choice([None, np.array(chance.sample(range(ROWS), ROWS), np.int32)])
@@ -73,7 +73,7 @@ def test_rows_are_what_their_columns_are_one_after_the_other(seed: int) -> None:
     assert joined == expected
 
 
-def test_neighbouring_numbers_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joins_adjacent_numbers_into_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a record without headers: all up to the length of the key, key, length of the value, value."""
     written: list[int] = []
 
@@ -90,7 +90,7 @@ def test_neighbouring_numbers_are_written_together(monkeypatch: pytest.MonkeyPat
     assert written[-1] == 4 * 100 + 1
 
 
-def test_a_row_that_is_above_two_gibibytes_with_its_numbers_is_refused() -> None:
+def test_rejects_row_above_two_gibibytes() -> None:
     """Arrow's newest versions do not look, and 32-bit sizes would be negative."""
     data = pa.py_buffer(np.zeros(MAX_OFFSET - 9, np.uint8))  # pages that are never touched
     rows = JoinedRowsBuilder(1)

@@ -16,7 +16,7 @@ HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-def test_rows_of_equal_sizes_and_others_are_counted_alike(kind: pa.DataType) -> None:
+def test_size_bounds_do_not_depend_on_equal_sizes(kind: pa.DataType) -> None:
     even, odd = pa.array([b"x" * 70] * 5, kind), pa.array([b"x" * 70, b"", b"x" * 70, None, b"x"], kind)
     nulls, empty = pa.nulls(5, kind), pa.array([b""] * 5, kind)
     fixed = 1 + 4 + 6 + 1 + 2  # attributes, both deltas, the count of headers, and the record's own length
@@ -31,19 +31,19 @@ def test_rows_of_equal_sizes_and_others_are_counted_alike(kind: pa.DataType) -> 
             assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= wanted[1]
 
 
-def test_the_last_common_time_fits_its_bound() -> None:
+def test_largest_common_timestamp_fits_its_bound() -> None:
     for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
         columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
         plan = [BatchSlice(0, 0, 50, 1 << 26)]
         assert encoded(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
 
 
-def test_good_rows_have_no_fault() -> None:
+def test_valid_rows_have_no_error() -> None:
     columns = RecordColumns(pa.array([b"v", None]), timestamp=pa.array([-1, None], pa.int64()))
     assert find_invalid_rows(columns) == {}
 
 
-def test_a_time_before_1970_is_named_by_its_rows() -> None:
+def test_finds_rows_with_timestamps_before_1970() -> None:
     counted = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -2, None, -(1 << 63)], pa.int64()))
     times = RecordColumns(pa.array([b"v"] * 4), timestamp=pa.array([5, -1, None, -1_000_000], pa.timestamp("us")))
     for columns in (counted, times):
@@ -52,7 +52,7 @@ def test_a_time_before_1970_is_named_by_its_rows() -> None:
         assert "1970" in reason
 
 
-def test_headers_without_a_key_are_named_by_their_rows() -> None:
+def test_finds_rows_with_headers_without_key() -> None:
     good, bad = {"key": "a", "value": None}, {"key": None, "value": b"1"}
     rows = pa.array([[good], [good, bad], None, [], [None], [bad, bad]], HEADER_LIST)
     for headers in (rows, pa.chunked_array([rows.slice(0, 3), rows.slice(3)])):
@@ -61,7 +61,7 @@ def test_headers_without_a_key_are_named_by_their_rows() -> None:
         assert "key" in reason
 
 
-def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_large_is_named(
+def test_finds_row_above_two_gibibytes_in_large_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(byte_column, "MAX_OFFSET", 1_000)
@@ -73,7 +73,7 @@ def test_more_than_two_gibibytes_of_rows_have_sizes_and_the_one_that_is_too_larg
     assert "2 GiB" in reason
 
 
-def test_a_time_in_the_far_future_is_not_one_before_1970() -> None:
+def test_distinguishes_overflow_from_timestamps_before_1970() -> None:
     times = pa.array([0, -1, 1 << 62, None], pa.int64()).cast(pa.timestamp("s"))
     found = find_invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
     assert {reason: rows.tolist() for reason, rows in found.items()} == {
@@ -82,7 +82,7 @@ def test_a_time_in_the_far_future_is_not_one_before_1970() -> None:
     }
 
 
-def test_the_sizes_of_a_chunk_that_is_repeated_beyond_2_gib_need_no_copy() -> None:
+def test_size_bounds_of_repeated_chunk_need_no_copy() -> None:
     chunk = pa.array([b"v" * (1 << 20)])
     before = pa.total_allocated_bytes()
     bounds = record_size_bounds(RecordColumns(pa.chunked_array([chunk] * 2_100)))

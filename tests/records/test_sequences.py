@@ -14,12 +14,12 @@ SEQUENCES = st.integers(0, MAX_SEQUENCE)
 @pytest.mark.parametrize(
     ("earlier", "later"), [(0, 1), (MAX_SEQUENCE, 0), (MAX_SEQUENCE - 4, 7), (5, 5 + 2**30 - 1), (2**30 + 1, 0)]
 )
-def test_one_of_two_sequences_follows_the_other(earlier: int, later: int) -> None:
+def test_is_after_orders_sequences_across_wrap(earlier: int, later: int) -> None:
     assert (is_after(later, earlier), is_after(earlier, later)) == (True, False)
 
 
 @pytest.mark.parametrize("sequence", [0, 5, MAX_SEQUENCE])
-def test_a_sequence_does_not_follow_itself(sequence: int) -> None:
+def test_sequence_is_not_after_itself(sequence: int) -> None:
     assert not is_after(sequence, sequence)
 
 
@@ -33,13 +33,11 @@ def test_a_sequence_does_not_follow_itself(sequence: int) -> None:
         (MAX_SEQUENCE - 1, 4, 1, 2),
     ],
 )
-def test_a_batch_ends_and_the_next_begins_across_the_wrap(
-    first: int, records: int, last_one: int, next_one: int
-) -> None:
+def test_last_and_next_sequence_wrap_around(first: int, records: int, last_one: int, next_one: int) -> None:
     assert (last_sequence(first, records), increment(first, records)) == (last_one, next_one)
 
 
 @given(first=SEQUENCES, records=st.integers(0, MAX_SEQUENCE))
-def test_the_distance_is_what_was_added(first: int, records: int) -> None:
+def test_increment_adds_modulo_sequence_range(first: int, records: int) -> None:
     assert (increment(first, records) - first) % (MAX_SEQUENCE + 1) == records
     assert 0 <= increment(first, records) <= MAX_SEQUENCE

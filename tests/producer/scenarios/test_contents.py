@@ -82,7 +82,7 @@ def test_the_parts_of_a_continued_batch_count_on() -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4"])
-def test_a_record_larger_than_a_batch_gets_one_of_its_own(compression: str) -> None:
+def test_record_above_limit_gets_its_own_batch(compression: str) -> None:
     h = Harness(compression_type=compression, linger_ms=0)
     large = np.random.default_rng(1).bytes(5000)
     h.append_rows([b"small", large, b"small"], [0, 0, 0])

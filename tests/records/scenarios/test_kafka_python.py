@@ -27,13 +27,13 @@ def read_by_kafka_python(buffer: bytes) -> list[tuple[int, Row]]:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kafka_python_reads_every_codec_and_shape_of_ours(codec: Codec, shape: str) -> None:
+def test_kafka_python_reads_our_batches_of_every_codec_and_shape(codec: Codec, shape: str) -> None:
     rows = SHAPES[shape]
     assert read_by_kafka_python(our_batches(plain_columns(rows), codec)) == as_written(rows)
 
 
 @pytest.mark.parametrize("codec", list(COMPRESSION_LEVELS))
-def test_kafka_python_reads_every_level_of_ours(codec: Codec) -> None:
+def test_kafka_python_reads_our_batches_of_every_compression_level(codec: Codec) -> None:
     low, high, default = COMPRESSION_LEVELS[codec]
     for level in {low, high, default, 5}:
         buffer = our_batches(plain_columns(SHAPES["uneven"]), codec, level=level)
@@ -42,7 +42,7 @@ def test_kafka_python_reads_every_level_of_ours(codec: Codec) -> None:
 
 @given(st.data(), mixed_rows | even_rows(), st.sampled_from(list(Codec)), st.integers(200, 5_000))
 @settings(max_examples=60, deadline=None)
-def test_kafka_python_reads_any_columns_of_ours(
+def test_kafka_python_reads_our_batches_of_any_columns(
     data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int
 ) -> None:
     columns = data.draw(arrow_columns(rows))
@@ -51,7 +51,7 @@ def test_kafka_python_reads_any_columns_of_ours(
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("shape", SHAPES)
-def test_batches_of_kafka_python_are_read(codec: Codec, shape: str) -> None:
+def test_reads_batches_of_kafka_python(codec: Codec, shape: str) -> None:
     rows = SHAPES[shape]
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 22)
     for _, row in as_written(rows):
@@ -60,7 +60,7 @@ def test_batches_of_kafka_python_are_read(codec: Codec, shape: str) -> None:
     assert read_by_us(bytes(builder.buffer())) == as_written(rows)
 
 
-def test_idempotent_and_transactional_batches_of_kafka_python_are_read() -> None:
+def test_reads_transactional_batches_of_kafka_python() -> None:
     builder = DefaultRecordBatchBuilder(2, 0, True, 7, 3, 11, 1 << 20)
     builder.append(0, NOW, b"k", b"v", [])
     ((header, columns),) = decode_batches(bytes(builder.build()))
@@ -70,7 +70,7 @@ def test_idempotent_and_transactional_batches_of_kafka_python_are_read() -> None
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_message_sets_of_kafka_python_in_older_formats_are_refused(magic: int) -> None:
+def test_rejects_older_message_sets_of_kafka_python(magic: int) -> None:
     builder = MemoryRecordsBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     builder.append(NOW, b"k", b"v")
     builder.close()
