@@ -122,7 +122,7 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
     from pyarrow import csv
 
     parse_options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with csv.open_open_csv(path, parse_options=parse_options) as header_reader:
+    with csv.open_csv(path, parse_options=parse_options) as header_reader:
         names = header_reader.schema.names
     convert_options = csv.ConvertOptions(
         column_types=dict.fromkeys(names, pa.string()),
@@ -130,7 +130,7 @@ def _open_csv(path: Path, delimiter: str) -> tuple[Iterator[pa.RecordBatch], pa.
         null_values=[""],
         quoted_strings_can_be_null=False,
     )
-    reader = csv.open_open_csv(path, parse_options=parse_options, convert_options=convert_options)
+    reader = csv.open_csv(path, parse_options=parse_options, convert_options=convert_options)
     return iter(reader), reader.schema
 
 

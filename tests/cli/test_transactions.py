@@ -133,7 +133,7 @@ def test_lost_transactions_require_give_up(capsys: Output, query: Query) -> None
     out = capsys.readouterr().out
     assert f"Committed: {first}." in out
     assert f"Lost: {second}: " in out
-    assert "If you accept that, give it up." in out
+    assert "To accept the loss, run give-up." in out
     assert transactions(query.broker, "give-up", "--prefix", PREFIX, "--yes") == 1
     assert "The rows of the other transactions are LOST" in capsys.readouterr().out
     assert transactions(query.broker, "finish", "--prefix", PREFIX, "--yes") == 0
