@@ -120,7 +120,7 @@ def test_a_foreach_batch_of_the_users_own_distributes_each_of_its_writes(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"orderBy": "sqe"}, "orderBy: there is no column 'sqe'. .*Is 'seq' meant"),
+        ({"orderBy": "sqe"}, "orderBy: there is no column 'sqe'. .*Did you mean 'seq'"),
         ({"orderBy": "seq SIDEWAYS"}, "orderBy"),
         ({"distribution": "partitions"}, "distribution.*'partitions'"),
         ({"distribution": "none"}, "orderBy.*distribution"),

@@ -45,7 +45,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
     [
         ({"tpoic": "t"}, ConfigurationError, "Did you mean 'topic'"),
         ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
-        ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Is 'counts' meant"),
+        ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Did you mean 'counts'"),
     ],
 )
 def test_what_is_wrong_with_a_stream_is_raised_by_start(
