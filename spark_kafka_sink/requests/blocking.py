@@ -146,9 +146,9 @@ class BlockingClient:
         """The cluster's transaction protocol version: 2, or 1 if it is older or unknown."""
         return 2 if self._client.finalized_features.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
 
-    def deadline(self, attempt: str, timeout_ms: float | None = None) -> Deadline:
+    def deadline(self, operation: str, timeout_ms: float | None = None) -> Deadline:
         """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""
-        return Deadline(self, attempt, self._timeout_ms if timeout_ms is None else timeout_ms)
+        return Deadline(self, operation, self._timeout_ms if timeout_ms is None else timeout_ms)
 
     def describe_missing_response(self) -> str:
         """Describe why there is no response: the unresponsive nodes, or else the connections that failed."""
@@ -196,7 +196,7 @@ class BlockingClient:
 
     def finish(self, call: Call[ResponseT], timeout_ms: float | None = None) -> dict[str, ResponseT]:
         """Wait for the final results, and return the responses by key."""
-        deadline, progress = self.deadline(call.attempt, timeout_ms), call.progress
+        deadline, progress = self.deadline(call.operation, timeout_ms), call.progress
         try:
             while not call.is_done:
                 deadline.check(call.last_failure)

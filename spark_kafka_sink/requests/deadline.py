@@ -22,11 +22,11 @@ class _Client(Protocol):
 
 
 class Deadline:
-    """Not thread-safe. `attempt`: the operation in error messages."""
+    """A deadline of one thread. `operation`: the name of the operation in error messages."""
 
-    def __init__(self, client: _Client, attempt: str, timeout_ms: float) -> None:
+    def __init__(self, client: _Client, operation: str, timeout_ms: float) -> None:
         self._client = client
-        self._attempt = attempt
+        self._operation = operation
         self._timeout_ms = timeout_ms
         self._since_ms = client.now()
 
@@ -47,7 +47,7 @@ class Deadline:
         """Raise MetadataTimeoutError or NetworkError if the deadline has passed. `failure`: the last one, if any."""
         if self.waited_ms >= self._timeout_ms:
             cause = f"The last failure: {failure}" if failure is not None else self._client.describe_missing_response()
-            message = f"{self._attempt}: timed out after {self._timeout_ms:.0f} ms. {cause}"
+            message = f"{self._operation}: timed out after {self._timeout_ms:.0f} ms. {cause}"
             error_type = NetworkError if isinstance(failure, NetworkError) else MetadataTimeoutError
             raise error_type(message) from failure
 

@@ -79,8 +79,8 @@ class Call(Generic[ResponseT]):
         return not self.due and not self.in_flight
 
     @property
-    def attempt(self) -> str:
-        """The description of the call in error messages."""
+    def operation(self) -> str:
+        """The name of the operation in error messages, such as "topic t: the attempt to create it"."""
         key, request = next(iter(self._requests.items()), ("", None))
         if request is None:
             return "the attempt"
