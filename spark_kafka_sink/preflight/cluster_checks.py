@@ -1,7 +1,7 @@
 """Checks that send a request to a connected cluster: permissions for the write, message sizes and clocks.
 
-Each check is a function that yields the requests which a target needs, and is listed in `CLUSTER_CHECKS` or
-`THOROUGH_CHECKS`. Any broker can answer the requests, and none of them changes anything:
+Each check is a function that yields the requests which a target needs. `CLUSTER_CHECKS` and `THOROUGH_CHECKS` list
+these functions. Any broker can handle the requests, and none of them changes anything:
 
 - InitProducerId without a transactional id allocates a producer id that is never used.
 - EndTxn for producer id -1, which no producer has: the broker checks the permissions of the user first and then finds
@@ -41,7 +41,7 @@ TRANSACTIONS = "transactions"
 CLOCK = "clock"
 
 MAX_CLOCK_SKEW_MS = 5_000
-"""The tolerated difference between clocks. Tokens, certificates and record timestamps tolerate a few seconds."""
+"""The clock skew that tokens, certificates and record timestamps tolerate."""
 
 _MAX_MESSAGE_BYTES_CONFIG = "max.message.bytes"
 _AUTHORIZED_ERRORS = frozenset(

@@ -111,17 +111,19 @@ def _describe_resolution(host: str, addresses: Iterable[str]) -> str:
 
 
 def _bootstrap_check(probe: Probe, no_response: str) -> Check:
-    rejected_ids = {node.id for node in probe.bootstrap if probe.client.authentication_exception(node.id) is not None}
+    rejected_ids = {
+        node.id for node in probe.bootstrap_nodes if probe.client.authentication_exception(node.id) is not None
+    }
     unreachable = [
-        node for node in probe.bootstrap if node.id not in probe.connected_nodes and node.id not in rejected_ids
+        node for node in probe.bootstrap_nodes if node.id not in probe.connected_nodes and node.id not in rejected_ids
     ]
     failures = "; ".join(
         f"{node.address}: {_failure_reason(probe, node, no_response)}" for node in unreachable[:MAX_LISTED_RESULTS]
     )
-    summary = f"{len(probe.bootstrap) - len(unreachable)} of {len(probe.bootstrap)} reachable"
+    summary = f"{len(probe.bootstrap_nodes) - len(unreachable)} of {len(probe.bootstrap_nodes)} reachable"
     if not unreachable:
         return Check(BOOTSTRAP, Outcome.PASSED, summary)
-    if len(unreachable) < len(probe.bootstrap):
+    if len(unreachable) < len(probe.bootstrap_nodes):
         return Check(BOOTSTRAP, Outcome.WARNING, f"{summary}; {failures}")
     remedy = (
         "Check the host and port, that a broker listens there, that no firewall blocks the connection, and that "
@@ -135,7 +137,7 @@ def _security_check(probe: Probe, config: ClientConfig) -> Check:
     detail = security.protocol + (f" with {security.login.mechanism}" if security.login is not None else "")
     if probe.connected_nodes:
         return Check(SECURITY, Outcome.PASSED, detail)
-    for node in probe.bootstrap:
+    for node in probe.bootstrap_nodes:
         error = probe.client.authentication_exception(node.id)
         if error is not None:
             return Check(SECURITY, Outcome.FAILED, f"{detail}: {error}", _authentication_remedy(config, error))

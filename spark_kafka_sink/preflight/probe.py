@@ -71,7 +71,7 @@ class Probe:
         self, config: ClientConfig, nodes: Sequence[Node], target: Target, timeouts: PreflightTimeouts, system: System
     ) -> None:
         """Raise ConfigurationError if a file that the security options name is missing or invalid."""
-        self.bootstrap = nodes
+        self.bootstrap_nodes = nodes
         self.target = target
         self.connected_nodes: dict[int, Node] = {}
         """The nodes to which a connection was ready once, by id."""
@@ -119,7 +119,7 @@ class Probe:
                 break
             if now - started >= timeouts.retry_ms and not self._is_waiting():
                 break
-            for node in (*self.bootstrap, *self.leaders()):
+            for node in (*self.bootstrap_nodes, *self.leaders()):
                 if node.id not in self.connected_nodes and self.client.ready(node, now):
                     self.connected_nodes[node.id] = node
             self._poll(deadline - now, now)
@@ -172,9 +172,8 @@ class Probe:
         has_final_error = len(usable_topics) < len(expected_topics)
         if has_final_error and not self.target.connect_all_brokers:
             return True
-        broker_ids = self.brokers
         has_leaders = all(
-            topic.error_code == error_codes.NONE and all(part.leader_id in broker_ids for part in topic.partitions)
+            topic.error_code == error_codes.NONE and all(part.leader_id in self.brokers for part in topic.partitions)
             for topic in usable_topics
         )
         leaders = self.leaders()
@@ -184,7 +183,7 @@ class Probe:
 
     def _is_authentication_rejected(self) -> bool:
         """Return whether every connection to a bootstrap server failed and at least one because of authentication."""
-        ids = [node.id for node in self.bootstrap]
+        ids = [node.id for node in self.bootstrap_nodes]
         return all(self.client.connection_failed(node_id) for node_id in ids) and any(
             self.client.authentication_exception(node_id) is not None for node_id in ids
         )
@@ -192,7 +191,7 @@ class Probe:
     def _is_waiting(self) -> bool:
         """Return whether a node may still respond, because a connection to it is being made or is ready."""
         has_metadata = self.metadata_response is not None
-        nodes = self.leaders() if has_metadata or self.connected_nodes else self.bootstrap
+        nodes = self.leaders() if has_metadata or self.connected_nodes else self.bootstrap_nodes
         is_connecting = any(
             node.id not in self.connected_nodes and not self.client.connection_failed(node.id) for node in nodes
         )

@@ -37,7 +37,7 @@ def preflight(
 ) -> list[Check]:
     """Run all checks of the target and return their results.
 
-    `thorough`: also check name resolution, certificates, clocks and message sizes, which interest only a person.
+    `thorough`: also check name resolution, certificates, clocks and message sizes, for a person who reads the results.
     """
     timeouts = timeouts if timeouts is not None else PreflightTimeouts()
     system = system if system is not None else OperatingSystem()
@@ -56,7 +56,7 @@ def preflight(
         probe.run()
         checks = build_connectivity_checks(probe, config, timeouts)
         if thorough:
-            probed_nodes = [*probe.bootstrap, *probe.leaders()]
+            probed_nodes = [*probe.bootstrap_nodes, *probe.leaders()]
             certificate_checks = check_certificates(config, probed_nodes, system, timeouts.response_ms)
             checks = [check_name_resolution(probed_nodes, system), *checks, *certificate_checks]
         if probe.metadata_response is not None:
