@@ -1,4 +1,4 @@
-"""Two scripted brokers with a topic t, for readers of it in virtual time."""
+"""Two scripted brokers with the topic t, for readers in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Log:
     stable: int | None = None
     leader: int = 0
     errors: list[int] = field(default_factory=list)
-    """Given as answers, one after the other, before anything else."""
+    """Error codes of the next responses, in order."""
 
     @property
     def end(self) -> int:
@@ -84,42 +84,42 @@ class Cluster:
     def list_offsets(self, number: int, request: ListOffsetsRequest) -> ListOffsetsResponse:
         assert request.replica_id == -1
         self.isolations.add(request.isolation_level)
-        answered = []
-        for asked in request.topics[0].partitions:
-            log = self.logs[asked.partition_index]
+        responses = []
+        for requested in request.topics[0].partitions:
+            log = self.logs[requested.partition_index]
             end = log.stable if log.stable is not None and request.isolation_level else log.end
-            offset = log.start if asked.timestamp == -2 else end
+            offset = log.start if requested.timestamp == -2 else end
             code = self.error(number, log)
-            answered.append(
-                ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, error_code=code)
+            responses.append(
+                ListOffsetsPartitionResponse(partition_index=requested.partition_index, offset=offset, error_code=code)
             )
-        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=answered)])
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=responses)])
 
     def fetch(self, number: int, request: FetchRequest, version: int) -> FetchResponse:
         self.fetches += 1
         self.isolations.add(request.isolation_level)
-        (asked_topic,) = request.topics
-        assert (asked_topic.topic_id == ID_1) if version >= 13 else (asked_topic.topic == "t")
-        answered = []
-        for asked in asked_topic.partitions:
-            log = self.logs[asked.partition]
+        (requested_topic,) = request.topics
+        assert (requested_topic.topic_id == ID_1) if version >= 13 else (requested_topic.topic == "t")
+        responses = []
+        for requested in requested_topic.partitions:
+            log = self.logs[requested.partition]
             code = self.error(number, log)
-            found = [one for one in log.batches if parse_header(one).last_offset >= asked.fetch_offset][:1]
-            answered.append(
+            batches = [batch for batch in log.batches if parse_header(batch).last_offset >= requested.fetch_offset][:1]
+            responses.append(
                 FetchResponsePartitionData(
-                    partition_index=asked.partition,
+                    partition_index=requested.partition,
                     error_code=code,
-                    records=b"".join(found) if code == 0 else None,
+                    records=b"".join(batches) if code == 0 else None,
                     aborted_transactions=[
                         AbortedTransaction(producer_id=producer_id, first_offset=first)
                         for producer_id, first, last in log.aborted
-                        if last >= asked.fetch_offset
+                        if last >= requested.fetch_offset
                     ]
                     if request.isolation_level
                     else None,
                 )
             )
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", topic_id=ID_1, partitions=answered)])
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", topic_id=ID_1, partitions=responses)])
 
 
 def rows(table: pa.Table) -> list[tuple[int, int, bytes]]:

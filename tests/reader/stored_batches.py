@@ -1,4 +1,4 @@
-"""Batches as a broker stores them, written down plainly: at any offset, of transactions, and control batches."""
+"""Builders of batches as a broker stores them: at any offset, transactional, and control batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def batch(
     log_append_time: int | None = None,
     headers: tuple[tuple[str, bytes | None], ...] = (),
 ) -> bytes:
-    """Records with the values given, keyed k<offset>, one millisecond apart."""
+    """Build a batch of values with the keys k<offset> and timestamps one millisecond apart."""
     rows = [Row(value, b"k%d" % (offset + delta), headers) for delta, value in enumerate(values)]
     segment = b"".join(slow_record(row, delta, delta) for delta, row in enumerate(rows))
     header = stamped(
@@ -36,7 +36,7 @@ def batch(
 
 
 def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
-    """The control batch that ends a transaction."""
+    """Build the control batch that ends a transaction."""
     segment = slow_record(Row(struct.pack(">hi", 0, 0), struct.pack(">hh", 0, int(commit))), 0, 0)
     header = stamped(
         segments=[segment],
@@ -53,7 +53,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 def compacted(first: int, last: int) -> bytes:
-    """A batch of which compaction has left nothing but its place."""
+    """Build a batch from which compaction has removed all records."""
     return stamped(
         segments=[], record_count=0, base_timestamp=BASE_TIME, max_timestamp=BASE_TIME, base_offset=first,
         last_offset_delta=last - first,

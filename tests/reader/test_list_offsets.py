@@ -1,4 +1,4 @@
-"""What ListOffsets reads in responses that are about several partitions."""
+"""ListOffsets responses with several partitions."""
 
 from __future__ import annotations
 

@@ -152,10 +152,14 @@ def test_reads_other_partitions_while_one_broker_is_down() -> None:
 @pytest.mark.parametrize("api", ["offsets", "fetch"])
 def test_retries_temporary_errors(api: str) -> None:
     log = Log([batch(0, b"a")])
-    passing = [error_codes.NOT_LEADER_OR_FOLLOWER, error_codes.LEADER_NOT_AVAILABLE, error_codes.KAFKA_STORAGE_ERROR]
+    temporary_errors = [
+        error_codes.NOT_LEADER_OR_FOLLOWER,
+        error_codes.LEADER_NOT_AVAILABLE,
+        error_codes.KAFKA_STORAGE_ERROR,
+    ]
     with Cluster(log).reader() as reader:
         starts, ends = {0: 0}, {0: 1}
-        log.errors = list(passing) if api == "offsets" else [0, 0, *passing]
+        log.errors = list(temporary_errors) if api == "offsets" else [0, 0, *temporary_errors]
         assert rows(reader.read("t", start=starts, stop=ends)) == [(0, 0, b"a")]
     assert log.errors == []
 
@@ -185,12 +189,12 @@ def test_missing_topic_fails_within_seconds() -> None:
         topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION), nodes=1
     )
     cluster.brokers[0].on_request = lambda received: False
-    began = cluster.system.now()
+    started = cluster.system.now()
     with cluster.reader() as reader, pytest.raises(BrokerError, match="topic t: UNKNOWN_TOPIC_OR_PARTITION"):
         reader.read("t")
-    assert 5_000 <= cluster.system.now() - began <= 7_000
-    asked = cluster.brokers[0].last_request(ApiKey.METADATA).message
-    assert asked.allow_auto_topic_creation is False  # type: ignore[attr-defined]
+    assert 5_000 <= cluster.system.now() - started <= 7_000
+    request = cluster.brokers[0].last_request(ApiKey.METADATA).message
+    assert request.allow_auto_topic_creation is False  # type: ignore[attr-defined]
 
 
 def test_error_names_all_unreachable_addresses() -> None:
@@ -198,8 +202,8 @@ def test_error_names_all_unreachable_addresses() -> None:
     reader = TopicReader(ClientConfig(("b0:9092", "b1:9093")), system=system, timeout_ms=3_000)
     with reader, pytest.raises((MetadataTimeoutError, NetworkError)) as failure:
         reader.read("t")
-    for words in ("b0:9092: Connection refused", "b1:9093: Connection refused"):
-        assert words in str(failure.value)
+    for message in ("b0:9092: Connection refused", "b1:9093: Connection refused"):
+        assert message in str(failure.value)
 
 
 def test_reads_by_topic_name_from_old_broker() -> None:
@@ -226,7 +230,7 @@ def test_read_topic_table_reads_whole_topic() -> None:
         read_topic_table("b0:9092", "t", options={"retry.backof.ms": 1}, system=cluster.system)
 
 
-# --- what is fetched before the end is known
+# --- prefetching before the end offset is known
 
 
 def test_reads_prefetched_batches_without_fetching_again() -> None:
@@ -234,8 +238,8 @@ def test_reads_prefetched_batches_without_fetching_again() -> None:
     with cluster.reader() as reader:
         ahead = reader.fetch_ahead("t", 0, 1)
         assert reader.end_offsets("t", [0]) == {0: 3}
-        found = list(reader.stored("t", 0, start=1, stop=2, ahead=ahead))
-    assert [each.header.base_offset for each in found] == [1]
+        batches = list(reader.stored("t", 0, start=1, stop=2, ahead=ahead))
+    assert [batch.header.base_offset for batch in batches] == [1]
     assert cluster.fetches == 1
 
 
@@ -244,11 +248,11 @@ def test_fetches_batches_written_after_prefetch() -> None:
     cluster = Cluster(log)
     with cluster.reader() as reader:
         ahead = reader.fetch_ahead("t", 0, 0)
-        reader.end_offsets("t", [0])  # it is answered by now
+        reader.end_offsets("t", [0])  # the prefetch has its response by now
         log.batches.append(batch(1, b"b"))
         end = reader.end_offsets("t", [0])[0]
-        found = list(reader.stored("t", 0, start=0, stop=end, ahead=ahead))
-    assert [each.header.base_offset for each in found] == [0, 1]
+        batches = list(reader.stored("t", 0, start=0, stop=end, ahead=ahead))
+    assert [batch.header.base_offset for batch in batches] == [0, 1]
     assert cluster.fetches == 2
 
 
@@ -259,6 +263,6 @@ def test_fetches_again_after_failed_prefetch() -> None:
         reader.end_offsets("t", [0])
         log.errors = [error_codes.NOT_LEADER_OR_FOLLOWER]
         ahead = reader.fetch_ahead("t", 0, 0)
-        found = list(reader.stored("t", 0, start=0, stop=1, ahead=ahead))
-    assert [each.header.base_offset for each in found] == [0]
+        batches = list(reader.stored("t", 0, start=0, stop=1, ahead=ahead))
+    assert [batch.header.base_offset for batch in batches] == [0]
     assert cluster.fetches == 2

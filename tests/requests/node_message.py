@@ -1,4 +1,4 @@
-"""Send any message to a node, for tests that build messages of their own."""
+"""A request that sends any message to a node, for tests that build their own messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def send_to(
     *,
     versions: VersionRange | None = None,
 ) -> ResponseT:
-    """Send a message once and return its response. NetworkError if the node is lost."""
+    """Send a message once and return its response. Raises NetworkError if the node is lost."""
     call = client.begin([NodeMessage(node, message, versions)], retries=False)
     response = client.finish(call)[""]
     assert isinstance(response, response_type)

@@ -1,4 +1,4 @@
-"""A client for one thread sleeps while it waits, whatever its clock can tell apart and whatever was answered before."""
+"""The blocking client sleeps while it waits instead of spinning."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.fake_system import FakeSystem
 from tests.simulated_cluster import SimulatedCluster
 
 NODE_TIMEOUT_MS = 3_000.0
-LESS_THAN_RESOLUTION_MS = 1e-12
-"""Added to a clock that stands at some seconds, this changes nothing."""
+BELOW_CLOCK_RESOLUTION_MS = 1e-12
+"""A time so short that adding it to a clock value of some seconds changes nothing."""
 
 
 def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
@@ -26,12 +26,12 @@ def test_leaves_unresponsive_node_when_remaining_time_is_below_clock_resolution(
     config = client_config({"bootstrap.servers": cluster.bootstrap_servers})
     client = BlockingClient(config, node_timeout_ms=NODE_TIMEOUT_MS, system=system)
     client.topic("t")
-    whole = NetworkClient.unresponsive_ms
+    original = NetworkClient.unresponsive_ms
 
-    def unresponsive_ms(asked: NetworkClient, node_id: int, now: float) -> float:
-        assert system.selects < 10_000, "it spins"
-        found = whole(asked, node_id, now)
-        return NODE_TIMEOUT_MS - LESS_THAN_RESOLUTION_MS if abs(found - NODE_TIMEOUT_MS) < 1 else found
+    def unresponsive_ms(client: NetworkClient, node_id: int, now: float) -> float:
+        assert system.selects < 10_000, "the client spins"
+        unresponsive = original(client, node_id, now)
+        return NODE_TIMEOUT_MS - BELOW_CLOCK_RESOLUTION_MS if abs(unresponsive - NODE_TIMEOUT_MS) < 1 else unresponsive
 
     monkeypatch.setattr(NetworkClient, "unresponsive_ms", unresponsive_ms)
     cluster.control.when(api=ApiKey.METADATA).never_answer()
@@ -48,15 +48,15 @@ def test_pause_sleeps_while_a_completed_call_is_not_finished(
     client = BlockingClient(client_config({"bootstrap.servers": cluster.bootstrap_servers}), system=system)
     client.topic("t")
     call = client.begin([DescribeTopic("t")])
-    turns, poll = 0, NetworkClient.poll
+    polls, poll = 0, NetworkClient.poll
 
-    def counted(polled: NetworkClient, timeout_ms: float, now: float) -> list[ClientResponse]:
-        nonlocal turns
-        turns += 1
-        assert turns < 1_000, "it spins"
-        return poll(polled, timeout_ms, now)
+    def count_polls(client: NetworkClient, timeout_ms: float, now: float) -> list[ClientResponse]:
+        nonlocal polls
+        polls += 1
+        assert polls < 1_000, "the client spins"
+        return poll(client, timeout_ms, now)
 
-    monkeypatch.setattr(NetworkClient, "poll", counted)
+    monkeypatch.setattr(NetworkClient, "poll", count_polls)
     client.pause(100)
     assert call.is_done
     assert client.finish(call)["t"].topics[0].error_code == 0

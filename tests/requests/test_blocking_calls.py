@@ -1,5 +1,7 @@
-"""Hundreds of ids on three nodes, in virtual time: a node that is dead, silent or not the coordinator any more costs
-its own ids a little time, and the others none."""
+"""Hundreds of transactional ids on three nodes, in virtual time.
+
+A node that is dead, suspended or no longer the coordinator delays only its own ids, and only a little.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,17 @@ from tests.exactly_once.three_nodes import prepared as prepared
 def test_pipelines_requests_to_each_node(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    # Fifty are in flight at a time, so a hundred for each node take two or three times there and back.
-    assert elapsed_ms(cluster, begun) <= 5 * 2 * LATENCY_MS
+    # Fifty requests are in flight at once, so a hundred requests to a node take two or three round trips.
+    assert elapsed_ms(cluster, started) <= 5 * 2 * LATENCY_MS
     assert cluster.counts() == {(node, ApiKey.END_TXN): 100 for node in range(3)}
 
 
 def test_listing_follows_requests_of_earlier_call(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    """A list that comes after the commit of transactions does not have them any more."""
+    """A list that is requested after a commit does not contain the committed transactions."""
     ends = client.begin([EndTransaction(each, commit=True) for each in prepared[:30]])
     listing = TransactionListing(client, ONGOING)
     client.finish(ends)
@@ -75,11 +77,11 @@ def test_looks_up_unknown_coordinators_in_one_request(cluster: Cluster, prepared
 def test_coordinator_describes_all_its_ids_in_one_response(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    found = describe_transactions(client, [*IDS, "unknown"])
-    assert {name: each.id_and_epoch for name, each in found.items()} == {
+    descriptions = describe_transactions(client, [*IDS, "unknown"])
+    assert {name: each.id_and_epoch for name, each in descriptions.items()} == {
         each.transactional_id: each.id_and_epoch for each in prepared
     }
-    assert all(each.is_open for each in found.values())
+    assert all(each.is_open for each in descriptions.values())
     assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
 
 
@@ -87,14 +89,14 @@ def test_dead_node_delays_only_its_own_ids(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100  # the last pause, and the end
+    assert ELECTION_MS <= elapsed_ms(cluster, started) <= ELECTION_MS + 1_100  # the last pause, and the end
     of_others = [at for at, node, frame in cluster.requests if struct.unpack_from(">h", frame)[0] == ApiKey.END_TXN]
-    assert sum(at <= begun + 10 * LATENCY_MS for at in of_others) == 200
+    assert sum(at <= started + 10 * LATENCY_MS for at in of_others) == 200
     assert len(of_others) == 300
-    attempts = [at for at, address in cluster.system.connects if address.host == f"broker{DEAD}" and at > begun]
-    assert len(attempts) <= 15, "not one for each of its hundred questions"
+    attempts = [at for at, address in cluster.system.connects if address.host == f"broker{DEAD}" and at > started]
+    assert len(attempts) <= 15, "the node gets not one attempt for each of its hundred requests"
     assert cluster.total(ApiKey.FIND_COORDINATOR) <= 15
 
 
@@ -102,11 +104,11 @@ def test_leaves_suspended_node_after_election(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.suspend(DEAD)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    assert elapsed_ms(cluster, begun) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
-    in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= begun + 10 * LATENCY_MS]
-    assert len(in_time) >= 200, "the questions to the other nodes were not held up"
+    assert elapsed_ms(cluster, started) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
+    in_time = [at for at, node, _ in cluster.requests if node != DEAD and at <= started + 10 * LATENCY_MS]
+    assert len(in_time) >= 200, "requests to other nodes were not delayed"
     assert describe_transactions(client, IDS)[OF_THE_DEAD[0]].state == "CompleteCommit"
 
 
@@ -119,25 +121,27 @@ def test_aborts_listed_transactions_after_election(version: int, strike: Callabl
         listed = list(describe_transactions(client, IDS).values())
         assert all(each.is_open for each in listed)
         strike(cluster, DEAD)
-        since = cluster.system.now()
+        strike_ms = cluster.system.now()
         abort_listed(client, listed)
-        assert elapsed_ms(cluster, since) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
-        found = describe_transactions(client, IDS)
-    assert not any(each.is_open for each in found.values())
-    assert all(found[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), "all are fenced"
+        assert elapsed_ms(cluster, strike_ms) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
+        descriptions = describe_transactions(client, IDS)
+    assert not any(each.is_open for each in descriptions.values())
+    assert all(descriptions[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), (
+        "all are fenced"
+    )
 
 
 def test_timeout_of_unresponsive_node_grows_with_each_attempt(
     cluster: Cluster, prepared: list[TransactionIdentity]
 ) -> None:
-    """Perhaps it has much to do, or the network is slow."""
+    """The node may be busy, or the network may be slow."""
     with cluster.client() as client:
         describe_transactions(client, IDS)
         cluster.suspend(DEAD, elects=False)
         cluster.system.after(8 * NODE_TIMEOUT_MS, partial(cluster.elect, DEAD))
-        begun = cluster.system.now()
+        started = cluster.system.now()
         end_transactions(client, prepared, commit=True)
-        attempts = [at - begun for at, address in cluster.system.connects if address.host == f"broker{DEAD}"]
+        attempts = [at - started for at, address in cluster.system.connects if address.host == f"broker{DEAD}"]
         later = [at for at in attempts if at > 0]
         assert later[0] == pytest.approx(NODE_TIMEOUT_MS, abs=500)
         assert later[1] == pytest.approx(NODE_TIMEOUT_MS + 2 * NODE_TIMEOUT_MS, abs=1_000)
@@ -148,9 +152,9 @@ def test_keeps_slow_node_that_responds(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN, node=DEAD, times=None).delay(1_500)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    assert elapsed_ms(cluster, begun) == pytest.approx(100 * 1_500, rel=0.1), "longer than the patience: 120 s"
+    assert elapsed_ms(cluster, started) == pytest.approx(100 * 1_500, rel=0.1), "longer than the timeout of 120 s"
     assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
 
 
@@ -159,9 +163,9 @@ def test_looks_up_moved_coordinators_together(
 ) -> None:
     for name in OF_THE_DEAD:
         cluster.control.move_coordinator(name, 0)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert end_transactions(client, prepared, commit=True) == {}
-    assert elapsed_ms(cluster, begun) <= 100
+    assert elapsed_ms(cluster, started) <= 100
     assert cluster.total(ApiKey.FIND_COORDINATOR) <= 3
     assert cluster.counts()[DEAD, ApiKey.END_TXN] == 100
     assert cluster.counts()[0, ApiKey.END_TXN] == 200
@@ -172,10 +176,10 @@ def test_does_not_look_up_coordinators_at_suspended_node(cluster: Cluster, prepa
         with cluster.client() as client:
             describe_transactions(client, IDS[seed : seed + 3])
             cluster.suspend(DEAD, elects=False)
-            begun = cluster.system.now()
-            found = describe_transactions(client, [name for name in IDS if name not in OF_THE_DEAD])
-            assert len(found) == 200
-            assert elapsed_ms(cluster, begun) <= NODE_TIMEOUT_MS + 500
+            started = cluster.system.now()
+            descriptions = describe_transactions(client, [name for name in IDS if name not in OF_THE_DEAD])
+            assert len(descriptions) == 200
+            assert elapsed_ms(cluster, started) <= NODE_TIMEOUT_MS + 500
         cluster.accept_connections(DEAD)
 
 
@@ -212,7 +216,7 @@ def test_does_not_send_timed_out_request_later(cluster: Cluster, prepared: list[
 def test_does_not_send_interrupted_request_later(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    """The client is kept for the next batch."""
+    """The client is reused for the next batch."""
     with patch.object(client, "poll_until", Mock(side_effect=KeyboardInterrupt)), pytest.raises(KeyboardInterrupt):
         end_transactions(client, prepared, commit=True)
     assert len(describe_transactions(client, IDS)) == 300
@@ -255,25 +259,25 @@ def test_retries_failed_lookup_with_growing_backoff(cluster: Cluster, is_lost: b
             rule.drop(applied=False)
         else:
             rule.fail(error_codes.COORDINATOR_NOT_AVAILABLE)
-        begun = cluster.system.now()
+        started = cluster.system.now()
         with pytest.raises(
             KafkaSinkError, match=r"The last failure: .*(COORDINATOR_NOT_AVAILABLE|closed the connection)"
         ):
             describe_transactions(client, IDS)
-        assert elapsed_ms(cluster, begun) == pytest.approx(10_000, abs=100)
+        assert elapsed_ms(cluster, started) == pytest.approx(10_000, abs=100)
     assert 10 <= cluster.total(ApiKey.FIND_COORDINATOR) <= 20
 
 
 def test_waits_while_no_broker_is_reachable(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
     with cluster.client() as client:
-        owners(client)  # now it knows the brokers, and no coordinator
+        owners(client)  # now the client knows the brokers, but no coordinator
         for node in range(3):
             cluster.refuse_connections(node)
             cluster.close_connections(node)
             cluster.system.after(ELECTION_MS, partial(cluster.accept_connections, node))
-        begun = cluster.system.now()
+        started = cluster.system.now()
         assert len(describe_transactions(client, IDS)) == 300
-        assert elapsed_ms(cluster, begun) >= ELECTION_MS
+        assert elapsed_ms(cluster, started) >= ELECTION_MS
 
 
 @pytest.mark.parametrize(
@@ -288,10 +292,10 @@ def test_waits_while_no_broker_is_reachable(cluster: Cluster, prepared: list[Tra
 def test_each_step_of_abort_ends_at_its_timeout(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity], api: ApiKey, nth: int
 ) -> None:
-    """The markers of a leader that stands still may take minutes."""
+    """The transaction markers of a suspended leader may take minutes."""
     listed = list(describe_transactions(client, IDS).values())
     cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
         abort_listed(client, listed, timeout_ms=5_000)
-    assert 5_000 <= elapsed_ms(cluster, begun) <= 7_000
+    assert 5_000 <= elapsed_ms(cluster, started) <= 7_000

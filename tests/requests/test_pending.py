@@ -1,4 +1,4 @@
-"""Requests are routed, retried and given up as their responses say. The test is the driver, and the brokers."""
+"""Routing, retries and timeouts of pending requests. The tests play the driver and the brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOST = DisconnectedError("broker 1 closed the connection")
 
 
 class Engine:
-    """PendingRequests in virtual time. `any_node`: the node for requests that every broker can respond to."""
+    """PendingRequests in virtual time. `any_node`: the node for requests that any broker can answer."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class Engine:
         self.pending.add(call)
         return call
 
-    def unknown_topic(self, topic: str) -> None:
+    def make_topic_unknown(self, topic: str) -> None:
         error = build_broker_error(codes.UNKNOWN_TOPIC_OR_PARTITION, topic)
         self.routing.topic_error = {topic: error}.get  # type: ignore[method-assign,assignment]
         find = self.routing.find
@@ -61,12 +61,12 @@ class Engine:
             lambda route, now: self.leader if isinstance(route, Leader) else find(route, now)
         )
 
-    def coordinators(self, **nodes: int) -> None:
+    def add_coordinators(self, **nodes: int) -> None:
         for name, node in nodes.items():
             self.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODES[node])
 
     def send(self) -> list[Attempt]:
-        """Send all that is due."""
+        """Send all requests that are due."""
         attempts = self.pending.due(self.now)
         for attempt in attempts:
             self.pending.sent(attempt)
@@ -77,30 +77,34 @@ class Engine:
         return attempt
 
     def respond(self, attempt: Attempt, **error_codes: int) -> None:
-        """Respond to a request about ids. `error_codes`: by id; of the others it succeeds."""
+        """Respond to a request. `error_codes`: the codes by id; other ids succeed."""
         by_id = {name: error_codes.get(name, codes.NONE) for name in attempt.keys}
-        message = located(by_id) if isinstance(attempt.request, FindCoordinator) else described(by_id)
+        message = (
+            coordinators_response(by_id)
+            if isinstance(attempt.request, FindCoordinator)
+            else descriptions_response(by_id)
+        )
         self.pending.responded(attempt, message, self.now)
 
     def wait(self) -> None:
-        """Let the time pass until something may be due."""
+        """Advance the time until a request may be due."""
         self.now = self.pending.next_due_ms(self.now)
 
 
-class AppendTo(DescribeTopic):
+class LeaderRequest(DescribeTopic):
     """A request for the leader of a topic's partition 0."""
 
     def route(self, key: str) -> Route:
         return Leader(self.name, 0)
 
 
-def located(by_id: dict[str, int]) -> FindCoordinatorResponse:
-    """The coordinators of ids: node 1 for each. `by_id`: error codes."""
+def coordinators_response(by_id: dict[str, int]) -> FindCoordinatorResponse:
+    """Build a response with node 1 as the coordinator of each id. `by_id`: the error codes."""
     rows = [Coordinator(key=name, node_id=1, host="b1", port=9092, error_code=code) for name, code in by_id.items()]
     return FindCoordinatorResponse(coordinators=rows)
 
 
-def described(by_id: dict[str, int]) -> DescribeTransactionsResponse:
+def descriptions_response(by_id: dict[str, int]) -> DescribeTransactionsResponse:
     states = [
         DescribeTransactionsResponseTransactionState(
             error_code=code, transactional_id=name, producer_id=70, producer_epoch=3
@@ -110,7 +114,7 @@ def described(by_id: dict[str, int]) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def about(attempts: Iterable[Attempt]) -> dict[int, list[str]]:
+def keys_by_node(attempts: Iterable[Attempt]) -> dict[int, list[str]]:
     return {attempt.node.id: sorted(attempt.keys) for attempt in attempts}
 
 
@@ -126,17 +130,17 @@ def test_looks_up_unknown_coordinators_in_one_request_of_any_broker(engine: Engi
     engine.describe("a", "b")
     lookup = engine.send_one()
     assert isinstance(lookup.request, FindCoordinator)
-    assert about([lookup]) == {0: ["a", "b"]}
+    assert keys_by_node([lookup]) == {0: ["a", "b"]}
     assert not engine.send(), "they wait for the lookup"
     engine.respond(lookup)
-    assert about(engine.send()) == {1: ["a", "b"]}
+    assert keys_by_node(engine.send()) == {1: ["a", "b"]}
 
 
 def test_sends_each_coordinator_one_request_about_all_its_keys(engine: Engine) -> None:
-    engine.coordinators(a=1, b=2, c=1)
+    engine.add_coordinators(a=1, b=2, c=1)
     call = engine.describe("a", "b", "c")
     attempts = engine.send()
-    assert about(attempts) == {1: ["a", "c"], 2: ["b"]}
+    assert keys_by_node(attempts) == {1: ["a", "c"], 2: ["b"]}
     engine.respond(attempts[1])
     assert list(call.responses) == ["b"]
     engine.respond(attempts[0])
@@ -145,7 +149,7 @@ def test_sends_each_coordinator_one_request_about_all_its_keys(engine: Engine) -
 
 
 def test_lookup_does_not_delay_known_coordinators(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     engine.describe("a", "b")
     requests = {type(attempt.request): list(attempt.keys) for attempt in engine.send()}
     assert requests == {DescribeTransactions: ["a"], FindCoordinator: ["b"]}
@@ -159,7 +163,7 @@ def test_each_call_looks_up_its_own_coordinators(engine: Engine) -> None:
     engine.pending.failed(of_first, UnsupportedVersionError("node 0 looks up one key"), engine.now)
     assert first.error is not None
     engine.respond(of_second)
-    assert about(engine.send()) == {1: ["c"]}
+    assert keys_by_node(engine.send()) == {1: ["c"]}
     assert second.error is None
 
 
@@ -168,13 +172,13 @@ def test_lookup_of_a_removed_call_delays_no_other(engine: Engine) -> None:
     engine.send()
     engine.pending.remove(call)
     engine.describe("b")
-    assert about(engine.send()) == {0: ["b"]}
+    assert keys_by_node(engine.send()) == {0: ["b"]}
 
 
 def test_time_limit_restarts_when_topic_becomes_unknown_again(engine: Engine) -> None:
-    call = Call([AppendTo("t")])
+    call = Call([LeaderRequest("t")])
     engine.pending.add(call)
-    engine.unknown_topic("t")
+    engine.make_topic_unknown("t")
     engine.send()
     engine.now = 1_000
     engine.leader = NODES[1]
@@ -190,11 +194,11 @@ def test_polls_while_no_node_is_usable(engine: Engine) -> None:
     assert engine.send() == []
     assert engine.pending.next_due_ms(engine.now) == POLL_INTERVAL_MS
     engine.any_node = NODES[2]
-    assert about(engine.send()) == {2: ["a"]}
+    assert keys_by_node(engine.send()) == {2: ["a"]}
 
 
 def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     engine.describe("a")
     assert len(engine.pending.due(engine.now)) == 1
     assert len(engine.pending.due(engine.now)) == 1, "until it is sent"
@@ -207,20 +211,20 @@ def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
 
 @pytest.mark.parametrize("code", [codes.COORDINATOR_LOAD_IN_PROGRESS, codes.CONCURRENT_TRANSACTIONS])
 def test_retries_only_retriable_key_after_backoff(engine: Engine, code: int) -> None:
-    engine.coordinators(a=1, b=1)
+    engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=code)
     assert engine.send() == []
     engine.wait()
     assert engine.now > 0
-    again = engine.send_one()
-    assert about([again]) == {1: ["a"]}
-    engine.respond(again)
+    retry = engine.send_one()
+    assert keys_by_node([retry]) == {1: ["a"]}
+    engine.respond(retry)
     assert set(call.results()) == {"a", "b"}
 
 
 def test_backoff_grows_with_each_failure(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     engine.describe("a")
     pauses = []
     for _ in range(3):
@@ -236,7 +240,7 @@ def test_concurrent_transactions_are_retried_sooner(engine: Engine) -> None:
 
 
 def test_looks_up_moved_coordinator(engine: Engine) -> None:
-    engine.coordinators(a=2, b=2)
+    engine.add_coordinators(a=2, b=2)
     engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.NOT_COORDINATOR)
     engine.wait()
@@ -244,11 +248,11 @@ def test_looks_up_moved_coordinator(engine: Engine) -> None:
     assert isinstance(lookup.request, FindCoordinator)
     assert list(lookup.keys) == ["a"]
     engine.respond(lookup)
-    assert about(engine.send()) == {1: ["a"]}
+    assert keys_by_node(engine.send()) == {1: ["a"]}
 
 
 def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) -> None:
-    engine.coordinators(a=2)
+    engine.add_coordinators(a=2)
     call = engine.describe("a")
     engine.pending.failed(engine.send_one(), LOST, engine.now)
     assert call.in_doubt == {"a"}
@@ -258,7 +262,7 @@ def test_lost_response_causes_lookup_and_leaves_keys_in_doubt(engine: Engine) ->
 
 
 def test_unsent_request_is_not_in_doubt(engine: Engine) -> None:
-    engine.coordinators(a=2)
+    engine.add_coordinators(a=2)
     call = engine.describe("a")
     (attempt,) = engine.pending.due(engine.now)
     engine.pending.failed(attempt, LOST, engine.now)
@@ -266,7 +270,7 @@ def test_unsent_request_is_not_in_doubt(engine: Engine) -> None:
 
 
 def test_lost_node_does_not_delay_other_keys(engine: Engine) -> None:
-    engine.coordinators(a=1, b=2)
+    engine.add_coordinators(a=1, b=2)
     call = engine.describe("a", "b")
     first, second = engine.send()
     engine.pending.failed(first, LOST, engine.now)
@@ -288,9 +292,9 @@ def test_retries_lookup_with_growing_backoff(engine: Engine, is_lost: bool) -> N
 
 
 def test_retries_key_missing_in_response(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     call = engine.describe("a")
-    engine.pending.responded(engine.send_one(), described({}), engine.now)
+    engine.pending.responded(engine.send_one(), descriptions_response({}), engine.now)
     engine.wait()
     engine.respond(engine.send_one())
     assert list(call.results()) == ["a"]
@@ -307,10 +311,10 @@ def test_retries_unknown_server_error_only_if_call_allows_it(engine: Engine) -> 
 
 
 def test_retries_description_until_transaction_has_ended(engine: Engine) -> None:
-    engine.coordinators(a=1, b=1)
+    engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b", wait_while_ending=True)
     attempt = engine.send_one()
-    response = described({"a": codes.NONE, "b": codes.NONE})
+    response = descriptions_response({"a": codes.NONE, "b": codes.NONE})
     response.transaction_states[0].transaction_state = "PrepareCommit"
     engine.pending.responded(attempt, response, engine.now)
     assert list(call.responses) == ["b"]
@@ -320,9 +324,9 @@ def test_retries_description_until_transaction_has_ended(engine: Engine) -> None
 
 
 def test_fails_key_of_topic_that_stays_unknown(engine: Engine) -> None:
-    call = Call([AppendTo("t")])
+    call = Call([LeaderRequest("t")])
     engine.pending.add(call)
-    engine.unknown_topic("t")
+    engine.make_topic_unknown("t")
     while not call.is_done:
         assert engine.send() == []
         engine.wait()
@@ -335,7 +339,7 @@ def test_fails_key_of_topic_that_stays_unknown(engine: Engine) -> None:
 
 
 def test_rejection_is_a_final_response(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     call = engine.describe("a")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     request, responses = DescribeTransactions(["a"]), call.results()
@@ -344,7 +348,7 @@ def test_rejection_is_a_final_response(engine: Engine) -> None:
 
 
 def test_descriptions_omit_unknown_ids(engine: Engine) -> None:
-    engine.coordinators(a=1, b=1)
+    engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_NOT_FOUND)
     found = descriptions(DescribeTransactions(["a", "b"]), call.results())
@@ -352,7 +356,7 @@ def test_descriptions_omit_unknown_ids(engine: Engine) -> None:
 
 
 def test_rejected_lookup_ends_call_after_other_keys(engine: Engine) -> None:
-    engine.coordinators(b=2)
+    engine.add_coordinators(b=2)
     call = engine.describe("a", "b")
     of_b, lookup = sorted(engine.send(), key=lambda attempt: type(attempt.request).__name__)
     engine.respond(lookup, a=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -363,7 +367,7 @@ def test_rejected_lookup_ends_call_after_other_keys(engine: Engine) -> None:
 
 
 def test_unsupported_request_fails_its_keys(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     call = engine.describe("a")
     (attempt,) = engine.pending.due(engine.now)
     engine.pending.failed(attempt, UnsupportedVersionError("node 1 does not support it"), engine.now)
@@ -373,7 +377,7 @@ def test_unsupported_request_fails_its_keys(engine: Engine) -> None:
 
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bool) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     call = engine.describe("a", retries=False)
     attempt = engine.send_one()
     if is_lost:
@@ -385,7 +389,7 @@ def test_call_without_retries_fails_at_first_failure(engine: Engine, is_lost: bo
 
 
 def test_ignores_responses_of_removed_call(engine: Engine) -> None:
-    engine.coordinators(a=1)
+    engine.add_coordinators(a=1)
     call = engine.describe("a")
     attempt = engine.send_one()
     engine.pending.remove(call)
@@ -396,7 +400,7 @@ def test_ignores_responses_of_removed_call(engine: Engine) -> None:
 
 
 def test_final_results_count_as_progress(engine: Engine) -> None:
-    engine.coordinators(a=1, b=1)
+    engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.COORDINATOR_LOAD_IN_PROGRESS)
     assert call.progress == 1

@@ -1,4 +1,4 @@
-"""In which versions a Produce request may be sent."""
+"""The versions in which a Produce request may be sent."""
 
 from __future__ import annotations
 

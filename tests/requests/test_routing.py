@@ -1,4 +1,4 @@
-"""Which node a route leads to."""
+"""The node to which each route leads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics are created once they are missing, and their settings are read."""
+"""Creation of missing topics, and reading of topic settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_creates_only_missing_topic(cluster: SimulatedCluster, client: BlockingC
 
 
 def test_creates_topic_that_is_being_deleted(cluster: SimulatedCluster, client: BlockingClient) -> None:
-    """Brokers say that it exists while they delete it, and do not describe it."""
+    """While brokers delete a topic, they report that it exists and do not describe it."""
     cluster.control.when(api=ApiKey.CREATE_TOPICS, times=3).fail(codes.TOPIC_ALREADY_EXISTS)
     assert create_if_missing(client, NewTopic("new", 3, 1))
     assert topic_exists(client, "new")

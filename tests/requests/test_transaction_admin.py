@@ -1,4 +1,4 @@
-"""Questions to coordinators are asked until there is an answer, whatever becomes of coordinators and connections."""
+"""Requests to coordinators are retried until they respond, while coordinators move and connections fail."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_finds_new_coordinator_when_broker_stops(broker: EmbeddedBroker, written
 def test_does_not_end_transaction_of_newer_epoch(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     with client_of(broker) as client:
         newer = init_producer_id(client, written[0].transactional_id, 60_000)
-        refused = end_transactions(client, written[:1], commit=False)
-        assert isinstance(refused[written[0].transactional_id], ProducerFencedError)
+        errors = end_transactions(client, written[:1], commit=False)
+        assert isinstance(errors[written[0].transactional_id], ProducerFencedError)
         assert describe_transactions(client, ids(written))[written[0].transactional_id].id_and_epoch == newer
         with pytest.raises(ProducerFencedError):
             init_producer_id(client, written[0].transactional_id, 60_000, written[0].id_and_epoch)
@@ -139,7 +139,7 @@ def test_description_omits_id_unknown_to_coordinator(broker: EmbeddedBroker) -> 
 
 
 def test_unauthorized_description_is_an_error(broker: EmbeddedBroker) -> None:
-    """Of a driver's id it would mean that there is no driver."""
+    """An unknown driver id would mean that there is no driver."""
     code = error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     broker.control.when(api=ApiKey.DESCRIBE_TRANSACTIONS, times=None).fail(code)
     with client_of(broker) as client, pytest.raises(BrokerError, match=r"transactional id p-driver.*Grant"):
@@ -161,39 +161,39 @@ def test_description_sanitizes_state_and_topics(
 ) -> None:
     handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
 
-    def poisoned(context: RequestContext, request: Any) -> Any:
-        answer: Any = handle(context, request)
-        for row in answer.transaction_states:
+    def add_control_characters(context: RequestContext, request: Any) -> Any:
+        response: Any = handle(context, request)
+        for row in response.transaction_states:
             row.transaction_state += "\nforged"
             for topic in row.topics:
                 topic.topic += "\x1b[31m"
-        return answer
+        return response
 
-    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", poisoned)
+    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", add_control_characters)
     with client_of(broker) as client:
-        shown = str(describe_transactions(client, [each.transactional_id for each in written]))
-    assert "forged" in shown
-    assert "\\n" not in shown
-    assert "\\x1b" not in shown
+        text = str(describe_transactions(client, [each.transactional_id for each in written]))
+    assert "forged" in text
+    assert "\\n" not in text
+    assert "\\x1b" not in text
 
 
 def test_cost_of_description_is_linear_in_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One answer is about all ids of a coordinator, each with all partitions that its task has written to."""
+    """A response contains all ids of a coordinator, each with all partitions that its task has written to."""
     partitions = 50
     handle = load_handler(ApiKey.DESCRIBE_TRANSACTIONS).handle
 
-    def of_many_partitions(context: RequestContext, request: Any) -> Any:
-        answer: Any = handle(context, request)
-        for row in answer.transaction_states:
+    def add_many_partitions(context: RequestContext, request: Any) -> Any:
+        response: Any = handle(context, request)
+        for row in response.transaction_states:
             row.error_code, row.topics = (
                 0,
                 [DescribeTransactionsResponseTopicData(topic=f"t{number}") for number in range(partitions)],
             )
-        return answer
+        return response
 
-    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", of_many_partitions)
+    monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", add_many_partitions)
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()
@@ -201,12 +201,12 @@ def test_cost_of_description_is_linear_in_transactions(
         client.topic("t")
         describe_transactions(client, ["warm"])
         ids = [f"id-{number}" for number in range(80)]
-        calls = [calls_of(partial(describe_transactions, client, some)) for some in (ids[:20], ids)]
+        calls = [count_function_calls(partial(describe_transactions, client, some)) for some in (ids[:20], ids)]
     assert calls[1] < 5 * calls[0]
 
 
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions in Python are called."""
+def count_function_calls(work: Callable[[], object]) -> int:
+    """Count the calls of Python functions."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""The list of all transactions: every broker is asked, also one that has joined since, and a dead one's successors."""
+"""Lists of all transactions, with brokers that join, die or move coordinators meanwhile."""
 
 from __future__ import annotations
 
@@ -42,32 +42,34 @@ def test_listed_transactions_have_their_epochs(
     end_transactions(client, prepared[:100], commit=True)
     init_producer_id(client, "another", 60_000)
     listed = list_transactional_ids(client, ONGOING, EMPTY)
-    found = describe_transactions(client, [name for name in listed if name.startswith("task")]).values()
-    assert {(each.transactional_id, each.id_and_epoch) for each in found} == {
+    descriptions = describe_transactions(client, [name for name in listed if name.startswith("task")]).values()
+    assert {(each.transactional_id, each.id_and_epoch) for each in descriptions} == {
         (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
     }
 
 
 def test_rejected_list_fails_without_waiting(cluster: Cluster, client: BlockingClient) -> None:
     cluster.control.when(api=ApiKey.LIST_TRANSACTIONS).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     with pytest.raises(AuthorizationError, match="the attempt to list transactions was rejected"):
         list_transactional_ids(client)
-    assert elapsed_ms(cluster, begun) <= 100
+    assert elapsed_ms(cluster, started) <= 100
 
 
 def test_successors_list_transactions_of_dead_broker(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.kill(DEAD)
-    begun = cluster.system.now()
+    started = cluster.system.now()
     assert list_transactional_ids(client) == sorted(IDS)
-    assert ELECTION_MS <= elapsed_ms(cluster, begun) <= ELECTION_MS + 1_100
+    assert ELECTION_MS <= elapsed_ms(cluster, started) <= ELECTION_MS + 1_100
     assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
 
 
 def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
-    """As while brokers are started anew, one after the other. What it coordinates would stay open till its timeout."""
+    """Brokers restart one after another. Otherwise the restarted broker's transactions would stay open until their
+    timeouts.
+    """
     cluster.elect(DEAD)
     with cluster.client() as client:
         describe_transactions(client, IDS)
@@ -79,12 +81,12 @@ def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[Transac
 def test_next_list_has_transactions_that_moved_during_listing(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
-    def moves(request: object) -> bool:
+    def move_coordinators(request: object) -> bool:
         for name in OF_THE_DEAD:
             cluster.control.move_coordinator(name, 0)
         return True
 
-    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD, matches=moves).delay(0)
+    cluster.control.when(api=ApiKey.LIST_TRANSACTIONS, node=DEAD, matches=move_coordinators).delay(0)
     assert list_transactional_ids(client) == sorted(set(IDS) - set(OF_THE_DEAD))
     assert list_transactional_ids(client) == sorted(IDS)
 
@@ -95,5 +97,5 @@ def test_retries_failed_list_with_growing_backoff(cluster: Cluster) -> None:
         client.topic("t")
         with pytest.raises(KafkaSinkError, match=r"The last failure: .*COORDINATOR_LOAD_IN_PROGRESS"):
             list_transactional_ids(client)
-        assert client._pending._calls == [], "no request of it is sent later"
+        assert client._pending._calls == [], "no request of the call is sent later"
     assert 3 * 10 <= cluster.total(ApiKey.LIST_TRANSACTIONS) <= 3 * 20

@@ -1,4 +1,4 @@
-"""What requests read in their answers, whatever the version of the broker."""
+"""Responses of all broker versions to transactional requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 def test_reads_coordinator_from_both_response_layouts() -> None:
     lookup = FindCoordinator(["x"])
-    one = FindCoordinatorResponse(node_id=1, host="b1", port=9092)
-    several = FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1, host="b1", port=9092)])
-    for answer in (one, several):
-        assert lookup.classify(answer).verdict is Verdict.DONE
-        assert lookup.coordinators(answer) == {"x": Node(1, "b1", 9092)}
-    refused = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert (lookup.classify(refused).verdict, lookup.coordinators(refused)) == (Verdict.UNAUTHORIZED, {})
+    single = FindCoordinatorResponse(node_id=1, host="b1", port=9092)
+    batched = FindCoordinatorResponse(coordinators=[Coordinator(key="x", node_id=1, host="b1", port=9092)])
+    for response in (single, batched):
+        assert lookup.classify(response).verdict is Verdict.DONE
+        assert lookup.coordinators(response) == {"x": Node(1, "b1", 9092)}
+    rejected = FindCoordinatorResponse(error_code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert (lookup.classify(rejected).verdict, lookup.coordinators(rejected)) == (Verdict.UNAUTHORIZED, {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What counts of an answer that says several things."""
+"""The classification of responses with several error codes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_kafka_sink.requests.verdicts import (
     most_severe,
 )
 
-NOT_LOOKED_AT = Classification(Verdict.FATAL, codes.OPERATION_NOT_ATTEMPTED)
+NOT_ATTEMPTED = Classification(Verdict.FATAL, codes.OPERATION_NOT_ATTEMPTED)
 RETRIED = Classification(Verdict.RETRY, codes.NOT_LEADER_OR_FOLLOWER)
 DONE = Classification(Verdict.DONE, codes.NONE)
 
 
 def test_most_severe_classification_wins() -> None:
     assert most_severe([DONE, RETRIED, DONE]) is RETRIED
-    assert most_severe([NOT_LOOKED_AT, RETRIED]) is RETRIED
-    assert most_severe(iter([NOT_LOOKED_AT])) is NOT_LOOKED_AT
+    assert most_severe([NOT_ATTEMPTED, RETRIED]) is RETRIED
+    assert most_severe(iter([NOT_ATTEMPTED])) is NOT_ATTEMPTED
     assert most_severe([]) is MISSING_IN_RESPONSE
 
 

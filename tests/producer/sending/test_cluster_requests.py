@@ -20,7 +20,7 @@ from spark_kafka_sink.requests.init_producer_id import InitProducerId
 from spark_kafka_sink.requests.pending import POLL_INTERVAL_MS
 from spark_kafka_sink.requests.request import TRANSACTION, CoordinatorKey
 from spark_kafka_sink.requests.transactions import DescribeTransactions
-from tests.requests.test_pending import described
+from tests.requests.test_pending import descriptions_response
 
 NODE = Node(1, "b1", 9092)
 
@@ -77,11 +77,11 @@ def test_a_call_ends_with_its_last_key_though_one_response_is_about_several(send
         sender.requests._pending.routing.add_coordinator(CoordinatorKey(TRANSACTION, name), NODE)
     sender.requests.submit(call)
     sender.requests.send_due(0)
-    sender.respond(described({"a": codes.NONE, "b": code}))
+    sender.respond(descriptions_response({"a": codes.NONE, "b": code}))
     if code:
         assert ended_with == []
         sender.requests.send_due(100)
-        sender.respond(described({"b": codes.NONE}))
+        sender.respond(descriptions_response({"b": codes.NONE}))
     assert ended_with == [["a", "b"]]
 
 
