@@ -15,8 +15,8 @@ from integration.support.librdkafka import create_topic, read_topic
 from integration.support.wire import fetch_all, produce
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import parse_batches
-from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us
-from tests.records.slow_encoder import Row
+from tests.records.reference_encoder import Row
+from tests.records.shapes import SHAPES, decode_rows, encode_batches, expected_rows, to_columns
 
 CODECS = [codec.name.lower() for codec in Codec]
 BATCH_BYTES_MAX = str(8 << 20)
@@ -35,10 +35,10 @@ def write_and_read_by_librdkafka(bootstrap: str, topic: str, codec: Codec) -> No
     rows = [row for shape in SHAPES.values() for row in shape]
     for shape in SHAPES.values():
         # A batch for each call: the broker checks that a batch stands alone.
-        for batch in batches_of(our_batches(plain_columns(shape), codec)):
+        for batch in batches_of(encode_batches(to_columns(shape), codec)):
             produce(bootstrap, topic, batch)
     found = read_topic(bootstrap, topic)
-    assert [Row(r.value, r.key, r.headers, r.timestamp) for r in found] == [row for _, row in as_written(rows)]
+    assert [Row(r.value, r.key, r.headers, r.timestamp) for r in found] == [row for _, row in expected_rows(rows)]
     assert [r.offset for r in found] == list(range(len(rows)))
 
 
@@ -90,7 +90,7 @@ def test_batches_of_kafkas_console_producer_are_read(kafka: KafkaCluster, codec:
     )  # fmt: skip
     stored = fetch_all(kafka.bootstrap(), topic, len(rows))
     assert {header.codec for header, _ in parse_batches(stored)} == {Codec[codec.upper()]}
-    found = read_by_us(stored)
+    found = decode_rows(stored)
     assert [offset for offset, _ in found] == list(range(len(rows)))
     assert [Row(row.value, row.key, row.headers) for _, row in found] == rows
     assert min(row.timestamp or 0 for _, row in found) > 1_700_000_000_000
@@ -109,7 +109,7 @@ def test_batches_of_kafkas_performance_tool_are_read(kafka: KafkaCluster, codec:
             "--throughput", "-1", "--payload-file", str(payload),
             "--producer-props", f"bootstrap.servers={kafka.bootstrap()}", f"compression.type={codec}",
         )  # fmt: skip
-    found = read_by_us(fetch_all(kafka.bootstrap(), topic, 20_000))
+    found = decode_rows(fetch_all(kafka.bootstrap(), topic, 20_000))
     assert len(found) == 20_000
     assert {row.value for _, row in found} <= set(values)
 
@@ -117,10 +117,10 @@ def test_batches_of_kafkas_performance_tool_are_read(kafka: KafkaCluster, codec:
 @pytest.mark.needs("kafka")
 def test_a_topic_with_log_append_time_is_read_with_the_brokers_clock(kafka: KafkaCluster) -> None:
     topic = create_topic(kafka.bootstrap(), message_timestamp_type="LogAppendTime")
-    (batch,) = batches_of(our_batches(plain_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4))
+    (batch,) = batches_of(encode_batches(to_columns([Row(b"a", None, None, 5), Row(b"b", None, None, 6)]), Codec.LZ4))
     produce(kafka.bootstrap(), topic, batch)
     ((header, _),) = parse_batches(fetch_all(kafka.bootstrap(), topic, 2))
     assert header.has_log_append_time
-    found = read_by_us(fetch_all(kafka.bootstrap(), topic, 2))
+    found = decode_rows(fetch_all(kafka.bootstrap(), topic, 2))
     assert [row.timestamp for _, row in found] == [header.max_timestamp] * 2
     assert header.max_timestamp > 1_700_000_000_000

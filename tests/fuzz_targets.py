@@ -49,7 +49,7 @@ from spark_kafka_sink.sasl.scram_server import ScramServer
 from tests.fuzz import Target
 from tests.protocol.kafka_python import MESSAGE_VERSIONS
 from tests.protocol.populated_messages import build_populated
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
 
 DECOMPRESSED_BYTES_MAX = 1 << 20
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required username=\"a\" password='b';"
@@ -177,7 +177,7 @@ def _batch() -> bytes:
         record_size_bounds(columns), single_partition_slices(rows), 1 << 20, find_timestamp_range(columns, now)
     )
     (encoded,) = encode_records(columns, slices, now)
-    header = stamped(
+    header = build_header(
         segments=[encoded.data],
         record_count=rows,
         base_timestamp=encoded.base_timestamps[0],

@@ -17,7 +17,7 @@ from spark_kafka_sink.protocol.messages.produce import (
     TopicProduceData,
 )
 from tests.fake_system import FakeSystem
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
 
 
 def record(value: bytes, offset_delta: int = 0) -> bytes:
@@ -31,7 +31,9 @@ def batch(*values: bytes, sequence: int = -1, producer: tuple[int, int] = (-1, -
     body = b"".join(record(value, index) for index, value in enumerate(values))
     header = {"base_timestamp": 1000, "max_timestamp": 1000, "record_count": len(values), **fields}
     return (
-        stamped(segments=[body], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **header)
+        build_header(
+            segments=[body], producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, **header
+        )
         + body
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from tests.records.slow_encoder import Row, slow_record
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
+from tests.records.reference_encoder import Row, reference_record
 
 BASE_TIME = 1_700_000_000_000
 
@@ -20,8 +20,8 @@ def batch(
 ) -> bytes:
     """Build a batch of values with the keys k<offset> and timestamps one millisecond apart."""
     rows = [Row(value, b"k%d" % (offset + delta), headers) for delta, value in enumerate(values)]
-    segment = b"".join(slow_record(row, delta, delta) for delta, row in enumerate(rows))
-    header = stamped(
+    segment = b"".join(reference_record(row, delta, delta) for delta, row in enumerate(rows))
+    header = build_header(
         segments=[segment],
         record_count=len(rows),
         base_timestamp=BASE_TIME,
@@ -37,8 +37,8 @@ def batch(
 
 def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     """Build the control batch that ends a transaction."""
-    segment = slow_record(Row(struct.pack(">hi", 0, 0), struct.pack(">hh", 0, int(commit))), 0, 0)
-    header = stamped(
+    segment = reference_record(Row(struct.pack(">hi", 0, 0), struct.pack(">hh", 0, int(commit))), 0, 0)
+    header = build_header(
         segments=[segment],
         record_count=1,
         base_timestamp=BASE_TIME,
@@ -54,7 +54,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 def compacted(first: int, last: int) -> bytes:
     """Build a batch from which compaction has removed all records."""
-    return stamped(
+    return build_header(
         segments=[], record_count=0, base_timestamp=BASE_TIME, max_timestamp=BASE_TIME, base_offset=first,
         last_offset_delta=last - first,
     )  # fmt: skip

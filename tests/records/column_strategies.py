@@ -1,4 +1,4 @@
-"""Rows of every shape, and every way to hold them in Arrow, for Hypothesis."""
+"""Hypothesis strategies for rows of every shape and their layouts in Arrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
-from tests.records.slow_encoder import Row
+from tests.records.reference_encoder import Row
 
 NOW = 1_790_000_000_000
 
@@ -34,8 +34,8 @@ mixed_rows = st.lists(st.builds(Row, payloads, payloads, header_lists, timestamp
 
 
 @st.composite
-def even_rows(draw: st.DrawFn) -> list[Row]:
-    """Keys of one length and values of one length, or none at all: the shape of the strided path."""
+def equal_size_rows(draw: st.DrawFn) -> list[Row]:
+    """Draw rows whose keys, values and headers have equal sizes, which the encoder handles in its strided path."""
     count = draw(st.integers(1, 150))
     key = draw(st.none() | st.binary(max_size=20))
     value = draw(st.none() | st.binary(max_size=140))
@@ -57,7 +57,7 @@ LIST_TYPES: list[pa.DataType] = [
 ] + [pa.map_(pa.string(), pa.binary())]
 
 
-def as_text(data: Sequence[bytes | None]) -> bool:
+def is_text(data: Sequence[bytes | None]) -> bool:
     try:
         return all(item is None or item.decode() is not None for item in data)
     except UnicodeDecodeError:
@@ -66,12 +66,12 @@ def as_text(data: Sequence[bytes | None]) -> bool:
 
 @st.composite
 def arrow_columns(draw: st.DrawFn, rows: Sequence[Row]) -> RecordColumns:
-    """The rows as columns: of a type that can hold them, cut into chunks, each a slice of a longer array."""
-    held = draw(st.sampled_from(["plain", "sliced", "chunked"]))
-    lay_out: Callable[[list[Any], pa.DataType], Any] = {"plain": pa.array, "sliced": sliced, "chunked": chunked}[held]
+    """Draw columns for the rows: any suitable types, as plain, sliced or chunked arrays."""
+    layout = draw(st.sampled_from(["plain", "sliced", "chunked"]))
+    lay_out: Callable[[list[Any], pa.DataType], Any] = {"plain": pa.array, "sliced": sliced, "chunked": chunked}[layout]
 
     def read_byte_column(data: list[bytes | None]) -> Any:
-        kinds = BYTE_TYPES + (TEXT_TYPES if as_text(data) else [])
+        kinds = BYTE_TYPES + (TEXT_TYPES if is_text(data) else [])
         return lay_out(list(data), draw(st.sampled_from(kinds)))
 
     keys, headers = [row.key for row in rows], [row.headers for row in rows]
@@ -91,7 +91,7 @@ def header_array(headers: Sequence[Any], kind: pa.DataType, lay_out: Callable[[l
 
 
 def sliced(data: list[Any], kind: pa.DataType) -> pa.Array:
-    """Another row before and one after, so that offsets do not begin at 0."""
+    """Build a slice of a longer array, so that the offsets do not begin at 0."""
     return pa.array([data[-1], *data, data[0]], kind).slice(1, len(data))
 
 

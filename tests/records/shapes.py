@@ -1,4 +1,4 @@
-"""Rows of every shape, as batches that we wrote, for readers that others wrote."""
+"""Rows of every shape and their batches, for tests against other readers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.record_sizes import record_size_bounds
+from tests.records.batch_headers import build_header
 from tests.records.column_strategies import NOW
-from tests.records.slices import encoded, to_rows
-from tests.records.slow_encoder import Row
-from tests.records.stamping import stamped
+from tests.records.reference_encoder import Row
+from tests.records.slices import encode_slices, to_rows
 
 HEADERS = (("trace", b"\x00\xff"), ("empty", b""), ("none", None), ("trace", b"again"))
 SHAPES: dict[str, list[Row]] = {
@@ -32,19 +32,19 @@ SHAPES: dict[str, list[Row]] = {
 }
 
 
-def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
-    cuts = split_into_batches(
+def encode_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21, level: int | None = None) -> bytes:
+    batch_slices = split_into_batches(
         record_size_bounds(columns),
         single_partition_slices(columns.num_rows),
         batch_bytes,
         find_timestamp_range(columns, NOW),
     )
-    plan = to_rows(cuts)
+    plan = to_rows(batch_slices)
     out = []
-    for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan, encode_slices(columns, plan, NOW), strict=True):
         body = compress(codec, [piece.segment], level)
         out += [
-            stamped(
+            build_header(
                 segments=[body],
                 record_count=piece.record_count,
                 base_timestamp=piece.base_timestamp,
@@ -57,14 +57,14 @@ def our_batches(columns: RecordColumns, codec: Codec, batch_bytes: int = 1 << 21
     return b"".join(out)
 
 
-def as_written(rows: Sequence[Row]) -> list[tuple[int, Row]]:
+def expected_rows(rows: Sequence[Row]) -> list[tuple[int, Row]]:
     return [
         (i, Row(row.value, row.key, row.headers or (), NOW if row.timestamp is None else row.timestamp))
         for i, row in enumerate(rows)
     ]
 
 
-def plain_columns(rows: Sequence[Row]) -> RecordColumns:
+def to_columns(rows: Sequence[Row]) -> RecordColumns:
     return RecordColumns(
         pa.array([row.value for row in rows], pa.binary()),
         pa.array([row.key for row in rows], pa.binary()),
@@ -73,7 +73,7 @@ def plain_columns(rows: Sequence[Row]) -> RecordColumns:
     )
 
 
-def read_by_us(buffer: bytes) -> list[tuple[int, Row]]:
+def decode_rows(buffer: bytes) -> list[tuple[int, Row]]:
     rows = [row for batch in decode_batches(buffer) for row in batch.columns.to_pylist()]
     return [
         (

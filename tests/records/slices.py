@@ -1,4 +1,4 @@
-"""Slices as rows, one object for each, for tests; the product has them as columns (records/batch_slicing.py)."""
+"""Slices as one object each, for tests. The package keeps them as columns (records/batch_slicing.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 
 
 class PartitionSlice(NamedTuple):
-    """One line of PartitionSlices."""
+    """One slice of PartitionSlices."""
 
     start: int
     stop: int
@@ -25,12 +25,12 @@ class PartitionSlice(NamedTuple):
 
 
 def partition_slices(rows: Sequence[PartitionSlice]) -> PartitionSlices:
-    """The columns of some slices."""
+    """Convert slices to columns."""
     return PartitionSlices(*zip(*rows, strict=True)) if rows else PartitionSlices((), (), (), (), ())
 
 
 class BatchSlice(NamedTuple):
-    """One line of BatchSlices."""
+    """One slice of BatchSlices."""
 
     partition_index: int
     start: int
@@ -44,7 +44,7 @@ def to_rows(slices: BatchSlices) -> list[BatchSlice]:
 
 
 class EncodedSlice(NamedTuple):
-    """One line of EncodedSlices. `segment` keeps the memory that it shows alive."""
+    """One encoded slice. `segment` keeps its memory alive."""
 
     segment: memoryview
     record_count: int
@@ -52,15 +52,15 @@ class EncodedSlice(NamedTuple):
     max_timestamp: int
 
 
-def encoded(
+def encode_slices(
     columns: RecordColumns, rows: Sequence[BatchSlice], now_ms: int, order: NDArray[np.int32] | None = None
 ) -> list[EncodedSlice]:
-    """Encode the records of some slices."""
+    """Encode the records of the slices."""
     slices = BatchSlices(*zip(*rows, strict=True)) if rows else BatchSlices((), (), (), (), ())
     return [
-        EncodedSlice(buffer.segment(number), *facts)
+        EncodedSlice(buffer.segment(number), *header_fields)
         for buffer in encode_records(columns, slices, now_ms, order)
-        for number, facts in enumerate(
+        for number, header_fields in enumerate(
             zip(buffer.record_counts, buffer.base_timestamps, buffer.max_timestamps, strict=True)
         )
     ]

@@ -1,4 +1,4 @@
-"""What goes from Arrow to numpy and back is what pyarrow's own conversions give."""
+"""Conversions between Arrow and numpy, compared with those of pyarrow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_reads_arrays_without_buffers() -> None:
 
 
 def test_byte_sizes_ignore_bytes_under_nulls() -> None:
-    """Arrow allows them."""
+    """Arrow allows values under nulls."""
     offsets, data = numbers_to_arrow(np.array([0, 2, 5, 6], np.int32)), pa.py_buffer(b"aabbbc")
     validity = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
     array = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets.buffers()[1], data])

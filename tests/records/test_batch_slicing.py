@@ -1,4 +1,4 @@
-"""Where batches are cut, how large records may become, and which rows are no records."""
+"""Splitting of rows into batches within size limits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from spark_kafka_sink.records.encoder import encode_records
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import record_size_bounds
 from tests.records.column_strategies import NOW, arrow_columns, mixed_rows, timestamps
-from tests.records.slices import BatchSlice, PartitionSlice, encoded, partition_slices, to_rows
-from tests.records.slow_encoder import Row, slow_cut, slow_varint
+from tests.records.reference_encoder import Row, reference_split, reference_varint
+from tests.records.slices import BatchSlice, PartitionSlice, encode_slices, partition_slices, to_rows
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @st.composite
-def slices_of(draw: st.DrawFn, rows: int) -> list[PartitionSlice]:
+def draw_slices(draw: st.DrawFn, rows: int) -> list[PartitionSlice]:
     cuts = sorted([*draw(st.lists(st.integers(0, rows), max_size=6)), 0, rows])
     slices = []
     for start, stop in itertools.pairwise(cuts):
@@ -51,21 +51,21 @@ many_sizes = st.one_of(
 def test_splits_batches_like_record_by_record_splitting(
     data: st.DataObject, sizes: list[int], batch_bytes_max: int
 ) -> None:
-    slices = data.draw(slices_of(len(sizes)))
+    slices = data.draw(draw_slices(len(sizes)))
     times = TimestampRange(*sorted(NOW + data.draw(st.sampled_from([0, 0, 63, -70, 9_000])) for _ in range(2)))
     cuts = to_rows(split_into_batches(np.array(sizes, np.int64), partition_slices(slices), batch_bytes_max, times))
     needed = offset_delta_bytes(cuts) + timestamp_delta_bytes(slices, times)
-    # As wide as these rows could need it, which is a byte or two more than they do.
-    assert any(cuts == slow_cut(sizes, slices, batch_bytes_max, needed + more) for more in range(3))
+    # The deltas are counted as wide as these rows could need, which is up to two bytes more than they need.
+    assert any(cuts == reference_split(sizes, slices, batch_bytes_max, needed + extra) for extra in range(3))
 
 
 def offset_delta_bytes(cuts: list[BatchSlice]) -> int:
-    return max([len(slow_varint(cut.first_offset_delta + cut.stop - cut.start - 1)) for cut in cuts], default=1)
+    return max([len(reference_varint(cut.first_offset_delta + cut.stop - cut.start - 1)) for cut in cuts], default=1)
 
 
 def timestamp_delta_bytes(slices: list[PartitionSlice], times: TimestampRange) -> int:
     bases = [*times, *(part.base_timestamp for part in slices if part.base_timestamp is not None)]
-    return max(len(slow_varint(time - base)) for time in times for base in bases)
+    return max(len(reference_varint(time - base)) for time in times for base in bases)
 
 
 @given(st.data(), mixed_rows)
@@ -78,9 +78,9 @@ def test_records_fit_their_bounds_and_batches_their_limit(data: st.DataObject, r
     plan = split_into_batches(
         sizes, single_partition_slices(len(rows)), batch_bytes_max, find_timestamp_range(columns, NOW)
     )
-    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         bound = int(sizes[part.start : part.stop].sum())
-        # At most: five bytes too much for each of value's, key's and the record's length, the rest for both deltas.
+        # The bound exceeds the size by at most 5 bytes for each of the three lengths, and the rest for both deltas.
         assert piece.segment.nbytes <= bound <= piece.segment.nbytes + 26 * piece.record_count
         assert HEADER_BYTES + piece.segment.nbytes <= batch_bytes_max or piece.record_count == 1
 
@@ -94,7 +94,7 @@ def test_open_batch_stays_within_its_limit(data: st.DataObject, rows: list[Row],
     plan = split_into_batches(
         record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, find_timestamp_range(columns, NOW)
     )
-    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         before = 100 if part.first_offset_delta else HEADER_BYTES
         assert before + piece.segment.nbytes <= batch_bytes_max or (part.first_offset_delta, piece.record_count) == (
             0,
@@ -132,7 +132,7 @@ def test_batches_are_full_to_within_one_record(
     plan = split_into_batches(record_size_bounds(columns), partition_slices([open_batch]), batch_bytes_max, times)
     largest = max(sizes) + 12 + 20
     delta_bytes = 1 + timestamp_delta_bytes([open_batch], times)
-    pieces = encoded(columns, to_rows(plan), NOW)
+    pieces = encode_slices(columns, to_rows(plan), NOW)
     last = len(plan.starts) - 1
     for number, (part, piece) in enumerate(zip(to_rows(plan), pieces, strict=True)):
         used = (400 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
@@ -151,7 +151,7 @@ def test_alternating_timestamps_stay_within_limit(times: tuple[int, ...], base: 
     plan = split_into_batches(
         record_size_bounds(columns), partition_slices(slices), 2_000, find_timestamp_range(columns, NOW)
     )
-    for part, piece in zip(to_rows(plan), encoded(columns, to_rows(plan), NOW), strict=True):
+    for part, piece in zip(to_rows(plan), encode_slices(columns, to_rows(plan), NOW), strict=True):
         used = (500 if part.first_offset_delta else HEADER_BYTES) + piece.segment.nbytes
         assert used <= 2_000
         if part.stop not in (1_000, rows) and max(times) < 1 << 40:

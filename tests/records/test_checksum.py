@@ -1,4 +1,4 @@
-"""Without the package crc32c checksums are the same, and with neither it nor lz4 records still reach a broker."""
+"""Checksums with and without the package crc32c, and writes without it and lz4."""
 
 from __future__ import annotations
 

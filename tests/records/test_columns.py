@@ -1,4 +1,4 @@
-"""What may be a column, and what slicing, taking and joining keep."""
+"""RecordColumns: accepted types, and slicing, taking and concatenation."""
 
 from __future__ import annotations
 
@@ -216,26 +216,26 @@ def test_nbytes_counts_only_the_rows_of_a_slice() -> None:
     assert 1000 <= RecordColumns(view).slice(10, 10).nbytes <= 1100
 
 
-def series_of(library: str) -> object:
-    """Stands for a library's Series, which need not be installed."""
+def fake_series(library: str) -> object:
+    """Build an object that looks like the Series of a library which need not be installed."""
     return type("Series", (), {"__module__": f"{library}.series"})()
 
 
 @pytest.mark.parametrize("name", ["value", "key", "headers", "timestamp"])
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("column", "message"),
     [
         ([b"a"], "is of type list, not an Arrow array: write pa.array({})"),
         (7, "is of type int, not an Arrow array: write pa.array({})"),
         (np.array([b"a"]), "is of type numpy.ndarray, not an Arrow array: write pa.array({})"),
-        (series_of("polars"), "is of type polars.Series, not an Arrow array: write {}.to_arrow()"),
-        (series_of("pandas"), "is of type pandas.Series, not an Arrow array: write pa.Array.from_pandas({})"),
+        (fake_series("polars"), "is of type polars.Series, not an Arrow array: write {}.to_arrow()"),
+        (fake_series("pandas"), "is of type pandas.Series, not an Arrow array: write pa.Array.from_pandas({})"),
         (pa.table({"a": [b"a"]}), 'is of type pyarrow.Table, not an Arrow array: write table.column("{}")'),
     ],
 )
-def test_rejects_other_objects_with_conversion_to_arrow(name: str, given: object, words: str) -> None:
-    columns = {"value": pa.array([b"a"]), name: given}
-    with pytest.raises(SchemaError, match=re.escape(f"column {name} {words.format(name)}")):
+def test_rejects_other_objects_with_conversion_to_arrow(name: str, column: object, message: str) -> None:
+    columns = {"value": pa.array([b"a"]), name: column}
+    with pytest.raises(SchemaError, match=re.escape(f"column {name} {message.format(name)}")):
         RecordColumns(**columns)
 
 

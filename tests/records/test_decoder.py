@@ -1,4 +1,4 @@
-"""What is encoded is read back; what is not exactly a batch ends in DecodeError, whatever the bytes."""
+"""Decoding of valid batches, and DecodeError for any other bytes."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from spark_kafka_sink.records.decoder import (
 )
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
 from spark_kafka_sink.records.record_sizes import record_size_bounds
-from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
-from tests.records.slices import BatchSlice, encoded, to_rows
-from tests.records.slow_encoder import Row, slow_record, slow_varint
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
+from tests.records.column_strategies import NOW, arrow_columns, equal_size_rows, mixed_rows
+from tests.records.reference_encoder import Row, reference_record, reference_varint
+from tests.records.slices import BatchSlice, encode_slices, to_rows
 
 
 def batch_of(body: bytes, count: int, codec: int = Codec.NONE, **fields: int | bool) -> bytes:
     records = bytes(compress(Codec(codec), [body]))
     settings: dict[str, int | bool] = {"base_timestamp": NOW, "max_timestamp": NOW + 5, **fields}
-    return stamped(segments=[records], record_count=count, codec=codec, **settings) + records
+    return build_header(segments=[records], record_count=count, codec=codec, **settings) + records
 
 
-def slow_batch(rows: Sequence[Row], **fields: int | bool) -> bytes:
-    return batch_of(b"".join(slow_record(row, i, 0) for i, row in enumerate(rows)), len(rows), **fields)
+def reference_batch(rows: Sequence[Row], **fields: int | bool) -> bytes:
+    return batch_of(b"".join(reference_record(row, i, 0) for i, row in enumerate(rows)), len(rows), **fields)
 
 
 def decoded(buffer: bytes) -> pa.Table:
     return pa.Table.from_batches([batch.columns for batch in decode_batches(buffer)], SCHEMA)
 
 
-@given(st.data(), mixed_rows | even_rows(), st.sampled_from(list(Codec)), st.integers(150, 30_000))
+@given(st.data(), mixed_rows | equal_size_rows(), st.sampled_from(list(Codec)), st.integers(150, 30_000))
 @settings(max_examples=150, deadline=None)
 def test_decodes_encoded_rows(data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int) -> None:
     columns = data.draw(arrow_columns(rows))
@@ -64,7 +64,7 @@ def test_decodes_encoded_rows(data: st.DataObject, rows: list[Row], codec: Codec
         )
     )
     buffer = b""
-    for part, piece in zip(plan, encoded(columns, plan, NOW), strict=True):
+    for part, piece in zip(plan, encode_slices(columns, plan, NOW), strict=True):
         buffer += batch_of(
             bytes(piece.segment),
             piece.record_count,
@@ -89,7 +89,7 @@ def test_decodes_any_number_of_headers(counts: list[int]) -> None:
         Row(b"v", None, tuple((f"h{i}", None if i % 4 == 0 else b"x" * (i % 90)) for i in range(count)))
         for count in counts
     ]
-    table = decoded(slow_batch(rows))
+    table = decoded(reference_batch(rows))
     assert [[(h["key"], h["value"]) for h in row] for row in table["headers"].to_pylist()] == [
         list(row.headers or ()) for row in rows
     ]
@@ -98,11 +98,11 @@ def test_decodes_any_number_of_headers(counts: list[int]) -> None:
 def test_decodes_runs_of_equal_sizes_among_others() -> None:
     sizes = [5] * 50 + [70] * 20 + [5] * 3 + [6] * 100 + [300, 5] * 10 + [9000] * 6
     rows = [Row(bytes([i % 251]) * size) for i, size in enumerate(sizes)]
-    assert decoded(slow_batch(rows))["value"].to_pylist() == [row.value for row in rows]
+    assert decoded(reference_batch(rows))["value"].to_pylist() == [row.value for row in rows]
 
 
 def test_log_append_time_replaces_record_timestamps() -> None:
-    batch = bytearray(slow_batch([Row(b"a"), Row(b"b")]))
+    batch = bytearray(reference_batch([Row(b"a"), Row(b"b")]))
     patch_header(batch, base_offset=7, append_time=999)
     table = decoded(bytes(batch))
     assert table["timestamp"].to_pylist() == [999, 999]
@@ -116,20 +116,20 @@ def test_empty_compacted_batch_keeps_its_offsets() -> None:
 
 
 def test_offsets_may_have_gaps_after_compaction() -> None:
-    body = slow_record(Row(b"a"), 2, 0) + slow_record(Row(b"b"), 7, 1)
+    body = reference_record(Row(b"a"), 2, 0) + reference_record(Row(b"b"), 7, 1)
     assert decoded(batch_of(body, 2, base_offset=100, last_offset_delta=9))["offset"].to_pylist() == [102, 107]
 
 
 def test_decodes_control_batch_with_its_flags() -> None:
     commit = Row(struct.pack(">hi", 0, 3), struct.pack(">hh", 0, 1))
-    ((header, columns),) = decode_batches(slow_batch([commit], control=True, transactional=True, producer_id=5))
+    ((header, columns),) = decode_batches(reference_batch([commit], control=True, transactional=True, producer_id=5))
     assert header.is_control
     assert header.is_transactional
     assert columns["key"].to_pylist() == [b"\x00\x00\x00\x01"]
 
 
 def test_ignores_truncated_batch_at_end_of_fetch() -> None:
-    first, second = slow_batch([Row(b"a")]), slow_batch([Row(b"b" * 100)])
+    first, second = reference_batch([Row(b"a")]), reference_batch([Row(b"b" * 100)])
     for cut in (1, 16, 17, 60, 61, 62, len(second) - 1):
         assert len(list(decode_batches(first + second[:cut]))) == 1
         with pytest.raises(DecodeError):
@@ -148,7 +148,7 @@ def test_rejects_old_message_sets_by_version(magic: int) -> None:
 
 
 def test_crc_detects_single_changed_bit() -> None:
-    batch = slow_batch([Row(b"value", b"key", (("h", b"x"),))])
+    batch = reference_batch([Row(b"value", b"key", (("h", b"x"),))])
     for position in range(21, len(batch)):
         changed = bytearray(batch)
         changed[position] ^= 0x10
@@ -157,27 +157,27 @@ def test_crc_detects_single_changed_bit() -> None:
 
 
 BAD_BODIES = {
-    "count too low": (slow_record(Row(b"a"), 0, 0) + slow_record(Row(b"b"), 1, 0), 1),
-    "count too high": (slow_record(Row(b"a" * 50), 0, 0), 2),
-    "count of billions": (slow_record(Row(b"a"), 0, 0), (1 << 31) - 1),
-    "negative count": (slow_record(Row(b"a"), 0, 0), -1),
-    "bytes after the last record": (slow_record(Row(b"a"), 0, 0) + b"\x00", 1),
-    "negative length": (slow_varint(-5) + bytes(20), 1),
-    "length beyond the end": (slow_varint(1 << 30) + bytes(20), 1),
+    "count too low": (reference_record(Row(b"a"), 0, 0) + reference_record(Row(b"b"), 1, 0), 1),
+    "count too high": (reference_record(Row(b"a" * 50), 0, 0), 2),
+    "count of billions": (reference_record(Row(b"a"), 0, 0), (1 << 31) - 1),
+    "negative count": (reference_record(Row(b"a"), 0, 0), -1),
+    "bytes after the last record": (reference_record(Row(b"a"), 0, 0) + b"\x00", 1),
+    "negative length": (reference_varint(-5) + bytes(20), 1),
+    "length beyond the end": (reference_varint(1 << 30) + bytes(20), 1),
     "length without an end": (b"\xff" * 20, 1),
     "length of nothing": (bytes(30), 3),
-    "key beyond the record": (slow_varint(8) + b"\0\0\0" + slow_varint(90) + b"\1\0\0\0", 1),
-    "key of minus two": (slow_varint(7) + b"\0\0\0" + slow_varint(-2) + b"\1\0\0", 1),
-    "value beyond the record": (slow_varint(7) + b"\0\0\0\1" + slow_varint(60) + b"\0\0", 1),
-    "timestamp without an end": (slow_varint(20) + b"\0" + b"\xff" * 19, 1),
-    "offset without an end": (slow_varint(20) + b"\0\0" + b"\xff" * 18, 1),
-    "too many headers": (slow_varint(8) + b"\0\0\0\1\1" + slow_varint(1 << 30), 1),
-    "negative headers": (slow_varint(6) + b"\0\0\0\1\1" + slow_varint(-1), 1),
-    "a header without a key": (slow_varint(8) + b"\0\0\0\1\1\2\1\1", 1),
-    "a header value beyond the record": (slow_varint(8) + b"\0\0\0\1\1\2\0\x7e", 1),
-    "bytes left in the record": (slow_varint(8) + b"\0\0\0\1\1\0\0\0", 1),
-    "offset beyond the batch": (slow_record(Row(b"a"), 5, 0), 1),
-    "offsets that do not ascend": (slow_record(Row(b"a"), 1, 0) + slow_record(Row(b"b"), 1, 0), 2),
+    "key beyond the record": (reference_varint(8) + b"\0\0\0" + reference_varint(90) + b"\1\0\0\0", 1),
+    "key of minus two": (reference_varint(7) + b"\0\0\0" + reference_varint(-2) + b"\1\0\0", 1),
+    "value beyond the record": (reference_varint(7) + b"\0\0\0\1" + reference_varint(60) + b"\0\0", 1),
+    "timestamp without an end": (reference_varint(20) + b"\0" + b"\xff" * 19, 1),
+    "offset without an end": (reference_varint(20) + b"\0\0" + b"\xff" * 18, 1),
+    "too many headers": (reference_varint(8) + b"\0\0\0\1\1" + reference_varint(1 << 30), 1),
+    "negative headers": (reference_varint(6) + b"\0\0\0\1\1" + reference_varint(-1), 1),
+    "a header without a key": (reference_varint(8) + b"\0\0\0\1\1\2\1\1", 1),
+    "a header value beyond the record": (reference_varint(8) + b"\0\0\0\1\1\2\0\x7e", 1),
+    "bytes left in the record": (reference_varint(8) + b"\0\0\0\1\1\0\0\0", 1),
+    "offset beyond the batch": (reference_record(Row(b"a"), 5, 0), 1),
+    "offsets that do not ascend": (reference_record(Row(b"a"), 1, 0) + reference_record(Row(b"b"), 1, 0), 2),
     "nothing": (b"", 1),
 }
 
@@ -194,49 +194,51 @@ def test_rejects_negative_record_count_of_empty_body() -> None:
 
 
 def test_limits_number_of_records_that_compress_to_nothing() -> None:
-    """What is noted of a record takes more memory than the shortest one itself."""
-    batch = slow_batch([Row(b"")] * 1_000, codec=Codec.ZSTD)
+    """Decoding a record takes more memory than the shortest record."""
+    batch = reference_batch([Row(b"")] * 1_000, codec=Codec.ZSTD)
     enough = 1_000 * decoder.DECODING_BYTES_PER_RECORD
-    (found,) = decode_batches(batch, max_bytes=enough)
-    assert found.columns.num_rows == 1_000
+    (decoded_batch,) = decode_batches(batch, max_bytes=enough)
+    assert decoded_batch.columns.num_rows == 1_000
     with pytest.raises(DecodeError, match="batch of 1000 records, at most 999 are allowed"):
         list(decode_batches(batch, max_bytes=enough - 1))
 
 
 def test_rejects_record_count_that_does_not_fit_body() -> None:
-    body = slow_record(Row(b"a"), 0, 0)
+    body = reference_record(Row(b"a"), 0, 0)
     with pytest.raises(DecodeError, match=f"1000 records do not fit into {len(body)} bytes"):
         list(decode_batches(batch_of(body, 1_000, last_offset_delta=999)))
 
 
 @pytest.mark.parametrize("count", [-1, 2, 1 << 20])
 def test_rejects_header_count_that_does_not_fit_record(count: int) -> None:
-    fields = b"\0\0\0\1\1" + slow_varint(count) + b"\0\0\0"
+    fields = b"\0\0\0\1\1" + reference_varint(count) + b"\0\0\0"
     with pytest.raises(DecodeError, match="the count of headers is negative, or exceeds its record"):
-        list(decode_batches(batch_of(slow_varint(len(fields)) + fields, 1)))
+        list(decode_batches(batch_of(reference_varint(len(fields)) + fields, 1)))
 
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_rejects_invalid_headers_in_few_and_many_records(rows: int) -> None:
     for tail in (b"\2\1\1", b"\2\0\x7e", b"\2\2k\x7e", b"\4\0\0", b"\2\x01\x01"):
-        body = b"".join(slow_varint(5 + len(tail)) + b"\0\0" + slow_varint(i) + b"\1\1" + tail for i in range(rows))
+        body = b"".join(
+            reference_varint(5 + len(tail)) + b"\0\0" + reference_varint(i) + b"\1\1" + tail for i in range(rows)
+        )
         with pytest.raises(DecodeError):
             list(decode_batches(batch_of(body, rows)))
 
 
 def test_decodes_header_keys_that_are_not_utf8_like_kafka() -> None:
-    """Clients in C write any bytes there, and brokers take them."""
+    """Clients written in C may write any bytes as header keys, and brokers accept them."""
     kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     keys = [b"plain", b"\xff\xfe", b"caf\xc3", "größe".encode()]
     headers = pa.array([[{"key": key, "value": b"x"} for key in keys], None, [{"key": b"\x80", "value": None}]], kind)
     columns = RecordColumns(pa.array([b"v"] * 3), headers=headers)
-    (piece,) = encoded(columns, [BatchSlice(0, 0, 3)], NOW)
+    (piece,) = encode_slices(columns, [BatchSlice(0, 0, 3)], NOW)
     header = parse_header(batch_of(bytes(piece.segment), 3))
     find_keyless_records(header, piece.segment)
     table = pa.Table.from_batches([decode_records(header, piece.segment)])
     table.validate(full=True)
-    shown = [[header["key"] for header in row] for row in table["headers"].to_pylist()]
-    assert shown == [["plain", "\ufffd\ufffd", "caf\ufffd", "größe"], [], ["\ufffd"]]
+    keys_read = [[header["key"] for header in row] for row in table["headers"].to_pylist()]
+    assert keys_read == [["plain", "\ufffd\ufffd", "caf\ufffd", "größe"], [], ["\ufffd"]]
 
 
 def test_rejects_compressed_batch_above_limit() -> None:
@@ -246,10 +248,10 @@ def test_rejects_compressed_batch_above_limit() -> None:
 
 
 def test_decodes_record_with_many_headers_quickly() -> None:
-    body = b"\0\0\0\1\1" + slow_varint(200_000) + b"\0\1" * 200_000
-    others = b"".join(slow_record(Row(b"x"), i, 0) for i in range(1, 5))
+    body = b"\0\0\0\1\1" + reference_varint(200_000) + b"\0\1" * 200_000
+    others = b"".join(reference_record(Row(b"x"), i, 0) for i in range(1, 5))
     started = time.process_time()
-    table = decoded(batch_of(slow_varint(len(body)) + body + others, 5))
+    table = decoded(batch_of(reference_varint(len(body)) + body + others, 5))
     assert len(table["headers"][0]) == 200_000
     assert time.process_time() - started < 20
 
@@ -257,7 +259,7 @@ def test_decodes_record_with_many_headers_quickly() -> None:
 @pytest.mark.parametrize("records", [1, 40])
 def test_limits_number_of_headers_that_compress_to_nothing(records: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"", None, (("", None),) * (2_000 // records)) for _ in range(records)]
-    batch = slow_batch(rows, codec=Codec.ZSTD)
+    batch = reference_batch(rows, codec=Codec.ZSTD)
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 2_000)
     assert len(decoded(batch)) == records
     monkeypatch.setattr(decoder, "DECODING_BYTES_PER_HEADER", decoder.DEFAULT_MAX_BYTES // 1_999)
@@ -266,19 +268,19 @@ def test_limits_number_of_headers_that_compress_to_nothing(records: int, monkeyp
 
 
 def test_decodes_many_short_runs_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = 0
+    values_read = 0
     from_buffer = np.frombuffer
 
-    def counting(data: Any, dtype: Any, count: int = -1, offset: int = 0) -> Any:
-        nonlocal looked_at
-        looked_at += count if count > 0 else 0
+    def count_values(data: Any, dtype: Any, count: int = -1, offset: int = 0) -> Any:
+        nonlocal values_read
+        values_read += count if count > 0 else 0
         return from_buffer(data, dtype, count, offset)
 
-    monkeypatch.setattr(np, "frombuffer", counting)
+    monkeypatch.setattr(np, "frombuffer", count_values)
     run = _MIN_RUN_RECORDS + 2
-    batch = slow_batch([Row(b"v" * (i % run == 0)) for i in range(200 * run)])
+    batch = reference_batch([Row(b"v" * (i % run == 0)) for i in range(200 * run)])
     assert len(decoded(batch)) == 200 * run
-    assert looked_at < 20 * len(batch)
+    assert values_read < 20 * len(batch)
 
 
 @given(st.binary(max_size=200))
@@ -292,19 +294,19 @@ def test_any_bytes_decode_or_raise_decode_error(data: bytes) -> None:
 @given(st.integers(0, 4), st.integers(0, 50), st.binary(max_size=120))
 @settings(max_examples=300, deadline=None)
 def test_any_body_with_valid_header_decodes_or_raises_decode_error(codec: int, count: int, body: bytes) -> None:
-    batch = stamped(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
+    batch = build_header(segments=[body], record_count=count, base_timestamp=0, max_timestamp=0, codec=codec) + body
     with contextlib.suppress(DecodeError):
         list(decode_batches(batch))
 
 
 def test_corrupt_records_with_valid_crc_decode_or_raise_decode_error() -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     headers = (("a", b"1"), ("bb", None))
-    good = slow_batch([Row(b"value" * (i % 5), b"key", headers[: i % 3]) for i in range(30)])
+    valid = reference_batch([Row(b"value" * (i % 5), b"key", headers[: i % 3]) for i in range(30)])
     for _ in range(2_000):
-        changed = bytearray(good)
-        for _ in range(chance.randrange(1, 4)):
-            changed[chance.randrange(HEADER_BYTES, len(good))] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, 61])
+        changed = bytearray(valid)
+        for _ in range(rng.randrange(1, 4)):
+            changed[rng.randrange(HEADER_BYTES, len(valid))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, 61])
         struct.pack_into(">I", changed, 17, crc32c.crc32c(memoryview(changed)[21:]))
         try:
             for batch in decode_batches(changed):
@@ -315,8 +317,8 @@ def test_corrupt_records_with_valid_crc_decode_or_raise_decode_error() -> None:
 
 def test_encodes_decoded_batch_again() -> None:
     rows = [Row(b"v%d" % i, None, (("h", None),)) for i in range(10)]
-    batch = slow_batch(rows, codec=Codec.LZ4)
+    batch = reference_batch(rows, codec=Codec.LZ4)
     columns = decode_records(parse_header(batch), batch[HEADER_BYTES:])
     again = RecordColumns(columns["value"], columns["key"], columns["headers"], columns["timestamp"])
-    halves = encoded(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
-    assert bytes(halves[1].segment) == b"".join(slow_record(row, i, 0) for i, row in enumerate(rows[5:]))
+    halves = encode_slices(again, [BatchSlice(0, 0, 5), BatchSlice(0, 5, 10)], NOW)
+    assert bytes(halves[1].segment) == b"".join(reference_record(row, i, 0) for i, row in enumerate(rows[5:]))

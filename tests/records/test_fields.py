@@ -1,4 +1,4 @@
-"""Fields: columns of numbers as bytes, against one number after the other; and varints read back."""
+"""Columns of numbers encoded as varints, compared with single varints, and their decoding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_kafka_sink.records.fields import (
     signed_varint_fields,
     unsigned_varint_fields,
 )
-from tests.records.slow_encoder import slow_varint
+from tests.records.reference_encoder import reference_varint
 
 borders = [sign * (1 << bits) + off for bits in range(0, 63, 7) for off in (-1, 0, 1) for sign in (1, -1)]
 extremes = [*borders, *(b // 2 for b in borders), (1 << 63) - 1, -(1 << 63), (1 << 62), (1 << 62) - 1, -(1 << 62)]
@@ -46,7 +46,7 @@ def bytes_of(fields: Sequence[Field], rows: int) -> list[bytes]:
 @given(st.lists(numbers, max_size=50))
 @settings(max_examples=200, deadline=None)
 def test_varint_column_equals_single_varints(column: list[int]) -> None:
-    expected = [slow_varint(value) for value in column]
+    expected = [reference_varint(value) for value in column]
     assert bytes_of(signed_varint_fields(np.array(column, np.int64)), len(column)) == expected
     assert [encode_varint(value) for value in column] == expected
 
@@ -54,20 +54,20 @@ def test_varint_column_equals_single_varints(column: list[int]) -> None:
 @given(st.lists(numbers.filter(lambda value: -(1 << 31) <= value < 1 << 31), max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_varints_of_32_and_64_bit_integers_are_equal(column: list[int]) -> None:
-    expected = [slow_varint(value) for value in column]
+    expected = [reference_varint(value) for value in column]
     assert bytes_of(signed_varint_fields(np.array(column, np.int32)), len(column)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.uint8, np.uint16, np.uint32])
 def test_varints_of_narrow_integers_are_equal(kind: type[np.integer]) -> None:
     column = [int(np.iinfo(kind).min), 0, 1, 100, int(np.iinfo(kind).max)]
-    assert bytes_of(signed_varint_fields(np.array(column, kind)), 5) == [slow_varint(value) for value in column]
+    assert bytes_of(signed_varint_fields(np.array(column, kind)), 5) == [reference_varint(value) for value in column]
 
 
 @given(st.lists(numbers.map(lambda value: value + (1 << 63)), max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_unsigned_varints_use_no_zigzag(column: list[int]) -> None:
-    expected = [slow_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
+    expected = [reference_varint(code >> 1 if code % 2 == 0 else -(code >> 1) - 1) for code in column]
     assert bytes_of(unsigned_varint_fields(np.array(column, np.uint64)), len(column)) == expected
 
 
@@ -106,7 +106,7 @@ def test_merge_keeps_position_of_other_items() -> None:
 @given(st.lists(numbers, min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None)
 def test_decodes_encoded_varint_column(column: list[int]) -> None:
-    coded = [slow_varint(value) for value in column]
+    coded = [reference_varint(value) for value in column]
     at = np.cumsum([0, *(len(c) for c in coded)])
     values, after = read_varints(np.frombuffer(b"".join(coded), np.uint8), at[:-1], 10)
     assert values.tolist() == column

@@ -1,4 +1,4 @@
-"""The 61 bytes of a batch: what is stamped, read and patched."""
+"""Encoding, parsing and patching of the 61 header bytes of a batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import DecodeError, UnsupportedFormatError
 from spark_kafka_sink.records.decoder import parse_batches
 from spark_kafka_sink.records.header import HEADER_BYTES, parse_header, patch_header
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
 
 
 def stamp(segments: list[bytes | memoryview], **fields: int) -> bytes:
     settings = {"record_count": 3, "base_timestamp": 1000, "max_timestamp": 1002, **fields}
-    return stamped(segments, **settings)
+    return build_header(segments, **settings)
 
 
 def test_header_has_layout_of_kafka() -> None:
@@ -107,22 +107,22 @@ def test_rejects_batch_shorter_than_its_header(length: int) -> None:
 
 
 def test_checksum_does_not_release_the_gil() -> None:
-    """To give the interpreter's lock away and to wait for it costs more than the checksum of a batch."""
+    """Releasing the GIL and waiting for it takes longer than the checksum of a batch."""
     may_run, ran = threading.Lock(), []
 
-    def other() -> None:
+    def record_run() -> None:
         with may_run:
             ran.append(True)
 
     interval = sys.getswitchinterval()
     records = [memoryview(bytes(32 << 20))]
     may_run.acquire()
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=record_run)
     try:
-        sys.setswitchinterval(1_000)  # from here on a thread runs when another one gives the lock away, and only then
+        sys.setswitchinterval(1_000)  # from now on threads switch only when one of them releases the GIL
         thread.start()
         may_run.release()
-        stamped(records, 1)
+        build_header(records, 1)
         ran_meanwhile = bool(ran)
     finally:
         sys.setswitchinterval(interval)

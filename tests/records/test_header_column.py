@@ -1,4 +1,4 @@
-"""Headers of every shape, in every way that Arrow can hold them, equal the slow encoder's."""
+"""Headers of every shape and Arrow layout, compared with the reference encoder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.records.column_strategies import LIST_TYPES, NOW, header_array, sliced
-from tests.records.slices import BatchSlice, encoded
-from tests.records.slow_encoder import Row
+from tests.records.reference_encoder import Row
+from tests.records.slices import BatchSlice, encode_slices
 from tests.records.test_encoder import assert_equal
 
 
@@ -65,13 +65,13 @@ def test_regular_headers_equal_the_reference_encoder(data: st.DataObject, rows: 
         header_array([row.headers for row in rows], data.draw(st.sampled_from(LIST_TYPES)), lay_out),
         None if rows[0].timestamp is None else pa.array([row.timestamp for row in rows]),
     )
-    assert_equal(encoded(columns, plan, NOW), rows, plan)
+    assert_equal(encode_slices(columns, plan, NOW), rows, plan)
 
 
 @pytest.mark.parametrize("count", [2, 64, 65, 300, 5_000])
 @pytest.mark.parametrize("last", [b"end", None])
 def test_long_runs_with_headers_equal_the_reference_encoder(count: int, last: bytes | None) -> None:
-    """Enough rows for every way to store them."""
+    """The counts cover all internal layouts of headers."""
     for trace in ([b"%016d" % i for i in range(count)], [b"%d" % (i * i) for i in range(count)]):
         rows = [Row(b"v" * (97 + i % 7), b"%05d" % i, (("id", trace[i]), ("to", last))) for i in range(count)]
         columns = RecordColumns(
@@ -80,4 +80,4 @@ def test_long_runs_with_headers_equal_the_reference_encoder(count: int, last: by
             pa.array([row.headers for row in rows], pa.map_(pa.string(), pa.binary())),
         )
         plan = [BatchSlice(0, 0, count // 2), BatchSlice(1, count // 2, count)]
-        assert_equal(encoded(columns, plan, NOW), rows, plan)
+        assert_equal(encode_slices(columns, plan, NOW), rows, plan)

@@ -1,4 +1,4 @@
-"""JoinedRowsBuilder: columns of numbers, bytes and constants, in any order, against rows that Python puts together."""
+"""JoinedRowsBuilder: columns of numbers, bytes and constants, compared with rows that Python joins."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.fields import encode_varint
 from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
-from tests.records.slices import BatchSlice, encoded
+from tests.records.slices import BatchSlice, encode_slices
 
 ROWS = 40
-HIGHEST = [0, 1, 63, 64, 8_191, 8_192, 2**31 - 1, 2**62]
-"""Around the ends of the varints of one byte, and of two bytes."""
+VARINT_LIMITS = [0, 1, 63, 64, 8_191, 8_192, 2**31 - 1, 2**62]
+"""Numbers around the limits of varints of one and two bytes."""
 
 
-def random_column(chance: Random) -> tuple[str, list[Any]]:
-    kind = chance.choice(["constant", "numbers", "bytes"])
+def random_column(rng: Random) -> tuple[str, list[Any]]:
+    kind = rng.choice(["constant", "numbers", "bytes"])
     if kind == "constant":
-        return kind, [chance.randbytes(chance.randrange(1, 4))] * ROWS
+        return kind, [rng.randbytes(rng.randrange(1, 4))] * ROWS
     if kind == "numbers":
-        highest = chance.choice(HIGHEST)
-        lowest = chance.choice([highest, 0, -highest])
-        return kind, [chance.randint(lowest, highest) for _ in range(ROWS)]
-    return kind, [chance.choice([None, b"", chance.randbytes(chance.randrange(9))]) for _ in range(ROWS)]
+        highest = rng.choice(VARINT_LIMITS)
+        lowest = rng.choice([highest, 0, -highest])
+        return kind, [rng.randint(lowest, highest) for _ in range(ROWS)]
+    return kind, [rng.choice([None, b"", rng.randbytes(rng.randrange(9))]) for _ in range(ROWS)]
 
 
 def as_bytes(kind: str, value: Any) -> bytes:
@@ -45,10 +45,10 @@ def as_bytes(kind: str, value: Any) -> bytes:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_joined_rows_contain_all_columns_in_order(seed: int) -> None:
-    chance = Random(seed)
-    columns = [random_column(chance) for _ in range(chance.randrange(1, 7))]
-    order = chance.choice([None, np.array(chance.sample(range(ROWS), ROWS), np.int32)])
-    with_length, stops = chance.random() < 0.7, chance.choice([[ROWS], [1, 17, ROWS]])
+    rng = Random(seed)
+    columns = [random_column(rng) for _ in range(rng.randrange(1, 7))]
+    order = rng.choice([None, np.array(rng.sample(range(ROWS), ROWS), np.int32)])
+    with_length, stops = rng.random() < 0.7, rng.choice([[ROWS], [1, 17, ROWS]])
 
     rows = JoinedRowsBuilder(ROWS, order)
     expected = [b""] * ROWS
@@ -74,25 +74,24 @@ def test_joined_rows_contain_all_columns_in_order(seed: int) -> None:
 
 
 def test_joins_adjacent_numbers_into_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a record without headers: all up to the length of the key, key, length of the value, value."""
-    written: list[int] = []
-
-    really_cast = pc.cast
+    """A record without headers has four fields: everything up to the key length, key, value length and value."""
+    cast_lengths: list[int] = []
+    original_cast = pc.cast
 
     def cast(views: pa.Array, *options: Any, **named: Any) -> pa.Array:
-        written.append(len(views))
-        return really_cast(views, *options, **named)
+        cast_lengths.append(len(views))
+        return original_cast(views, *options, **named)
 
     keys, values = ([b"x" * (row % 5 + least) for row in range(100)] for least in (1, 60))
     columns = RecordColumns(pa.array(values), pa.array(keys))
     monkeypatch.setattr(pc, "cast", cast)
-    assert encoded(columns, [BatchSlice(0, 0, 100)], 0)
-    assert written[-1] == 4 * 100 + 1
+    assert encode_slices(columns, [BatchSlice(0, 0, 100)], 0)
+    assert cast_lengths[-1] == 4 * 100 + 1
 
 
 def test_rejects_row_above_two_gibibytes() -> None:
-    """Arrow's newest versions do not look, and 32-bit sizes would be negative."""
-    data = pa.py_buffer(np.zeros(MAX_OFFSET - 9, np.uint8))  # pages that are never touched
+    """The latest versions of Arrow do not check this, and 32-bit sizes would be negative."""
+    data = pa.py_buffer(np.zeros(MAX_OFFSET - 9, np.uint8))  # these pages are never touched
     rows = JoinedRowsBuilder(1)
     rows.add_constant(b"\0" * 7)
     rows.add_length_prefixed([ByteColumn(np.array([0, MAX_OFFSET - 9], np.int32), data)])

@@ -1,4 +1,4 @@
-"""How large records may become, and which rows are no records."""
+"""Size bounds of records, and rows that cannot become records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_kafka_sink.records import byte_column, record_sizes
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
 from tests.records.column_strategies import NOW
-from tests.records.slices import BatchSlice, encoded
+from tests.records.slices import BatchSlice, encode_slices
 
 HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -22,20 +22,20 @@ def test_size_bounds_do_not_depend_on_equal_sizes(kind: pa.DataType) -> None:
     fixed = 1 + 4 + 6 + 1 + 2  # attributes, both deltas, the count of headers, and the record's own length
     for value in (even, odd, nulls, empty):
         for key in (None, even, odd, nulls, empty):
-            wanted = np.full(5, fixed, np.int64)
+            expected = np.full(5, fixed, np.int64)
             for column in (value, key):
                 lengths = [len(each or b"") for each in column.to_pylist()] if column is not None else [0]
-                wanted += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
-            wanted -= 1 if wanted.max() - 2 < 64 else 0
-            assert record_size_bounds(RecordColumns(value, key)).tolist() == wanted.tolist()
-            assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= wanted[1]
+                expected += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
+            expected -= 1 if expected.max() - 2 < 64 else 0
+            assert record_size_bounds(RecordColumns(value, key)).tolist() == expected.tolist()
+            assert record_size_bounds(RecordColumns(value, key).slice(1, 3)).tolist()[0] <= expected[1]
 
 
 def test_largest_common_timestamp_fits_its_bound() -> None:
     for time in ((1 << 41) - 2, (1 << 41) - 1, 1 << 41):
         columns = RecordColumns(pa.array([b"v"] * 50), timestamp=pa.array([-1] + [time] * 49, pa.int64()))
         plan = [BatchSlice(0, 0, 50, 1 << 26)]
-        assert encoded(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
+        assert encode_slices(columns, plan, NOW)[0].segment.nbytes <= record_size_bounds(columns).sum()
 
 
 def test_valid_rows_have_no_error() -> None:
@@ -75,8 +75,8 @@ def test_finds_row_above_two_gibibytes_in_large_column(
 
 def test_distinguishes_overflow_from_timestamps_before_1970() -> None:
     times = pa.array([0, -1, 1 << 62, None], pa.int64()).cast(pa.timestamp("s"))
-    found = find_invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
-    assert {reason: rows.tolist() for reason, rows in found.items()} == {
+    invalid_rows = find_invalid_rows(RecordColumns(pa.nulls(4, pa.binary()), timestamp=times))
+    assert {reason: rows.tolist() for reason, rows in invalid_rows.items()} == {
         "the timestamp is before 1970": [1],
         "the timestamp is after the year 292,278,994": [2],
     }

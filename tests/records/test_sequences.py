@@ -1,4 +1,4 @@
-"""The circle of sequence numbers: 0 follows 2^31 - 1."""
+"""Arithmetic of sequence numbers, which wrap around from 2^31 - 1 to 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_sequence_is_not_after_itself(sequence: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "records", "last_one", "next_one"),
+    ("first", "records", "last", "following"),
     [
         (0, 1, 0, 1),
         (5, 3, 7, 8),
@@ -33,8 +33,8 @@ def test_sequence_is_not_after_itself(sequence: int) -> None:
         (MAX_SEQUENCE - 1, 4, 1, 2),
     ],
 )
-def test_last_and_next_sequence_wrap_around(first: int, records: int, last_one: int, next_one: int) -> None:
-    assert (last_sequence(first, records), increment(first, records)) == (last_one, next_one)
+def test_last_and_next_sequence_wrap_around(first: int, records: int, last: int, following: int) -> None:
+    assert (last_sequence(first, records), increment(first, records)) == (last, following)
 
 
 @given(first=SEQUENCES, records=st.integers(0, MAX_SEQUENCE))

@@ -18,8 +18,8 @@ from spark_kafka_sink.reader.fetched import visible_rows
 from spark_kafka_sink.records.compression import Codec, compress
 from tests.reader.scripted_cluster import Cluster, Log, rows
 from tests.reader.stored_batches import BASE_TIME, batch
-from tests.records.slow_encoder import Row, slow_record
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
+from tests.records.reference_encoder import Row, reference_record
 
 MEGABYTE = 1 << 20
 ALL = 1 << 40
@@ -27,8 +27,8 @@ ALL = 1 << 40
 
 def compressed_zeros(offset: int, size: int) -> bytes:
     """Build a small batch with one record, whose value expands to `size` zeros."""
-    body = compress(Codec.ZSTD, [slow_record(Row(bytes(size)), 0, 0)])
-    header = stamped(
+    body = compress(Codec.ZSTD, [reference_record(Row(bytes(size)), 0, 0)])
+    header = build_header(
         segments=[body],
         record_count=1,
         base_timestamp=BASE_TIME,
@@ -115,8 +115,8 @@ def test_ignores_partitions_that_were_not_requested() -> None:
     ],
 )
 def test_shows_nearest_valid_time_for_invalid_timestamp(timestamp: int, formatted: str) -> None:
-    record = slow_record(Row(b"a"), 0, 0)
-    header = stamped(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
+    record = reference_record(Row(b"a"), 0, 0)
+    header = build_header(segments=[record], record_count=1, base_timestamp=timestamp, max_timestamp=timestamp)
     (part,) = visible_rows(bytes(header) + record, None, topic="t", partition=0, start=0, stop=ALL)
     out = io.BytesIO()
     out.writelines(row_formats.format_json_lines(part.rows, ["value"]))

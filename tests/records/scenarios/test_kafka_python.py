@@ -1,4 +1,4 @@
-"""Batches across the border: what we write is read by kafka-python's parser, what it writes is read by us."""
+"""kafka-python reads our batches, and we read those of kafka-python."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from spark_kafka_sink.errors import UnsupportedFormatError
 from spark_kafka_sink.records.compression import COMPRESSION_LEVELS, Codec
 from spark_kafka_sink.records.decoder import decode_batches
-from tests.records.column_strategies import NOW, arrow_columns, even_rows, mixed_rows
-from tests.records.shapes import SHAPES, as_written, our_batches, plain_columns, read_by_us
-from tests.records.slow_encoder import Row
+from tests.records.column_strategies import NOW, arrow_columns, equal_size_rows, mixed_rows
+from tests.records.reference_encoder import Row
+from tests.records.shapes import SHAPES, decode_rows, encode_batches, expected_rows, to_columns
 
 
 def read_by_kafka_python(buffer: bytes) -> list[tuple[int, Row]]:
@@ -29,24 +29,24 @@ def read_by_kafka_python(buffer: bytes) -> list[tuple[int, Row]]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kafka_python_reads_our_batches_of_every_codec_and_shape(codec: Codec, shape: str) -> None:
     rows = SHAPES[shape]
-    assert read_by_kafka_python(our_batches(plain_columns(rows), codec)) == as_written(rows)
+    assert read_by_kafka_python(encode_batches(to_columns(rows), codec)) == expected_rows(rows)
 
 
 @pytest.mark.parametrize("codec", list(COMPRESSION_LEVELS))
 def test_kafka_python_reads_our_batches_of_every_compression_level(codec: Codec) -> None:
     low, high, default = COMPRESSION_LEVELS[codec]
     for level in {low, high, default, 5}:
-        buffer = our_batches(plain_columns(SHAPES["uneven"]), codec, level=level)
-        assert read_by_kafka_python(buffer) == as_written(SHAPES["uneven"])
+        buffer = encode_batches(to_columns(SHAPES["uneven"]), codec, level=level)
+        assert read_by_kafka_python(buffer) == expected_rows(SHAPES["uneven"])
 
 
-@given(st.data(), mixed_rows | even_rows(), st.sampled_from(list(Codec)), st.integers(200, 5_000))
+@given(st.data(), mixed_rows | equal_size_rows(), st.sampled_from(list(Codec)), st.integers(200, 5_000))
 @settings(max_examples=60, deadline=None)
 def test_kafka_python_reads_our_batches_of_any_columns(
     data: st.DataObject, rows: list[Row], codec: Codec, batch_bytes: int
 ) -> None:
     columns = data.draw(arrow_columns(rows))
-    assert read_by_kafka_python(our_batches(columns, codec, batch_bytes)) == as_written(rows)
+    assert read_by_kafka_python(encode_batches(columns, codec, batch_bytes)) == expected_rows(rows)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -54,10 +54,10 @@ def test_kafka_python_reads_our_batches_of_any_columns(
 def test_reads_batches_of_kafka_python(codec: Codec, shape: str) -> None:
     rows = SHAPES[shape]
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 22)
-    for _, row in as_written(rows):
+    for _, row in expected_rows(rows):
         assert builder.append(row.timestamp, row.key, row.value, list(row.headers or ())) is not None
     builder.close()
-    assert read_by_us(bytes(builder.buffer())) == as_written(rows)
+    assert decode_rows(bytes(builder.buffer())) == expected_rows(rows)
 
 
 def test_reads_transactional_batches_of_kafka_python() -> None:

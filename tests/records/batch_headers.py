@@ -1,4 +1,4 @@
-"""Headers for batches that tests write: the usual fields, and what a test says of the others."""
+"""Builder of batch headers with default fields, which tests override."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_kafka_sink.records.header import (
 _FLAGS = {"transactional": TRANSACTIONAL, "control": CONTROL, "log_append_time": LOG_APPEND_TIME}
 
 
-def stamped(segments: Sequence[Buffer], record_count: int, codec: int = 0, **fields: int) -> bytes:
-    """The header of a batch with these records. `fields` are those of BatchHeader, and flags by their names."""
+def build_header(segments: Sequence[Buffer], record_count: int, codec: int = 0, **fields: int) -> bytes:
+    """Build the header of a batch with these records. `fields`: fields of BatchHeader, and flags by name."""
     attributes = codec | sum(flag for name, flag in _FLAGS.items() if fields.pop(name, False))
     base_offset = fields.pop("base_offset", 0)
     fields = {"last_offset_delta": record_count - 1, "base_timestamp": -1, "max_timestamp": -1, **fields}

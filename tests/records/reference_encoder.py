@@ -1,4 +1,4 @@
-"""The record format written down as plainly as it can be: one record at a time. The oracle of the fast encoder."""
+"""A simple encoder of the record format, one record at a time, as the reference for the fast encoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Row:
     timestamp: int | None = None
 
 
-def slow_varint(value: int) -> bytes:
+def reference_varint(value: int) -> bytes:
     zigzag = (value << 1) if value >= 0 else (-value << 1) - 1
     groups = []
     while True:
@@ -28,50 +28,50 @@ def slow_varint(value: int) -> bytes:
     return bytes([group + 128 for group in groups[:-1]] + groups[-1:])
 
 
-def slow_bytes(data: bytes | None) -> bytes:
-    return slow_varint(-1) if data is None else slow_varint(len(data)) + data
+def reference_bytes(data: bytes | None) -> bytes:
+    return reference_varint(-1) if data is None else reference_varint(len(data)) + data
 
 
-def slow_record(row: Row, offset_delta: int, timestamp_delta: int) -> bytes:
-    body = b"\x00" + slow_varint(timestamp_delta) + slow_varint(offset_delta)
-    body += slow_bytes(row.key) + slow_bytes(row.value)
+def reference_record(row: Row, offset_delta: int, timestamp_delta: int) -> bytes:
+    body = b"\x00" + reference_varint(timestamp_delta) + reference_varint(offset_delta)
+    body += reference_bytes(row.key) + reference_bytes(row.value)
     headers = row.headers or ()
-    body += slow_varint(len(headers))
+    body += reference_varint(len(headers))
     for key, value in headers:
-        body += slow_bytes(key.encode()) + slow_bytes(value)
-    return slow_varint(len(body)) + body
+        body += reference_bytes(key.encode()) + reference_bytes(value)
+    return reference_varint(len(body)) + body
 
 
 @dataclass(frozen=True)
-class SlowSlice:
+class ReferenceSlice:
     segment: bytes
     record_count: int
     base_timestamp: int
     max_timestamp: int
 
 
-def slow_encode(rows: Sequence[Row], slices: Sequence[BatchSlice], now_ms: int) -> list[SlowSlice]:
+def reference_encode(rows: Sequence[Row], slices: Sequence[BatchSlice], now_ms: int) -> list[ReferenceSlice]:
     encoded = []
     for part in slices:
         members = rows[part.start : part.stop]
         times = [now_ms if row.timestamp is None else row.timestamp for row in members]
         base = times[0] if part.base_timestamp is None else part.base_timestamp
         segment = b"".join(
-            slow_record(row, part.first_offset_delta + place, time - base)
+            reference_record(row, part.first_offset_delta + place, time - base)
             for place, (row, time) in enumerate(zip(members, times, strict=True))
         )
-        encoded.append(SlowSlice(segment, len(members), base, max(times)))
+        encoded.append(ReferenceSlice(segment, len(members), base, max(times)))
     return encoded
 
 
-def slow_cut(
+def reference_split(
     sizes: Sequence[int], slices: Sequence[PartitionSlice], batch_bytes_max: int, delta_bytes: int
 ) -> list[BatchSlice]:
-    """Put one record after the other into the batch that is open, or open another.
+    """Append each record to the open batch, or open another batch if it does not fit.
 
-    A size counts 4 bytes for the offset delta and 6 for the timestamp's; both take `delta_bytes` together here.
+    A size includes 4 bytes for the offset delta and 6 for the timestamp delta, which take `delta_bytes` together here.
     """
-    cuts = []
+    batch_slices = []
     for index, part in enumerate(slices):
         start, place, base = part.start, part.open_records, part.base_timestamp
         used = part.open_bytes if part.open_records else HEADER_BYTES
@@ -80,10 +80,10 @@ def slow_cut(
             size = sizes[row] - 4 - 6 + delta_bytes
             if used + size > batch_bytes_max and not empty:
                 if row > start:
-                    cuts.append(BatchSlice(index, start, row, place, base))
+                    batch_slices.append(BatchSlice(index, start, row, place, base))
                 start, place, base, used = row, 0, None, HEADER_BYTES
             used += size
             empty = False
         if part.stop > start:
-            cuts.append(BatchSlice(index, start, part.stop, place, base))
-    return cuts
+            batch_slices.append(BatchSlice(index, start, part.stop, place, base))
+    return batch_slices
