@@ -15,8 +15,8 @@ from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.decoder import decode_batches
 from spark_kafka_sink.records.header import parse_header
 from tests.broker.wire_client import batch, record
-from tests.records.shapes import our_batches
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
+from tests.records.shapes import encode_batches
 from tests.simulated_cluster import stored_records
 
 INVALID = error_codes.INVALID_RECORD
@@ -70,7 +70,7 @@ def test_rejects_batch_larger_than_max_message_bytes() -> None:
 @pytest.mark.parametrize("check_records", [True, False])
 def test_compacted_topic_rejects_keyless_records_by_index(check_records: bool) -> None:
     log = PartitionLog(LogConfig(compacted=True, check_records=check_records))
-    data = our_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
+    data = encode_batches(RecordColumns(pa.array(["a", "b", "c", "d"]), pa.array(["k", None, "k", None])), Codec.NONE)
     with pytest.raises(ApiError) as raised:
         log.append(data, wall_ms=1)
     assert (raised.value.code, sorted(raised.value.record_errors)) == (INVALID, [1, 3])
@@ -148,7 +148,7 @@ def test_finds_offset_by_timestamp_within_a_batch() -> None:
     log = PartitionLog(LogConfig())
     second_record = bytes([18, 0, 10, 2, 1, 6]) + b"b.b\0"  # timestamp delta 5, offset delta 1
     body = record(b"a") + second_record[:1] + second_record[1:]
-    header = stamped(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
+    header = build_header(segments=[body], record_count=2, base_timestamp=100, max_timestamp=105)
     log.append(header + body, wall_ms=1)
     assert [log.find_offset_by_timestamp(time) for time in (0, 100, 101, 106)] == [
         (100, 0),

@@ -18,8 +18,8 @@ from spark_kafka_sink.records.decoder import decode_records, find_keyless_record
 from spark_kafka_sink.records.header import parse_header
 from tests.broker.in_process_broker import InProcessBroker
 from tests.broker.wire_client import batch, partition_response, produce_request
-from tests.records.slow_encoder import Row, slow_record, slow_varint
-from tests.records.stamping import stamped
+from tests.records.batch_headers import build_header
+from tests.records.reference_encoder import Row, reference_record, reference_varint
 
 MEGABYTE = 1 << 20
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -27,23 +27,25 @@ CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 def compressed(codec: Codec, records: bytes, count: int) -> bytes:
     body = compress(codec, [records])
-    header = stamped(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
+    header = build_header(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
     return bytes(header) + bytes(body)
 
 
 def zeros(size: int) -> bytes:
     """Encode a record whose value is zeros."""
-    return slow_record(Row(bytes(size)), 0, 0)
+    return reference_record(Row(bytes(size)), 0, 0)
 
 
 def many_records(count: int) -> bytes:
     """Encode records of two alternating sizes, so that the decoder must examine each one."""
-    bodies = [b"\0\0" + slow_varint(index) + b"\1" + (b"\2v" if index % 2 else b"\1") + b"\0" for index in range(count)]
-    return b"".join(slow_varint(len(body)) + body for body in bodies)
+    bodies = [
+        b"\0\0" + reference_varint(index) + b"\1" + (b"\2v" if index % 2 else b"\1") + b"\0" for index in range(count)
+    ]
+    return b"".join(reference_varint(len(body)) + body for body in bodies)
 
 
 def many_headers(count: int) -> bytes:
-    return slow_record(Row(b"", None, (("", None),) * count), 0, 0)
+    return reference_record(Row(b"", None, (("", None),) * count), 0, 0)
 
 
 def peak_bytes(data: bytes) -> tuple[int, int]:
