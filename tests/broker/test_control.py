@@ -253,11 +253,11 @@ def test_hides_topic_from_metadata_only(client: WireClient, cluster: SimulatedCl
 def test_recreated_topic_has_new_id_and_no_records(client: WireClient, cluster: SimulatedCluster) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
     write(client)
-    before = client.request(request, 12).topics[0].topic_id
+    deleted_id = client.request(request, 12).topics[0].topic_id
     cluster.control.delete_topic("t")
     assert write(client) == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     cluster.control.create_topic("t", 1)
-    assert client.request(request, 12).topics[0].topic_id != before
+    assert client.request(request, 12).topics[0].topic_id != deleted_id
     assert cluster.values("t") == []
 
 

@@ -240,9 +240,9 @@ def test_accepts_and_describes_every_topic_setting_with_source_and_type(client: 
     assert create_topic(client, created) == 0
     resource = DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="new", configuration_keys=None)
     (described,) = client.request(DescribeConfigsRequest(resources=[resource])).results
-    found = {each.name: (each.value, each.config_source, each.config_type) for each in described.configs}
-    assert found.pop("max.message.bytes")[1:] == (5, 3)
-    assert found == {name: (value, 1, TOPIC_SETTINGS[name].type) for name, value in created.items()}
+    configs = {config.name: (config.value, config.config_source, config.config_type) for config in described.configs}
+    assert configs.pop("max.message.bytes")[1:] == (5, 3)
+    assert configs == {name: (value, 1, TOPIC_SETTINGS[name].type) for name, value in created.items()}
 
 
 @pytest.mark.parametrize(
@@ -330,14 +330,14 @@ def test_lists_and_describes_transactions(client: WireClient, cluster: Simulated
     data = batch(b"a", sequence=0, producer=identity, transactional=True)
     client.request(produce_request(data, transactional_id="x"), 12)
     described = client.request(DescribeTransactionsRequest(transactional_ids=["x", "y"]), 0).transaction_states
-    assert [(each.transaction_state, each.error_code) for each in described] == [
+    assert [(state.transaction_state, state.error_code) for state in described] == [
         ("Ongoing", 0),
         ("", error_codes.TRANSACTIONAL_ID_NOT_FOUND),
     ]
-    assert [(each.topic, each.partitions) for each in described[0].topics] == [("t", [0])]
+    assert [(topic.topic, topic.partitions) for topic in described[0].topics] == [("t", [0])]
     for pattern, expected in (("x.*", ["x"]), ("z.*", [])):
         listed = client.request(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
-        assert [each.transactional_id for each in listed.transaction_states] == expected
+        assert [state.transactional_id for state in listed.transaction_states] == expected
     response = client.request(ListTransactionsRequest(transactional_id_pattern="("), 2)
     assert response.error_code == error_codes.INVALID_REGULAR_EXPRESSION
 

@@ -38,9 +38,9 @@ class ProcessorHarness:
         self.processor.run_once()
 
     def send_frame(self, number: int, payload: bytes) -> ReceivedRequest:
-        before = len(self.requests)
+        count = len(self.requests)
         self.connections[number].send(frame(payload))
-        while len(self.requests) == before:
+        while len(self.requests) == count:
             self.processor.run_once()
         return self.requests[-1]
 
@@ -112,7 +112,7 @@ def test_closes_connections_of_one_node_only() -> None:
 
 
 def test_stop_closes_all_sockets_and_completes_pending_close_requests() -> None:
-    before = set(threading.enumerate())
+    threads = set(threading.enumerate())
     harness = ProcessorHarness(clients=2)
     address = harness.system.resolve("client0", 1)[0]
     pending_close = harness.processor.close_connections(0)
@@ -123,4 +123,4 @@ def test_stop_closes_all_sockets_and_completes_pending_close_requests() -> None:
     assert pending_close.is_set()
     assert not harness.system.open_sockets
     assert harness.failures == []
-    assert set(threading.enumerate()) <= before
+    assert set(threading.enumerate()) <= threads

@@ -31,11 +31,11 @@ def record_waits(monkeypatch: pytest.MonkeyPatch, purgatory: RequestPurgatory) -
     seconds: list[float | None] = []
     wait = purgatory._work.wait
 
-    def watched(timeout: float | None = None) -> bool:
+    def recorded_wait(timeout: float | None = None) -> bool:
         seconds.append(timeout)
         return wait(timeout)
 
-    monkeypatch.setattr(purgatory._work, "wait", watched)
+    monkeypatch.setattr(purgatory._work, "wait", recorded_wait)
     return seconds
 
 

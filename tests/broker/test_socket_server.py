@@ -179,7 +179,7 @@ def test_handler_exception_closes_connection_and_is_logged(
 
 
 def test_close_leaves_no_threads_and_descriptors() -> None:
-    threads, before = broker_threads(), count_open_descriptors()
+    threads, descriptors = broker_threads(), count_open_descriptors()
     for _ in range(3):
         with embedded_broker({"t": 1}, nodes=3) as broker:
             assert broker_threads() - threads
@@ -192,17 +192,17 @@ def test_close_leaves_no_threads_and_descriptors() -> None:
         for client in clients:
             client.socket.close()
     assert broker_threads() <= threads
-    assert count_open_descriptors() == before
+    assert count_open_descriptors() == descriptors
 
 
 def test_port_in_use_raises_and_leaves_nothing_open() -> None:
     with embedded_broker() as broker:
         port = int(broker.bootstrap_servers.rsplit(":", 1)[1])
-        threads, before = broker_threads(), count_open_descriptors()
+        threads, descriptors = broker_threads(), count_open_descriptors()
         with pytest.raises(OSError, match="in use"):
             embedded_broker(port=port)
         assert broker_threads() <= threads
-        assert count_open_descriptors() == before
+        assert count_open_descriptors() == descriptors
 
 
 def read_to_end(sock: socket.socket) -> bytes:

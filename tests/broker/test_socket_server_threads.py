@@ -113,20 +113,20 @@ def test_close_answers_the_requests_in_the_queue(handlers: BlockedProduce) -> No
 
 @pytest.mark.parametrize(("network_threads", "io_threads"), [(1, 0), (2, 2), (3, 4)])
 def test_starts_as_many_threads_as_configured(network_threads: int, io_threads: int) -> None:
-    before = broker_threads()
+    threads = broker_threads()
     with (
         embedded_broker({"t": 1}, num_network_threads=network_threads, num_io_threads=io_threads) as broker,
         LoopbackClient(broker.bootstrap_servers) as client,
     ):
-        kinds = [thread.name.split("-")[2] for thread in broker_threads() - before]
+        kinds = [thread.name.split("-")[2] for thread in broker_threads() - threads]
         assert (kinds.count("processor"), kinds.count("handler")) == (network_threads, io_threads)
         assert client.request(*METADATA) is not None
 
 
 def test_rejects_thread_counts_out_of_range() -> None:
-    before = broker_threads()
+    threads = broker_threads()
     with pytest.raises(ConfigurationError) as caught:
         embedded_broker(num_network_threads=0, num_io_threads=-1, queued_max_requests=0)
     for name in ("num.network.threads must be at least 1", "num.io.threads must be at least 0", "queued.max.requests"):
         assert name in str(caught.value)
-    assert broker_threads() <= before
+    assert broker_threads() <= threads

@@ -25,18 +25,18 @@ MEGABYTE = 1 << 20
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
-def compressed(codec: Codec, records: bytes, count: int) -> bytes:
+def encode_compressed_batch(codec: Codec, records: bytes, count: int) -> bytes:
     body = compress(codec, [records])
     header = build_header(segments=[body], record_count=count, base_timestamp=1000, max_timestamp=1000, codec=codec)
     return bytes(header) + bytes(body)
 
 
-def zeros(size: int) -> bytes:
+def encode_zeros(size: int) -> bytes:
     """Encode a record whose value is zeros."""
     return reference_record(Row(bytes(size)), 0, 0)
 
 
-def many_records(count: int) -> bytes:
+def encode_many_records(count: int) -> bytes:
     """Encode records of two alternating sizes, so that the decoder must examine each one."""
     bodies = [
         b"\0\0" + reference_varint(index) + b"\1" + (b"\2v" if index % 2 else b"\1") + b"\0" for index in range(count)
@@ -44,11 +44,11 @@ def many_records(count: int) -> bytes:
     return b"".join(reference_varint(len(body)) + body for body in bodies)
 
 
-def many_headers(count: int) -> bytes:
+def encode_many_headers(count: int) -> bytes:
     return reference_record(Row(b"", None, (("", None),) * count), 0, 0)
 
 
-def peak_bytes(data: bytes) -> tuple[int, int]:
+def append_rejected(data: bytes) -> tuple[int, int]:
     """Append a batch that is rejected. Returns the error code, and the peak of allocated memory without the batch."""
     log = PartitionLog(LogConfig(max_message_bytes=len(data)))
     tracemalloc.start()
@@ -63,27 +63,31 @@ def peak_bytes(data: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 def test_rejects_compression_bomb_within_memory_limit(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
     monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
-    data = compressed(codec, zeros(64 * MEGABYTE), 1)
-    code, peak = peak_bytes(data)
+    data = encode_compressed_batch(codec, encode_zeros(64 * MEGABYTE), 1)
+    code, peak = append_rejected(data)
     assert code == error_codes.INVALID_RECORD
     assert peak < 2 * 4 * MEGABYTE + 2 * len(data)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.name)
 def test_memory_limit_includes_overhead_of_records_and_headers(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
-    for records, count in ((many_records(100_000), 100_000), (many_headers(100_000), 1)):
+    for records, count in ((encode_many_records(100_000), 100_000), (encode_many_headers(100_000), 1)):
         monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
-        data = compressed(codec, records, count)
-        code, peak = peak_bytes(data)
+        data = encode_compressed_batch(codec, records, count)
+        code, peak = append_rejected(data)
         assert code == error_codes.INVALID_RECORD
         assert peak < 2 * 4 * MEGABYTE
 
 
 def test_accepts_batch_at_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for records, count in ((zeros(4 * MEGABYTE - 100), 1), (many_records(38_000), 38_000), (many_headers(65_000), 1)):
+    for records, count in (
+        (encode_zeros(4 * MEGABYTE - 100), 1),
+        (encode_many_records(38_000), 38_000),
+        (encode_many_headers(65_000), 1),
+    ):
         monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
         log = PartitionLog(LogConfig())
-        data = compressed(Codec.ZSTD, records, count)
+        data = encode_compressed_batch(Codec.ZSTD, records, count)
         tracemalloc.start()
         log.append(data, wall_ms=1)
         peak = tracemalloc.get_traced_memory()[1]
@@ -106,7 +110,7 @@ def test_decodes_one_batch_of_a_cluster_at_a_time(monkeypatch: pytest.MonkeyPatc
     record_calls(find_keyless_records)
     record_calls(decode_records)
     for partition in range(2):
-        cluster.log("t", partition).append(compressed(Codec.ZSTD, zeros(10), 1), wall_ms=1)
+        cluster.log("t", partition).append(encode_compressed_batch(Codec.ZSTD, encode_zeros(10), 1), wall_ms=1)
     cluster.log("t", 0).find_max_timestamp()
     assert calls == [("find_keyless_records", True), ("find_keyless_records", True), ("decode_records", True)]
     assert not cluster._record_validator._decode_lock.locked()
@@ -115,7 +119,7 @@ def test_decodes_one_batch_of_a_cluster_at_a_time(monkeypatch: pytest.MonkeyPatc
 def test_offset_lookup_does_not_decompress_stored_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_validation, "MAX_DECODED_BYTES", 4 * MEGABYTE)
     log = PartitionLog(LogConfig(check_records=False))
-    log.append(compressed(Codec.ZSTD, zeros(64 * MEGABYTE), 1), wall_ms=1)
+    log.append(encode_compressed_batch(Codec.ZSTD, encode_zeros(64 * MEGABYTE), 1), wall_ms=1)
     tracemalloc.start()
     assert log.find_offset_by_timestamp(0) == log.find_max_timestamp() == (1000, 0)
     peak = tracemalloc.get_traced_memory()[1]

@@ -49,17 +49,16 @@ def test_failed_thread_shuts_down_broker_and_close_raises(
     caplog: pytest.LogCaptureFixture,
     break_thread: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    threads, before = broker_threads(), count_open_descriptors()
+    threads, descriptors = broker_threads(), count_open_descriptors()
     broker = embedded_broker({"t": 1})
     with LoopbackClient(broker.bootstrap_servers) as open_client:
         open_client.request(ALL_TOPICS, 9)
         with monkeypatch.context() as patch:
             break_thread(patch)
             open_client.send((ALL_TOPICS, 9))
+            # A connection wakes the acceptor and a processor.
             with contextlib.suppress(ConnectionError):
-                LoopbackClient(
-                    broker.bootstrap_servers
-                ).socket.close()  # the connection wakes the acceptor and a processor
+                LoopbackClient(broker.bootstrap_servers).socket.close()
             assert eventually(lambda: broker.failure is not None)
         while open_client.receive() is not None:
             """The response may have been sent before the thread failed."""
@@ -69,7 +68,7 @@ def test_failed_thread_shuts_down_broker_and_close_raises(
     with pytest.raises(IllegalStateError, match="The embedded broker failed: RuntimeError: an injected error"):
         broker.close()
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
-    assert count_open_descriptors() == before
+    assert count_open_descriptors() == descriptors
 
 
 def test_unsendable_response_closes_only_its_own_connection(
@@ -161,10 +160,8 @@ def test_rejects_connections_beyond_limit_until_others_close(
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 2)
     with embedded_broker({"t": 1}) as broker:
         first, second = (LoopbackClient(broker.bootstrap_servers) for _ in range(2))
-        assert (first.request(ALL_TOPICS, 9) is None, second.request(ALL_TOPICS, 9) is None) == (
-            False,
-            False,
-        )
+        assert first.request(ALL_TOPICS, 9) is not None
+        assert second.request(ALL_TOPICS, 9) is not None
         with LoopbackClient(broker.bootstrap_servers) as third:
             assert third.receive() is None
         first.socket.close()

@@ -81,11 +81,11 @@ def test_broker_command_accepts_unsigned_tokens_with_warning_if_enabled(
 def test_broker_command_rejects_sasl_without_passwords(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None
 ) -> None:
-    before = broker_threads()
+    threads = broker_threads()
     arguments = ["broker", "--port", "0", "--security", "SASL_PLAINTEXT"]
     if content is not None:
         (tmp_path / "users").write_text(content)
         arguments += ["--users", str(tmp_path / "users")]
     assert main(arguments) == 1
     assert ("empty password" if content else "requires users") in capfd.readouterr().err
-    assert broker_threads() <= before
+    assert broker_threads() <= threads
