@@ -1,4 +1,4 @@
-"""The list of decoders that `make fuzz` covers. Add each new decoder of foreign bytes here."""
+"""Decoders that `make fuzz` covers. Every new decoder of foreign bytes must be added here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.protocol.kafka_python import MESSAGE_VERSIONS
 from tests.protocol.populated_messages import build_populated
 from tests.records.batch_headers import build_header
 
-DECOMPRESSED_BYTES_MAX = 1 << 20
+MAX_DECOMPRESSED_BYTES = 1 << 20
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required username=\"a\" password='b';"
 
 
@@ -61,7 +61,7 @@ def all_targets() -> list[Target]:
 
 def protocol_targets() -> Iterator[Target]:
     for message_type, version in MESSAGE_VERSIONS:
-        seeds = [_bytes_of(build_populated(message_type, version), version), _bytes_of(message_type(), version)]
+        seeds = [_encode(build_populated(message_type, version), version), _encode(message_type(), version)]
         decode = partial(_decode_message, message_type, version)
         yield Target(f"{message_type.__name__} v{version}", decode, seeds, (DecodeError,))
     request = b"".join(encode_request(build_populated(MetadataRequest, 12), 12, 7, "me"))
@@ -81,8 +81,8 @@ def record_targets() -> Iterator[Target]:
     yield Target("batch header", parse_header, [batch], (DecodeError,))
     yield Target("batches", parse_batches, [batch, batch * 2], (DecodeError,))
     yield Target("batches to columns", _decode_batches, [batch, batch * 2], (DecodeError,))
-    # Past the checksum, which nearly every mutation breaks.
-    body = partial(_decode_body, batch[:HEADER_BYTES])
+    # Without the checksum, which almost every mutation would break.
+    body = partial(_decode_records, batch[:HEADER_BYTES])
     yield Target("records", body, [batch[HEADER_BYTES:]], (DecodeError,))
     for codec in Codec:
         decode = partial(_decompress, codec)
@@ -100,51 +100,56 @@ def network_targets() -> Iterator[Target]:
 
 
 def broker_targets() -> Iterator[Target]:
-    """Requests as the embedded broker gets them, the files it reads, and what a reader makes of a fetch."""
+    """Yield the request handling of the embedded broker, and decoders of fetched data."""
     cluster = EmbeddedCluster(ClusterConfig(auto_create_topics=True, max_partitions=50), topics={"t": 2})
     control = Control(cluster, 0)
     for api in supported_api_keys():
-        kind = load_request_type(api)
-        for version in {kind.VERSIONS.min, kind.VERSIONS.max}:
-            seed = b"".join(encode_request(build_populated(kind, version), version, 7, "me"))
-            yield Target(f"broker {api.name} v{version}", partial(_ask, cluster, control), [seed], ())
+        request_type = load_request_type(api)
+        for version in {request_type.VERSIONS.min, request_type.VERSIONS.max}:
+            seed = b"".join(encode_request(build_populated(request_type, version), version, 7, "me"))
+            yield Target(f"broker {api.name} v{version}", partial(_handle_request, cluster, control), [seed], ())
     batch = _batch()
-    yield Target("visible rows", _visible_rows, [batch, batch * 2], (DecodeError,))
-    yield Target("records, checked", partial(_check_body, batch[:HEADER_BYTES]), [batch[HEADER_BYTES:]], (DecodeError,))
-    yield Target("words", _clean, [b"no \x1b[2J\n", "stra\u00dfe\u202e".encode()], ())
+    yield Target("visible rows", _decode_visible_rows, [batch, batch * 2], (DecodeError,))
+    yield Target(
+        "records, checked", partial(_compare_with_decoder, batch[:HEADER_BYTES]), [batch[HEADER_BYTES:]], (DecodeError,)
+    )
+    yield Target("sanitize", _sanitize, [b"no \x1b[2J\n", "stra\u00dfe\u202e".encode()], ())
 
 
 def sasl_targets() -> Iterator[Target]:
-    refused = (AuthenticationError,)
+    rejections = (AuthenticationError,)
     credential = build_scram_credential("SCRAM-SHA-256", "secret", salt=b"salt")
     token = build_unsecured_token({"sub": "alice", "exp": 2_000_000_000})
     first = b"n,,n=alice,r=abcdef"
     challenge = b"r=fixed-and-more,s=c2FsdA==,i=4096"
     bearer = OauthBearerClient(token, {"pool": "p"}).start()
-    yield Target("PLAIN server", lambda data: PlainServer({"a": "b"}).step(data), [b"\0a\0b"], refused)
+    yield Target("PLAIN server", lambda data: PlainServer({"a": "b"}).step(data), [b"\0a\0b"], rejections)
     yield Target(
-        "SCRAM server", lambda data: ScramServer("SCRAM-SHA-256", lambda name: credential).step(data), [first], refused
+        "SCRAM server",
+        lambda data: ScramServer("SCRAM-SHA-256", lambda name: credential).step(data),
+        [first],
+        rejections,
     )
     yield Target(
-        "SCRAM server, last message", lambda data: _scram_last(credential, data), [b"c=biws,r=f,p=cA=="], refused
+        "SCRAM server, last message", lambda data: _scram_last(credential, data), [b"c=biws,r=f,p=cA=="], rejections
     )
-    yield Target("SCRAM client", _scram_client, [challenge], refused)
+    yield Target("SCRAM client", _scram_client, [challenge], rejections)
     yield Target(
         "OAUTHBEARER server",
         lambda data: OauthBearerServer(lambda text: validate_unsecured_token(text, now_s=0)).step(data),
         [bearer],
-        refused,
+        rejections,
     )
-    yield Target("OAUTHBEARER client", _oauth_client, [b"", b'{"status":"invalid_token"}'], refused)
+    yield Target("OAUTHBEARER client", _oauth_client, [b"", b'{"status":"invalid_token"}'], rejections)
     yield Target(
         "unsecured token",
         lambda data: validate_unsecured_token(data.decode("latin-1"), now_s=0),
         [token.encode()],
-        refused,
+        rejections,
     )
 
 
-def _bytes_of(message: Message, version: int) -> bytes:
+def _encode(message: Message, version: int) -> bytes:
     return b"".join(message.encode(version))
 
 
@@ -161,7 +166,7 @@ def _read(read: Callable[[Reader], int], data: bytes) -> int:
 
 
 def _batch() -> bytes:
-    """A batch with nulls, headers and values of several sizes."""
+    """Encode a batch with nulls, headers and values of several sizes."""
     rows = 20
     headers = pa.array(
         [[] if row % 3 else [{"key": "k", "value": None}, {"key": "", "value": b"v" * row}] for row in range(rows)],
@@ -187,22 +192,22 @@ def _batch() -> bytes:
 
 
 def _decode_batches(data: bytes) -> object:
-    return list(decode_batches(data, max_bytes=DECOMPRESSED_BYTES_MAX))
+    return list(decode_batches(data, max_bytes=MAX_DECOMPRESSED_BYTES))
 
 
-def _decode_body(header: bytes, data: bytes) -> object:
-    return decode_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
+def _decode_records(header: bytes, data: bytes) -> object:
+    return decode_records(parse_header(header), data, max_bytes=MAX_DECOMPRESSED_BYTES)
 
 
-def _check_body(header: bytes, data: bytes) -> object:
-    """The check and the decoder agree about every input."""
+def _compare_with_decoder(header: bytes, data: bytes) -> object:
+    """Check that find_keyless_records and decode_records accept the same inputs."""
     decodes = True
     try:
-        decode_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
+        decode_records(parse_header(header), data, max_bytes=MAX_DECOMPRESSED_BYTES)
     except DecodeError:
         decodes = False
     try:
-        find_keyless_records(parse_header(header), data, max_bytes=DECOMPRESSED_BYTES_MAX)
+        find_keyless_records(parse_header(header), data, max_bytes=MAX_DECOMPRESSED_BYTES)
     except DecodeError:
         assert not decodes
         raise
@@ -210,23 +215,23 @@ def _check_body(header: bytes, data: bytes) -> object:
     return None
 
 
-def _ask(cluster: EmbeddedCluster, control: Control, data: bytes) -> object:
+def _handle_request(cluster: EmbeddedCluster, control: Control, data: bytes) -> object:
     return handle_request(cluster, control, 0, memoryview(bytearray(data)), 0.0)
 
 
-def _visible_rows(data: bytes) -> object:
-    found = visible_rows(data, None, topic="t", partition=0, start=0, stop=1 << 40)
-    return [part.rows.to_pylist() for part in found]
+def _decode_visible_rows(data: bytes) -> object:
+    fetched_parts = visible_rows(data, None, topic="t", partition=0, start=0, stop=1 << 40)
+    return [part.rows.to_pylist() for part in fetched_parts]
 
 
-def _clean(data: bytes) -> None:
+def _sanitize(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     assert sanitize(text).isprintable()
     assert host_fault(text) is not None or text.isprintable()
 
 
 def _decompress(codec: Codec, data: bytes) -> object:
-    return decompress(codec, data, DECOMPRESSED_BYTES_MAX)
+    return decompress(codec, data, MAX_DECOMPRESSED_BYTES)
 
 
 def _read_frames(data: bytes) -> None:
@@ -235,10 +240,10 @@ def _read_frames(data: bytes) -> None:
         while reader.take(1 << 20) is not None:
             pass
         space = reader.space()
-        taken = min(len(space), len(data))
-        space[:taken] = data[:taken]
-        reader.advance(taken)
-        data = data[taken:]
+        size = min(len(space), len(data))
+        space[:size] = data[:size]
+        reader.advance(size)
+        data = data[size:]
     while reader.take(1 << 20) is not None:
         pass
 
