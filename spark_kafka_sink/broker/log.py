@@ -46,7 +46,7 @@ class LogConfig:
     """Settings of a topic that its logs implement."""
 
     max_message_bytes: int = 1024 * 1024 + 12
-    log_append_time: bool = False
+    uses_log_append_time: bool = False
     compacted: bool = False
     check_records: bool = True
     discard: bool = False
@@ -71,7 +71,8 @@ class AppendResult:
     """The offset and append time of a batch: of the stored original, if the batch is a duplicate."""
 
     base_offset: int
-    log_append_time: int = -1
+    append_time_ms: int = -1
+    """Timestamp that replaced those of the records, or -1 if they were kept."""
     duplicate: bool = False
 
 
@@ -148,9 +149,9 @@ class PartitionLog:
             duplicate = self._validate_producer(header, requires_sequence_zero)
             if duplicate is not None:
                 return duplicate
-            append_time = wall_ms if self.config.log_append_time else None
-            base_offset = self._store(header, batch, leader_epoch, append_time)
-            return AppendResult(base_offset, -1 if append_time is None else append_time)
+            append_time_ms = wall_ms if self.config.uses_log_append_time else None
+            base_offset = self._store(header, batch, leader_epoch, append_time_ms)
+            return AppendResult(base_offset, -1 if append_time_ms is None else append_time_ms)
 
     def append_end_marker(
         self, producer_id: int, epoch: int, *, commit: bool, wall_ms: int, leader_epoch: int = 0
@@ -191,14 +192,14 @@ class PartitionLog:
         producer = self._producers.get(header.producer_id) or ProducerStateEntry()
         duplicate = producer.find_duplicate_batch(header)
         if duplicate is not None:
-            return AppendResult(duplicate.base_offset, duplicate.append_time, duplicate=True)
+            return AppendResult(duplicate.base_offset, duplicate.append_time_ms, duplicate=True)
         producer.validate(header, requires_sequence_zero=requires_sequence_zero)
         return None
 
-    def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time: int | None) -> int:
+    def _store(self, header: BatchHeader, batch: memoryview, leader_epoch: int, append_time_ms: int | None) -> int:
         """Assign an offset to a batch, write it to the file and add it to the log. Returns the offset."""
         base_offset = self.log_end_offset
-        patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time)
+        patch_header(batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time=append_time_ms)
         if self._file is not None:
             try:
                 self._file.append(batch)
@@ -219,9 +220,9 @@ class PartitionLog:
             return
         self.records_appended += header.record_count
         if header.producer_id >= 0:
-            append_time = header.max_timestamp if header.has_log_append_time else -1
+            append_time_ms = header.max_timestamp if header.has_log_append_time else -1
             producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())
-            producer.add_batch(header, base_offset, append_time)
+            producer.add_batch(header, base_offset, append_time_ms)
 
     def _complete_transaction(self, header: BatchHeader, marker: memoryview) -> None:
         producer = self._producers.setdefault(header.producer_id, ProducerStateEntry())

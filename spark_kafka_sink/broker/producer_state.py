@@ -35,7 +35,7 @@ class BatchMetadata:
     first_sequence: int
     last_sequence: int
     base_offset: int
-    append_time: int = -1
+    append_time_ms: int = -1
 
 
 @dataclass
@@ -78,11 +78,11 @@ class ProducerStateEntry:
                 f"Producer {header.producer_id} has an open transaction, and the batch is not transactional.",
             )
 
-    def add_batch(self, header: BatchHeader, base_offset: int, append_time: int = -1) -> None:
+    def add_batch(self, header: BatchHeader, base_offset: int, append_time_ms: int = -1) -> None:
         """Record an appended batch."""
         self.update_epoch(header.producer_epoch)
         first, last = header.base_sequence, last_sequence(header)
-        self.batches.append(BatchMetadata(first, last, base_offset, append_time))
+        self.batches.append(BatchMetadata(first, last, base_offset, append_time_ms))
         if header.is_transactional and self.transaction_first_offset is None:
             self.transaction_first_offset = base_offset
 

@@ -163,7 +163,7 @@ def build_log_config(
         raise ConfigurationError(errors)
     return LogConfig(
         max_message_bytes=int(settings.get("max.message.bytes", max_message_bytes)),
-        log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
+        uses_log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         compacted="compact" in settings.get("cleanup.policy", "delete").split(","),
         check_records=check_records,
         discard=discard,

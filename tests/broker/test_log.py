@@ -89,8 +89,8 @@ def test_stores_batch_unchanged_except_offset_and_leader_epoch() -> None:
 
 
 def test_log_append_time_replaces_record_timestamps() -> None:
-    log = PartitionLog(LogConfig(log_append_time=True))
-    assert log.append(batch(b"a", b"b"), wall_ms=5000).log_append_time == 5000
+    log = PartitionLog(LogConfig(uses_log_append_time=True))
+    assert log.append(batch(b"a", b"b"), wall_ms=5000).append_time_ms == 5000
     (decoded,) = decode_batches(log.read(0, 10_000).batches[0])
     assert decoded.columns.column("timestamp").to_pylist() == [5000, 5000]
 

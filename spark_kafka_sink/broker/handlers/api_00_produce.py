@@ -83,7 +83,7 @@ def _append_partition(
             for index, message in error.record_errors.items()
         ]
         return result
-    result.base_offset, result.log_append_time_ms = appended.base_offset, appended.log_append_time
+    result.base_offset, result.log_append_time_ms = appended.base_offset, appended.append_time_ms
     return result
 
 
