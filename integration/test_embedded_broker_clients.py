@@ -1,4 +1,4 @@
-"""Clients that we did not write can write to the embedded broker and read from it (in all of their codecs)."""
+"""librdkafka and kafka-python as clients of the embedded broker, with all of their compression codecs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 def broker() -> Iterator[EmbeddedBroker]:
     with embedded_broker(nodes=2) as broker:
         yield broker
-        gc.collect()  # librdkafka's producers go before their broker does
+        gc.collect()  # ends librdkafka's producers before their broker
 
 
-def librdkafka(broker: EmbeddedBroker, **options: object) -> Producer:
+def librdkafka_producer(broker: EmbeddedBroker, **options: object) -> Producer:
     settings = {name.replace("_", "."): value for name, value in options.items()}
     return Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1, "log_level": 0, **settings})
 
@@ -49,7 +49,7 @@ def write_all(producer: Producer, topic: str, values: list[bytes]) -> None:
 def test_librdkafka_writes_idempotently_and_reads_back(broker: EmbeddedBroker, codec: str) -> None:
     topic = create_topic(broker.bootstrap_servers, partitions=3)
     values = [f"{codec} {number} {'x' * 100}".encode() for number in range(300)]
-    write_all(librdkafka(broker, enable_idempotence=True, compression_type=codec), topic, values)
+    write_all(librdkafka_producer(broker, enable_idempotence=True, compression_type=codec), topic, values)
     read = read_topic(broker.bootstrap_servers, topic)
     assert sorted(record.value or b"" for record in read) == sorted(values)
     assert {record.headers[0][0] for record in read} == {"n"}
@@ -68,13 +68,13 @@ def test_kafka_python_writes_and_reads_back(broker: EmbeddedBroker, codec: str) 
     for future in sent:
         future.get(PATIENCE_SECONDS)
     producer.close()
-    assert sorted(kafka_python_reads(broker, topic, 2)) == sorted(b"value %d" % number for number in range(100))
+    assert sorted(read_with_kafka_python(broker, topic, 2)) == sorted(b"value %d" % number for number in range(100))
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_only_committed_transactions_of_librdkafka_are_seen(version: int) -> None:
+def test_read_committed_returns_only_committed_transactions_of_librdkafka(version: int) -> None:
     with embedded_broker({"t": 2}, transaction_version=version) as broker:
-        producer = librdkafka(broker, transactional_id="x")
+        producer = librdkafka_producer(broker, transactional_id="x")
         producer.init_transactions(PATIENCE_SECONDS)
         for value, commit in ((b"first", True), (b"aborted", False), (b"second", True)):
             producer.begin_transaction()
@@ -85,13 +85,13 @@ def test_only_committed_transactions_of_librdkafka_are_seen(version: int) -> Non
             else:
                 producer.abort_transaction(PATIENCE_SECONDS)
         committed = [record.value for record in read_topic(broker.bootstrap_servers, "t")]
-        everything = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
-        by_kafka_python = kafka_python_reads(broker, "t", 2, isolation_level="read_committed")
-        by_ourselves = testing.read_topic(broker.bootstrap_servers, "t").column("value").to_pylist()
+        uncommitted = read_topic(broker.bootstrap_servers, "t", isolation="read_uncommitted")
+        by_kafka_python = read_with_kafka_python(broker, "t", 2, isolation_level="read_committed")
+        by_testing = testing.read_topic(broker.bootstrap_servers, "t").column("value").to_pylist()
         del producer
         gc.collect()
-    assert committed == by_kafka_python == by_ourselves == [b"first", b"second"]
-    assert [record.value for record in everything] == [b"first", b"aborted", b"second"]
+    assert committed == by_kafka_python == by_testing == [b"first", b"second"]
+    assert [record.value for record in uncommitted] == [b"first", b"aborted", b"second"]
 
 
 def test_kafka_python_commits_a_transaction(broker: EmbeddedBroker) -> None:
@@ -110,9 +110,9 @@ def test_kafka_python_commits_a_transaction(broker: EmbeddedBroker) -> None:
     assert [record.value for record in read_topic(broker.bootstrap_servers, topic)] == [b"kept"]
 
 
-def test_a_second_producer_fences_the_first(broker: EmbeddedBroker) -> None:
+def test_second_librdkafka_producer_fences_the_first(broker: EmbeddedBroker) -> None:
     topic = create_topic(broker.bootstrap_servers)
-    first, second = (librdkafka(broker, transactional_id="fenced") for _ in range(2))
+    first, second = (librdkafka_producer(broker, transactional_id="fenced") for _ in range(2))
     first.init_transactions(PATIENCE_SECONDS)
     first.begin_transaction()
     first.produce(topic, b"zombie")
@@ -124,12 +124,12 @@ def test_a_second_producer_fences_the_first(broker: EmbeddedBroker) -> None:
     assert read_topic(broker.bootstrap_servers, topic) == []
 
 
-def test_librdkafka_comes_through_lost_answers_and_moved_leaders_without_loss_or_double() -> None:
+def test_librdkafka_writes_exactly_once_despite_lost_responses_and_moved_leader() -> None:
     with embedded_broker({"t": 1}, nodes=2) as broker:
         control = broker.control
         control.when(api=ApiKey.PRODUCE, topic="t", nth=2).drop(applied=True)
         control.when(api=ApiKey.PRODUCE, topic="t", nth=4).fail(error_codes.NOT_ENOUGH_REPLICAS)
-        producer = librdkafka(broker, enable_idempotence=True, batch_num_messages=5)
+        producer = librdkafka_producer(broker, enable_idempotence=True, batch_num_messages=5)
         values = [b"%03d" % number for number in range(100)]
         write_all(producer, "t", values[:50])
         control.move_leader("t", 0, 1)
@@ -139,7 +139,7 @@ def test_librdkafka_comes_through_lost_answers_and_moved_leaders_without_loss_or
         gc.collect()
 
 
-def kafka_python_reads(broker: EmbeddedBroker, topic: str, partitions: int, **options: object) -> list[bytes]:
+def read_with_kafka_python(broker: EmbeddedBroker, topic: str, partitions: int, **options: object) -> list[bytes]:
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap_servers, group_id=None, auto_offset_reset="earliest", **options
     )
@@ -147,7 +147,7 @@ def kafka_python_reads(broker: EmbeddedBroker, topic: str, partitions: int, **op
     consumer.assign(assigned)
     ends = consumer.end_offsets(assigned)
     values = []
-    while any(consumer.position(each) < ends[each] for each in assigned):
+    while any(consumer.position(partition) < ends[partition] for partition in assigned):
         for records in consumer.poll(1000).values():
             values += [record.value for record in records]
     consumer.close()
