@@ -49,7 +49,7 @@ class RequestContext:
         """Return the injected error code that replaces the execution of the request, or 0."""
         return self.effects.find_error_code(topic, partition)
 
-    def find_led_partition(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
+    def get_partition_or_error(self, topic: Topic | None, index: int) -> tuple[Partition | None, int]:
         """Return a partition that this node leads and 0, or None and the error code to respond with."""
         if topic is None or not 0 <= index < len(topic.partitions):
             return None, error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -12,7 +12,7 @@ In transaction version 1 only InitProducerId changes the epoch. In version 2 (KI
 returns the new epoch, and a batch adds its partition to the transaction. The version of the request decides: version 2
 begins with EndTxn v5 and Produce v12, if the cluster has it.
 
-Methods return error codes, 0 for success. The cluster's lock guards everything here.
+Errors are Kafka's error codes; 0 means success. The cluster's lock guards the coordinator and its transactions.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _append_partition(
     context: RequestContext, request: ProduceRequest, topic: Topic | None, data: PartitionProduceData
 ) -> PartitionProduceResponse:
     result = PartitionProduceResponse(index=data.index, base_offset=-1)
-    partition, result.error_code = context.find_led_partition(topic, data.index)
+    partition, result.error_code = context.get_partition_or_error(topic, data.index)
     if topic is not None and 0 <= data.index < len(topic.partitions):
         result.log_start_offset = topic.partitions[data.index].log.log_start_offset
     if topic is None or partition is None:

@@ -73,7 +73,7 @@ class _FetchReader:
         return True
 
     def _read_partition(self, topic: Topic | None, requested: FetchPartition) -> FetchResponsePartitionData:
-        partition, error = self._context.find_led_partition(topic, requested.partition)
+        partition, error = self._context.get_partition_or_error(topic, requested.partition)
         if topic is None and self._context.version >= TOPIC_ID_VERSION:
             error = error_codes.UNKNOWN_TOPIC_ID
         if partition is not None:

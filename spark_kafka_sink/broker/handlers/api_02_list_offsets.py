@@ -48,7 +48,7 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> HandlerResul
 def _list_partition(
     context: RequestContext, topic: str, requested: ListOffsetsPartition, committed: bool
 ) -> ListOffsetsPartitionResponse:
-    partition, error = context.find_led_partition(context.cluster.find_topic(topic), requested.partition_index)
+    partition, error = context.get_partition_or_error(context.cluster.find_topic(topic), requested.partition_index)
     result = ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=error)
     if partition is not None:
         result.timestamp, result.offset = _find_offset(partition.log, requested.timestamp, committed)
