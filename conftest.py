@@ -1,4 +1,4 @@
-"""Shared by tests/ and integration/; see tests/requirements.py for what happens where Java or Kafka is missing."""
+"""Pytest hooks of tests/ and integration/. See tests/requirements.py for tests without Java or Kafka."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.requirements import REMEDIES, report_skipped_tests, skip_unsupported_tests
 
-# No test may fail because the machine has other work to do.
+# No test may fail because the machine is busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Modules and thousands of tests stay. Where the collector does not look at them, tests take a tenth less time."""
+    """Exclude modules and collected tests from garbage collection, which makes tests a tenth faster."""
     gc.collect()
     gc.freeze()
 
@@ -33,4 +33,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def missing_in_ci() -> None:
-    pytest.fail("in CI nothing is skipped. What can be missing: " + "; ".join(REMEDIES.values()))
+    pytest.fail("A requirement of the test is missing, and CI skips no tests: " + "; ".join(REMEDIES.values()))

@@ -1,7 +1,7 @@
-"""The classes of Spark, and those of Kafka, as a JVM has them in memory: in a file for each.
+"""Class data archives (CDS) for the JVMs of Spark and Kafka, which start with half the CPU time.
 
-A JVM that is given it is up in half of the CPU time. `python -m tests.runner.class_archive` writes both, where the
-jars of the peers are. A JVM of another version, or one with other jars, passes it over.
+`python -m tests.runner.class_archive` writes both archives to .jars. A JVM ignores an archive of another Java version
+or of other jars.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from unittest.mock import patch
 JARS = Path(__file__).resolve().parents[2] / ".jars"
 ARCHIVE = JARS / "spark.jsa"
 KAFKA_ARCHIVE = JARS / "kafka.jsa"
-_QUIET = "-Xlog:cds=off -Xlog:class+path=off"
+_QUIET_OPTIONS = "-Xlog:cds=off -Xlog:class+path=off"
 
 
 def archive_options(archive: Path = ARCHIVE) -> str:
-    """Of a JVM that is to use it; none if it has not been written."""
-    return f" -XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+    """Return the options of a JVM that uses the archive, or an empty string if it does not exist."""
+    return f" -XX:SharedArchiveFile={archive} {_QUIET_OPTIONS}" if archive.exists() else ""
 
 
 def write_archive(archive: Path = ARCHIVE) -> None:
-    """Of a session that has written a job and a stream."""
+    """Write the archive of a Spark session that has run a batch job and a stream."""
     archive.unlink(missing_ok=True)
-    from spark_kafka_sink.testing import embedded_broker  # not needed where an archive is only used
+    from spark_kafka_sink.testing import embedded_broker  # not needed for archive_options
     from tests import spark_session  # imports this module
 
-    options = f"{spark_session.JVM_OPTIONS} {_written_to(archive)}"
+    options = f"{spark_session.JVM_OPTIONS} {_creation_options(archive)}"
     spark = spark_session.start_spark({"spark.driver.extraJavaOptions": options, "spark.log.level": "OFF"})
     with embedded_broker(topics={"t": 2}) as broker, tempfile.TemporaryDirectory() as folder:
         own = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
@@ -43,13 +43,13 @@ def write_archive(archive: Path = ARCHIVE) -> None:
         query.stop()
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
-    gateway.proc.stdin.close()  # ends the JVM, which writes the archive then
+    gateway.proc.stdin.close()  # ends the JVM, which then writes the archive
     gateway.proc.wait()
-    _take(archive)
+    _publish(archive)
 
 
 def write_kafka_archive(archive: Path = KAFKA_ARCHIVE) -> None:
-    """Of a node on which a topic was written and read."""
+    """Write the archive of a Kafka node on which a topic was written and read."""
     archive.unlink(missing_ok=True)
     from confluent_kafka import Producer
 
@@ -57,7 +57,7 @@ def write_kafka_archive(archive: Path = KAFKA_ARCHIVE) -> None:
     from integration.support.librdkafka import create_topic, read_topic
 
     with (
-        patch.dict(os.environ, {"JAVA_TOOL_OPTIONS": _written_to(archive)}),
+        patch.dict(os.environ, {"JAVA_TOOL_OPTIONS": _creation_options(archive)}),
         tempfile.TemporaryDirectory() as folder,
         KafkaCluster(Path(folder) / "cluster") as cluster,
     ):
@@ -66,27 +66,27 @@ def write_kafka_archive(archive: Path = KAFKA_ARCHIVE) -> None:
         producer.produce(topic, b"value")
         producer.flush()
         read_topic(cluster.bootstrap(), topic)
-        del producer  # it would complain that the broker is gone
-        cluster.stop_node(1)  # writes the archive then
-    _take(archive)
+        del producer  # before the broker ends, which the producer would log
+        cluster.stop_node(1)  # the JVM then writes the archive
+    _publish(archive)
 
 
-def _written_to(archive: Path) -> str:
-    """The options of a JVM that writes one when it ends."""
-    return f"-XX:ArchiveClassesAtExit={_unfinished(archive)} {_QUIET}"
+def _creation_options(archive: Path) -> str:
+    """Return the options of a JVM that writes an archive when it ends."""
+    return f"-XX:ArchiveClassesAtExit={_temporary_path(archive)} {_QUIET_OPTIONS}"
 
 
-def _unfinished(archive: Path) -> Path:
+def _temporary_path(archive: Path) -> Path:
     return archive.with_suffix(".unfinished")
 
 
-def _take(archive: Path) -> None:
-    """So that it is there as a whole, or not at all."""
-    if not _unfinished(archive).exists():
-        print(f"{archive} could not be written: JVMs will start slowly")
+def _publish(archive: Path) -> None:
+    """Rename the written file, so that the archive is complete or does not exist."""
+    if not _temporary_path(archive).exists():
+        print(f"Could not write {archive}: JVMs will start slowly")
         return
-    _unfinished(archive).replace(archive)
-    print(f"{archive} is written")
+    _temporary_path(archive).replace(archive)
+    print(f"Wrote {archive}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`make test`: its parts, several at a time, since most of them wait for a broker or a JVM more than they compute.
+"""The parts of `make test`, which run concurrently because they mostly wait for brokers and JVMs.
 
-`python -m tests.runner.parts` prints what each part said when it has ended, and at the end how long each took,
-beginning with the longest. One process for each part: it has a JVM and clusters of its own, which its tests share. A
-file of integration/ that no part names belongs to REST.
+`python -m tests.runner.parts` prints the output of each part when it has ended, and finally the duration of all parts,
+longest first. Each part is one process, with a JVM and clusters that its tests share. Files in integration/ that no
+part contains belong to REST.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = (sys.executable, "-m", "pytest")
-ADOPTING = (sys.executable, "-m", "tests.runner.adopting")
-LOOK_SECONDS = 0.1
+SUBREAPER = (sys.executable, "-m", "tests.runner.subreaper")
+POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Part:
-    """`after`: the parts that must have ended well before this one begins."""
+    """A command, and the parts that must have passed before it starts."""
 
     name: str
     command: Sequence[str]
@@ -34,12 +34,14 @@ class Part:
 
 
 @dataclass
-class Ended:
+class PartResult:
+    """The exit status and the duration of a part."""
+
     part: Part
     status: int
     seconds: float
     cpu_seconds: float
-    """Its own and that of everything that it has started (adopting.py)."""
+    """CPU time of the part and all its descendants (subreaper.py)."""
 
 
 FILES = {
@@ -55,14 +57,17 @@ FILES = {
     "exactly once": ("test_exactly_once_killed.py",),
     "memory and network": ("test_producer_memory.py", "test_network.py", "test_partitioner_keys.py"),
 }
-"""The files of integration/ by the part that runs them. Those of a part share its clusters, which cost more than most
-tests: a broker without work takes 3 % of a core, so the four nodes of `kafka3` run in one part only."""
+"""Files of integration/ by part.
+
+The files of a part share its clusters, which cost more than most tests: an idle broker takes 3 % of a core. So the four
+nodes of `kafka3` run in one part only.
+"""
 
 REST = "real kafka"
 
 
 def parts() -> list[Part]:
-    """What others need comes first, then the long ones, so that none is left alone at the end."""
+    """Return all parts: first those that others need, then the longest, so that none runs alone at the end."""
     *real, short = [_pytest(name, [f"integration/{file}" for file in files]) for name, files in FILES.items()]
     named = [f"--ignore=integration/{file}" for files in FILES.values() for file in files]
     return [
@@ -81,24 +86,24 @@ def _pytest(name: str, arguments: Sequence[str]) -> Part:
     return Part(name, [*PYTEST, *arguments], after=("jars",))
 
 
-class Running:
-    """A part in a process group of its own, its output in a file."""
+class RunningPart:
+    """A part that runs in a process group of its own and writes its output to a file."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when it was read
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed after it was read
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            [*ADOPTING, *part.command], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            [*SUBREAPER, *part.command], cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def ended(self) -> Ended | None:
+    def poll_result(self) -> PartResult | None:
         pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
         if pid == 0:
             return None
-        self._process.returncode = os.waitstatus_to_exitcode(status)  # else it would be waited for again
+        self._process.returncode = os.waitstatus_to_exitcode(status)  # otherwise Popen would wait for the process again
         seconds = time.monotonic() - self._started
-        return Ended(self.part, self._process.returncode, seconds, usage.ru_utime + usage.ru_stime)
+        return PartResult(self.part, self._process.returncode, seconds, usage.ru_utime + usage.ru_stime)
 
     def output(self) -> str:
         self._output.seek(0)
@@ -111,46 +116,46 @@ class Running:
         self._output.close()
 
 
-def run(parts: Sequence[Part], at_once: int) -> list[Ended]:
-    """Prints the output of each part as it ends. A part whose predecessor has failed fails with it."""
-    waiting, running, ended = list(parts), list[Running](), dict[str, Ended]()
+def run(parts: Sequence[Part], max_concurrent: int) -> list[PartResult]:
+    """Run all parts and print the output of each when it ends. A part whose predecessor has failed fails as well."""
+    waiting, running, results = list(parts), list[RunningPart](), dict[str, PartResult]()
     try:
         while waiting or running:
-            for part in [part for part in waiting if all(name in ended for name in part.after)]:
-                if any(ended[name].status for name in part.after):
+            for part in [part for part in waiting if all(name in results for name in part.after)]:
+                if any(results[name].status for name in part.after):
                     waiting.remove(part)
-                    ended[part.name] = Ended(part, 1, 0.0, 0.0)
-                elif len(running) < at_once:
+                    results[part.name] = PartResult(part, 1, 0.0, 0.0)
+                elif len(running) < max_concurrent:
                     waiting.remove(part)
-                    running.append(Running(part))
-            for each in list(running):
-                outcome = each.ended()
-                if outcome is not None:
-                    running.remove(each)
-                    ended[each.part.name] = outcome
-                    print(f"=== {each.part.name}\n{each.output()}", flush=True)
-            time.sleep(LOOK_SECONDS)
+                    running.append(RunningPart(part))
+            for running_part in list(running):
+                result = running_part.poll_result()
+                if result is not None:
+                    running.remove(running_part)
+                    results[running_part.part.name] = result
+                    print(f"=== {running_part.part.name}\n{running_part.output()}", flush=True)
+            time.sleep(POLL_SECONDS)
     finally:
-        for each in running:
-            each.kill()
-    return list(ended.values())
+        for running_part in running:
+            running_part.kill()
+    return list(results.values())
 
 
-def table(ended: Sequence[Ended], seconds: float) -> str:
+def format_table(results: Sequence[PartResult], seconds: float) -> str:
     rows = []
-    for one in sorted(ended, key=lambda one: -one.seconds):
-        how = f"FAILED ({one.status})" if one.status else "passed"
-        rows.append(f"{one.part.name:<20} {one.seconds:7.0f} {one.cpu_seconds:7.0f}  {how}")
-    rows.append(f"{'all':<20} {seconds:7.0f} {sum(one.cpu_seconds for one in ended):7.0f}")
-    return "\n".join([f"{'part':<20} {'seconds':>7} {'of CPU':>7}", *rows])
+    for result in sorted(results, key=lambda result: -result.seconds):
+        verdict = f"FAILED ({result.status})" if result.status else "passed"
+        rows.append(f"{result.part.name:<20} {result.seconds:7.0f} {result.cpu_seconds:7.0f}  {verdict}")
+    rows.append(f"{'all':<20} {seconds:7.0f} {sum(result.cpu_seconds for result in results):7.0f}")
+    return "\n".join([f"{'part':<20} {'seconds':>7} {'CPU s':>7}", *rows])
 
 
 def main() -> int:
     started = time.monotonic()
-    at_once = int(os.environ.get("PARTS") or (os.cpu_count() or 1) + 1)
-    ended = run(parts(), at_once)
-    print(table(ended, time.monotonic() - started))
-    return int(any(one.status for one in ended))
+    max_concurrent = int(os.environ.get("PARTS") or (os.cpu_count() or 1) + 1)
+    results = run(parts(), max_concurrent)
+    print(format_table(results, time.monotonic() - started))
+    return int(any(result.status for result in results))
 
 
 if __name__ == "__main__":

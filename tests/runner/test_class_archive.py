@@ -1,3 +1,5 @@
+"""class_archive: the options of a JVM that uses an archive."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,8 +7,8 @@ from pathlib import Path
 from tests.runner.class_archive import archive_options
 
 
-def test_a_jvm_is_given_the_archive_where_there_is_one(tmp_path: Path) -> None:
+def test_jvm_uses_archive_only_if_it_exists(tmp_path: Path) -> None:
     archive = tmp_path / "spark.jsa"
-    assert archive_options(archive) == "", "a JVM that is given none that exists goes without Java's own, too"
+    assert archive_options(archive) == "", "a missing archive would disable Java's own archive as well"
     archive.touch()
     assert f" -XX:SharedArchiveFile={archive} " in archive_options(archive)

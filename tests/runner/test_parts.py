@@ -1,4 +1,4 @@
-"""The parts of `make test`: together they are all tests, and one that fails is neither lost nor run on."""
+"""The parts of `make test`: they contain all tests, and the failure of a part is reported."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.runner import parts
-from tests.runner.parts import Part, run, table
+from tests.runner.parts import Part, format_table, run
 
 
-def python(name: str, code: str, *after: str) -> Part:
+def python_part(name: str, code: str, *after: str) -> Part:
     return Part(name, [sys.executable, "-c", code], after)
 
 
-def test_each_file_of_integration_belongs_to_one_part() -> None:
+def test_every_integration_file_belongs_to_one_part() -> None:
     named = [file for files in parts.FILES.values() for file in files]
     assert len(named) == len(set(named))
     assert [file for file in named if not (parts.ROOT / "integration" / file).exists()] == []
@@ -29,30 +29,30 @@ def test_smoke_tests_on_the_oldest_pyspark_exist() -> None:
         assert f"def {name}(" in (parts.ROOT / file).read_text() or not name, line
 
 
-def test_every_part_is_run_and_what_it_says_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    ended = run([python(name, f"print('{name} here')") for name in "abc"], at_once=2)
-    assert sorted((one.part.name, one.status) for one in ended) == [("a", 0), ("b", 0), ("c", 0)]
+def test_runs_every_part_and_prints_its_output(capfd: pytest.CaptureFixture[str]) -> None:
+    results = run([python_part(name, f"print('{name} here')") for name in "abc"], max_concurrent=2)
+    assert sorted((result.part.name, result.status) for result in results) == [("a", 0), ("b", 0), ("c", 0)]
     assert sorted(capfd.readouterr().out.split("\n\n")[:-1]) == [f"=== {name}\n{name} here" for name in "abc"]
 
 
-def test_a_part_begins_when_those_before_it_have_ended(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    first = python("first", f"open({str(made)!r}, 'w')")
-    second = python("second", f"open({str(made)!r})", "first")
-    assert [one.status for one in run([second, first], at_once=4)] == [0, 0]
+def test_starts_part_after_its_predecessors(tmp_path: Path) -> None:
+    created = tmp_path / "created"
+    first = python_part("first", f"open({str(created)!r}, 'w')")
+    second = python_part("second", f"open({str(created)!r})", "first")
+    assert [result.status for result in run([second, first], max_concurrent=4)] == [0, 0]
 
 
-def test_a_part_that_fails_fails_those_that_need_it_and_no_others(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    ended = run(
+def test_failed_part_fails_only_its_successors(tmp_path: Path) -> None:
+    created = tmp_path / "created"
+    results = run(
         [
-            python("bad", "raise SystemExit(3)"),
-            python("needs it", f"open({str(made)!r}, 'w')", "bad"),
-            python("other", "pass"),
+            python_part("bad", "raise SystemExit(3)"),
+            python_part("needs it", f"open({str(created)!r}, 'w')", "bad"),
+            python_part("other", "pass"),
         ],
-        at_once=1,
+        max_concurrent=1,
     )
-    assert {one.part.name: one.status for one in ended} == {"bad": 3, "needs it": 1, "other": 0}
-    assert not made.exists()
-    rows = table(ended, 1.0).splitlines()
+    assert {result.part.name: result.status for result in results} == {"bad": 3, "needs it": 1, "other": 0}
+    assert not created.exists()
+    rows = format_table(results, 1.0).splitlines()
     assert sorted(row.split()[0] for row in rows if "FAILED" in row) == ["bad", "needs"]

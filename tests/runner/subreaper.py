@@ -1,8 +1,8 @@
-"""Run a command and wait for everything that it has started: `python -m tests.runner.adopting COMMAND...`
+"""Run a command and wait for all of its descendants: `python -m tests.runner.subreaper COMMAND...`
 
-A test that kills a driver leaves the driver's JVM, and that its Python workers, without a parent. The system gives them
-to this process, which waits for them too: so a caller that waits for this process gets the CPU time of all of them, and
-no process is left over when this part of the tests has ended.
+A test that kills a driver orphans the driver's JVM, and the JVM its Python workers. The kernel makes this process their
+parent, and it waits for them as well. So a caller that waits for this process gets the CPU time of all descendants, and
+none of them is left when this part of the tests has ended.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from integration.support.processes import command_line, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
 GRACE_SECONDS = 30.0
-"""What is left when the command has ended gets this time to end as well."""
-_LOOK_SECONDS = 0.1
+"""How long descendants may run after the command has ended, before they are killed."""
+_POLL_SECONDS = 0.1
 
 
 def run(command: Sequence[str]) -> int:
-    """The status of the command."""
+    """Run a command, wait for its descendants, and return its exit status."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     process = subprocess.Popen(command)
@@ -34,11 +34,11 @@ def run(command: Sequence[str]) -> int:
         pid, code = os.wait()
         if pid == process.pid:
             status = process.returncode = os.waitstatus_to_exitcode(code)
-    _wait_for_the_others()
+    _wait_for_descendants()
     return status
 
 
-def _wait_for_the_others() -> None:
+def _wait_for_descendants() -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     while True:
         try:
@@ -47,13 +47,13 @@ def _wait_for_the_others() -> None:
             return
         if pid == 0:
             if time.monotonic() > deadline:
-                _kill_the_others()
-            time.sleep(_LOOK_SECONDS)
+                _kill_descendants()
+            time.sleep(_POLL_SECONDS)
 
 
-def _kill_the_others() -> None:
+def _kill_descendants() -> None:
     for pid in descendants(os.getpid()):
-        print("left behind, and killed:", *command_line(pid)[:3], file=sys.stderr)
+        print("Killed a process that did not end:", *command_line(pid)[:3], file=sys.stderr)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
