@@ -1,4 +1,4 @@
-"""TLS and SASL of the embedded broker, as librdkafka and our own client use them."""
+"""TLS and SASL of the embedded broker with librdkafka, kafka-python and the sink's own client."""
 
 from __future__ import annotations
 
@@ -29,53 +29,51 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def broker_with(protocol: str, certificates: Path, **options: object) -> EmbeddedBroker:
+def start_broker(protocol: str, certificates: Path, **options: object) -> EmbeddedBroker:
     security = ListenerSecurity(protocol, certificate=certificates / "node.pem", **options)  # type: ignore[arg-type]
     return embedded_broker({"t": 1}, security=security, advertised_host="localhost")
 
 
-def librdkafka_writes(broker: EmbeddedBroker, settings: dict[str, object]) -> object:
-    """The error of the delivery, or None."""
-    outcome: list[object] = []
+def write_with_librdkafka(broker: EmbeddedBroker, settings: dict[str, object]) -> object:
+    """Produce a record. Returns the error of its delivery, or None."""
+    errors: list[object] = []
     options = {"bootstrap.servers": broker.bootstrap_servers, "broker.address.family": "v4", "log_level": 0, **settings}
     producer = Producer({**options, "message.timeout.ms": 20_000})
-    producer.produce("t", b"by librdkafka", on_delivery=lambda error, _: outcome.append(error))
+    producer.produce("t", b"by librdkafka", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(PATIENCE_SECONDS) == 0
     del producer
     gc.collect()
-    return outcome[0]
+    return errors[0]
 
 
-def test_tls_serves_librdkafka_and_ourselves(certificates: Path) -> None:
-    with broker_with("SSL", certificates) as broker:
+def test_tls_works_with_librdkafka_and_own_client(certificates: Path) -> None:
+    with start_broker("SSL", certificates) as broker:
         ca = str(certificates / "ca.pem")
-        assert librdkafka_writes(broker, {"security.protocol": "SSL", "ssl.ca.location": ca}) is None
+        assert write_with_librdkafka(broker, {"security.protocol": "SSL", "ssl.ca.location": ca}) is None
         options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
         table = testing.read_topic(broker.bootstrap_servers, "t", options=options)
     assert table.column("value").to_pylist() == [b"by librdkafka"]
 
 
-def test_mtls_asks_for_a_certificate(certificates: Path) -> None:
-    ca, own = str(certificates / "ca.pem"), str(certificates / "client.pem")
-    with broker_with("SSL", certificates, client_ca=certificates / "ca.pem") as broker:
+def test_mtls_requires_client_certificate(certificates: Path) -> None:
+    ca, client = str(certificates / "ca.pem"), str(certificates / "client.pem")
+    with start_broker("SSL", certificates, client_ca=certificates / "ca.pem") as broker:
         settings: dict[str, object] = {"security.protocol": "SSL", "ssl.ca.location": ca}
-        settings |= {"ssl.certificate.location": own, "ssl.key.location": own}
-        assert librdkafka_writes(broker, settings) is None
+        settings |= {"ssl.certificate.location": client, "ssl.key.location": client}
+        assert write_with_librdkafka(broker, settings) is None
         options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
         with pytest.raises(AuthenticationError):
             testing.read_topic(broker.bootstrap_servers, "t", options=options)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_user_with_the_right_password_is_let_in_and_one_with_a_wrong_one_is_not(
-    certificates: Path, mechanism: str
-) -> None:
+def test_accepts_correct_password_and_rejects_wrong_one(certificates: Path, mechanism: str) -> None:
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-    with broker_with("SASL_SSL", certificates, users=USERS) as broker:
+    with start_broker("SASL_SSL", certificates, users=USERS) as broker:
         ca = str(certificates / "ca.pem")
         settings: dict[str, object] = {"security.protocol": "SASL_SSL", "ssl.ca.location": ca}
         settings |= {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": SECRET}
-        assert librdkafka_writes(broker, settings) is None
+        assert write_with_librdkafka(broker, settings) is None
         options = {"security.protocol": "SASL_SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": ca}
         options |= {"sasl.mechanism": mechanism, "sasl.jaas.config": JAAS.format(module, "wrong")}
         with pytest.raises(AuthenticationError) as caught:
@@ -85,17 +83,17 @@ def test_a_user_with_the_right_password_is_let_in_and_one_with_a_wrong_one_is_no
         assert testing.read_topic(broker.bootstrap_servers, "t", options=options).num_rows == 1
 
 
-def test_an_unsecured_token_is_taken_at_its_word(certificates: Path) -> None:
+def test_accepts_unsecured_token(certificates: Path) -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", mechanisms=["OAUTHBEARER"])
     now = time.time()
     token = build_unsecured_token({"sub": "alice", "iat": now, "exp": now + 3600})
     with embedded_broker({"t": 1}, security=security) as broker:
         settings: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
         settings["oauth_cb"] = lambda _: (token, now + 3600)
-        assert librdkafka_writes(broker, settings) is None
+        assert write_with_librdkafka(broker, settings) is None
 
 
-def test_kafka_python_authenticates() -> None:
+def test_kafka_python_logs_in_with_scram() -> None:
     security = ListenerSecurity("SASL_PLAINTEXT", users=USERS)
     with embedded_broker({"t": 1}, security=security) as broker:
         producer = KafkaProducer(

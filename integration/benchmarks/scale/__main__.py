@@ -50,7 +50,7 @@ def main() -> int:
         at_once=chosen.at_once or max(1, chosen.tasks // 4),
         rows=chosen.rows,
         sampled=chosen.sampled,
-        service=Service(connections_max=chosen.connections_max),
+        service=Service(max_connections=chosen.connections_max),
     )
     print(assumptions(write))
     found: list[Written] = []
@@ -75,7 +75,7 @@ def arguments() -> argparse.Namespace:
     add("--at-once", type=int, help="tasks that run at one time (a quarter of them)")
     add("--rows", type=int, default=Write.rows, help="of a task (%(default)s)")
     add("--sampled", type=int, default=Write.sampled, help="tasks at one time that are played (%(default)s)")
-    add("--connections-max", type=int, default=Service.connections_max, help="of a broker (%(default)s)")
+    add("--connections-max", type=int, default=Service.max_connections, help="of a broker (%(default)s)")
     return parser.parse_args()
 
 

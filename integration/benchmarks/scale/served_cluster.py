@@ -1,8 +1,8 @@
-"""ServedCluster: simulated brokers that take time, bear a number of connections, are slow, or die.
+"""ServedCluster: simulated brokers with service times, connection limits, a slow node and a node that fails.
 
-Each broker takes one request after the other. A request costs `request_ms`, `partition_ms` for each batch in it and its
-bytes at `bytes_per_ms`; the slow broker takes SLOWNESS times as long. Where not all producers of a write are simulated,
-each request takes `weight` times as long, and each connection counts as `weight`: as those that it stands for.
+Each broker serves one request at a time. A request takes `request_ms`, plus `partition_ms` for each batch, plus its
+size at `bytes_per_ms`; the slow broker takes SLOWNESS times as long. If only a sample of a write's producers is
+simulated, each request takes `weight` times as long and each connection counts `weight` times, to represent the others.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ from tests.simulated_cluster import Conversation, NodePeer, SimulatedCluster
 
 SLOWNESS = 10
 ELECTION_MS = 3_000.0
-"""From the death of a broker until its partitions have other leaders: broker.session.timeout.ms in part."""
+"""Time from the failure of a broker to the election of new leaders, mostly broker.session.timeout.ms."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """What a broker does. `connections_max`: it closes those beyond, as with max.connections.per.ip."""
+    """Service times of a broker, and the number of connections above which it closes new ones."""
 
     request_ms: float = 0.2
     partition_ms: float = 0.01
     bytes_per_ms: float = 200_000.0
-    connections_max: int = 1_000_000
+    max_connections: int = 1_000_000
 
 
 class ServedCluster(SimulatedCluster):
+    """A simulated cluster that counts its connections and requests, and takes time to serve them."""
+
     def __init__(self, system: FakeSystem, service: Service, **options: Any) -> None:
         self.service = service
         self.weight = 1.0
-        self.slow: int | None = None
-        self.mortal: int | None = None
-        """It dies with its second produce request."""
+        self.slow_node: int | None = None
+        self.failing_node: int | None = None
+        """Node that fails at its second produce request."""
         self.open = Counter[int]()
-        self.most_open = Counter[int]()
-        self.opened = 0
-        self.refused = 0
-        self.produced = Counter[int]()
+        self.max_open = Counter[int]()
+        self.opened_count = 0
+        self.refused_count = 0
+        self.produce_requests = Counter[int]()
         """Produce requests by node."""
         self.busy_ms = defaultdict[int, float](float)
         self._free_at_ms = defaultdict[int, float](float)
@@ -54,22 +56,22 @@ class ServedCluster(SimulatedCluster):
         return _CountedPeer(self, node)
 
     def record_request(self, conversation: Conversation, frame: bytes) -> None:
-        """Counted, not kept: there are too many."""
+        """Do nothing: the requests are counted, and too many to keep."""
 
     def handle_frame(self, conversation: Conversation, frame: bytes) -> None:
         now, node = self.system.now(), conversation.node
         service_ms = self._service_ms(node, frame)
-        if node == self.mortal and self.produced[node] == 2:
-            self.mortal = None
-            self.die(node)
+        if node == self.failing_node and self.produce_requests[node] == 2:
+            self.failing_node = None
+            self.fail(node)
             return
         self.busy_ms[node] += service_ms
         done_ms = max(now, self._free_at_ms[node]) + service_ms
         self._free_at_ms[node] = done_ms
-        self.system.at(done_ms, lambda: self._served(conversation, frame))
+        self.system.at(done_ms, lambda: self._complete(conversation, frame))
 
-    def die(self, node: int) -> None:
-        """Connections end, and its partitions have no leader that answers until they get another."""
+    def fail(self, node: int) -> None:
+        """Close all connections of a node. Its partitions have no working leader until others are elected."""
         self.stop_node(node)
         self.system.after(ELECTION_MS, lambda: self.control.stop_node(node))
 
@@ -79,30 +81,32 @@ class ServedCluster(SimulatedCluster):
             _, request = decode_request(memoryview(bytearray(frame)))
             assert isinstance(request, ProduceRequest)
             batches = sum(len(topic.partition_data) for topic in request.topic_data)
-            self.produced[node] += 1
+            self.produce_requests[node] += 1
         cost_ms = service.request_ms + batches * service.partition_ms + len(frame) / service.bytes_per_ms
-        return cost_ms * self.weight * (SLOWNESS if node == self.slow else 1)
+        return cost_ms * self.weight * (SLOWNESS if node == self.slow_node else 1)
 
-    def _served(self, conversation: Conversation, frame: bytes) -> None:
+    def _complete(self, conversation: Conversation, frame: bytes) -> None:
         if conversation.connection.open:
             super().handle_frame(conversation, frame)
 
 
 class _CountedPeer(NodePeer):
+    """Counts and limits the connections of a node."""
+
     def __init__(self, cluster: ServedCluster, node: int) -> None:
         super().__init__(cluster, node)
         self._counts = cluster
 
     def on_connect(self, connection: FakeConnection) -> None:
         cluster = self._counts
-        if (cluster.open[self._node] + 1) * cluster.weight > cluster.service.connections_max:
-            cluster.refused += 1
+        if (cluster.open[self._node] + 1) * cluster.weight > cluster.service.max_connections:
+            cluster.refused_count += 1
             connection.close()
             return
         super().on_connect(connection)
-        cluster.opened += 1
+        cluster.opened_count += 1
         cluster.open[self._node] += 1
-        cluster.most_open[self._node] = max(cluster.most_open[self._node], cluster.open[self._node])
+        cluster.max_open[self._node] = max(cluster.max_open[self._node], cluster.open[self._node])
 
     def on_close(self, connection: FakeConnection) -> None:
         if connection in self._conversations:

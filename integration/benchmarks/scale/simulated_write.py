@@ -151,9 +151,9 @@ class SimulatedWrite:
     def run(self) -> Written:
         write, cluster, started = self.write, self.cluster, self.system.now()
         if write.slow_broker:
-            cluster.slow = 0
+            cluster.slow_node = 0
         if write.dying_broker and write.brokers > 1:
-            cluster.mortal = write.brokers - 1
+            cluster.failing_node = write.brokers - 1
         ended: list[float] = []
         self.turns.run([partial(self._work, place, ended) for place in range(write.places)])
         return self._written(max(ended) - started)
@@ -225,10 +225,10 @@ class SimulatedWrite:
         return Written(
             rows=write.places * write.waves * write.rows * weight,
             seconds=elapsed_ms / 1000.0,
-            connections=sum(cluster.most_open.values()) * weight,
-            opened=cluster.opened * weight,
-            refused=cluster.refused * weight,
-            requests=sum(cluster.produced.values()) * weight,
+            connections=sum(cluster.max_open.values()) * weight,
+            opened=cluster.opened_count * weight,
+            refused=cluster.refused_count * weight,
+            requests=sum(cluster.produce_requests.values()) * weight,
             batches=batches * weight,
             batch_bytes=sum(each.bytes for each in totals) / batches,
             memory_bytes=self._memory_bytes,

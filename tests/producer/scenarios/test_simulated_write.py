@@ -67,7 +67,7 @@ def test_a_slow_broker_makes_the_write_slower() -> None:
 
 
 def test_a_limit_of_connections_delays_and_loses_nothing_and_fewer_tasks_at_once_are_within_it() -> None:
-    limited = replace(SMALL, service=Service(connections_max=3), slow_broker=False, dying_broker=False)
+    limited = replace(SMALL, service=Service(max_connections=3), slow_broker=False, dying_broker=False)
     spread = SimulatedWrite(limited).run()
     assert spread.refused > 0
     assert (spread.failed, spread.lost, spread.doubled) == (0, 0, 0)
