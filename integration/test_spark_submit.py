@@ -102,7 +102,7 @@ def give_arrow(folder: Path, other: Path) -> None:
 
 
 def test_py_files_brings_the_wheel_to_machines_that_have_pyarrow(machines: Machines) -> None:
-    (block,) = deploying_commands("The wheel alone")
+    (block,) = deploying_commands("Ship only the wheel")
     python = {"PYSPARK_PYTHON": str(machines.bare), "PYSPARK_DRIVER_PYTHON": str(machines.bare)}
     module, worker = machines.submit(block, python, codec="zstd")
     assert "spark_kafka_sink.zip" in module
@@ -110,7 +110,7 @@ def test_py_files_brings_the_wheel_to_machines_that_have_pyarrow(machines: Machi
 
 
 def test_archives_brings_a_whole_environment_by_venv_pack(machines: Machines) -> None:
-    _, block = deploying_commands("A whole environment")
+    _, block = deploying_commands("Ship a whole environment")
     module, worker = machines.submit(block, {}, codec="lz4")
     work = str(machines.cluster.folder)
     assert module.startswith(work), "unpacked beside the executor"

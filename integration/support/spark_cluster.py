@@ -38,7 +38,7 @@ def build_environment(folder: Path, wheel: Path) -> Path:
 
     It has no pyspark. The archive for `--archives` is beside it. Returns the interpreter.
     """
-    build, _ = deploying_commands("A whole environment")
+    build, _ = deploying_commands("Ship a whole environment")
     # Compressing an archive that goes no further than this machine would take longest of all.
     build = build.replace("WHEEL", str(wheel)).replace("--output", "--compress-level 0 --output")
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PIP_NO_COMPILE": "1"}
