@@ -30,7 +30,7 @@ COMMANDS = "tests/test_commands_in_documents.py"
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("README.md", "python"): (WITH_SPARK,),
     ("docs/deploying.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_connect.py"),
-    ("docs/developing.md", "python"): (HERE,),
+    ("docs/test-infrastructure.md", "python"): (HERE,),
     ("docs/exactly-once.md", "python"): (WITH_SPARK,),
     ("docs/agents.md", "python"): (WITH_SPARK,),
     ("docs/batch.md", "python"): (WITH_SPARK, "tests/spark/scenarios/test_tables.py"),
@@ -229,8 +229,8 @@ def test_documented_json_report_matches_sink() -> None:
 def test_simulated_cluster_example_uses_existing_methods(tmp_path: Path) -> None:
     made = create_autospec(KafkaCluster)
     made.return_value.__enter__.return_value = made.return_value
-    example = next(block for block in blocks("docs/developing.md") if "KafkaCluster" in block)
-    exec(compile(example, "developing.md", "exec"), {"KafkaCluster": made, "folder": tmp_path})
+    example = next(block for block in blocks("docs/test-infrastructure.md") if "KafkaCluster" in block)
+    exec(compile(example, "test-infrastructure.md", "exec"), {"KafkaCluster": made, "folder": tmp_path})
     assert made.return_value.restart.call_count == 1
 
 
@@ -238,9 +238,9 @@ def test_driver_shutdown_example_works(tmp_path: Path) -> None:
     """integration/test_exactly_once_killed.py stops drivers like this."""
     looked: list[bool] = []
     driver = create_autospec(Popen)
-    example = next(block for block in blocks("docs/developing.md") if "stop after decide" in block)
+    example = next(block for block in blocks("docs/test-infrastructure.md") if "stop after decide" in block)
     names = {"folder": tmp_path, "wait_until": lambda stopped: looked.append(stopped()), "driver": driver}
-    exec(compile(example, "developing.md", "exec"), names)
+    exec(compile(example, "test-infrastructure.md", "exec"), names)
     assert [file.name for file in tmp_path.iterdir()] == ["stop after decide"]
     assert looked == [False]
     driver.kill.assert_called_once_with()

@@ -3,7 +3,7 @@
 `stop_where_asked` wraps the methods that are these steps. A process that comes to a place (`before decide`,
 `after commit`) for which the folder has a file `stop before decide` renames the file to `stopped before decide`, puts
 its process id there, and waits until the file is gone. The test kills the driver meanwhile, or removes the file to let
-the process go on. docs/developing.md has an example.
+the process go on. docs/test-infrastructure.md has an example.
 
 The drivers that tests start wrap them in their Python workers (integration/support/warm_workers).
 """
