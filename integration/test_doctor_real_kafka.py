@@ -16,7 +16,7 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from integration.support.kafka_cluster import USERS, KafkaCluster
-from integration.support.librdkafka import SILENCE_SECONDS, create_topic
+from integration.support.librdkafka import TIMEOUT_SECONDS, create_topic
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.client.options import client_config
@@ -73,7 +73,7 @@ def grant(kafka: KafkaCluster, user: str, kind: ResourceType, name: str, operati
         for operation in operations
     ]
     for result in admin.create_acls(bindings).values():
-        result.result(SILENCE_SECONDS)
+        result.result(TIMEOUT_SECONDS)
 
 
 def can_write(kafka: KafkaCluster, user: str, topic: str) -> bool:

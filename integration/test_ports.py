@@ -1,4 +1,4 @@
-"""Two runs of these tests beside each other never take the same ports."""
+"""PortBlock: concurrent test runs never use the same ports."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from integration.support.artifacts import ROOT
 from integration.support.ports import BLOCK_PORTS, PortBlock
 
 
-def test_a_block_belongs_to_one_owner_also_beside_other_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    # Locks of its own: a run beside this one may have these blocks.
+def test_reserves_block_against_other_owners_and_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A separate directory for locks, because a concurrent test run may have reserved these blocks.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(ports, "FIRST", 31_920)
-    monkeypatch.setattr(ports, "LAST", 32_000)
-    one, other = PortBlock(), PortBlock()
-    assert one.start != other.start
-    code = "from integration.support import ports; ports.FIRST, ports.LAST = 31_920, 32_000; ports.PortBlock()"
-    refused = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "are taken by other runs" in refused.stderr
-    one.close()
-    again = PortBlock()
-    assert again.start == one.start
-    for block in (again, other):
+    monkeypatch.setattr(ports, "FIRST_PORT", 31_920)
+    monkeypatch.setattr(ports, "LAST_PORT", 32_000)
+    first, second = PortBlock(), PortBlock()
+    assert first.start != second.start
+    code = (
+        "from integration.support import ports; ports.FIRST_PORT, ports.LAST_PORT = 31_920, 32_000; ports.PortBlock()"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "are reserved by other test runs" in result.stderr
+    first.close()
+    reserved_again = PortBlock()
+    assert reserved_again.start == first.start
+    for block in (reserved_again, second):
         block.close()
 
 
-def test_a_port_that_is_listened_on_is_passed_over() -> None:
+def test_skips_port_in_use() -> None:
     block = PortBlock()
     try:
         first = next(block.free_ports())

@@ -103,7 +103,7 @@ def measured(spark: SparkSession, options: Mapping[str, str], tasks: int, partit
         wait_until(lambda: leads_all(bootstrap, topic))
         _, heap_before = producer_states(broker)
         broker_cpu, started = cpu_seconds(broker), time.monotonic()
-        with CpuMeter(without=broker) as meter:
+        with CpuMeter(excluded_pid=broker) as meter:
             frame.write.format("pykafka").options(**given).save()
         seconds = time.monotonic() - started
         report = read_reports(reports)[-1]

@@ -105,7 +105,7 @@ class Write(NamedTuple):
 
 def measured_write(write: Callable[[], None], broker: int | None) -> Write:
     """`broker`: the process that does not count."""
-    with CpuMeter(without=broker) as meter:
+    with CpuMeter(excluded_pid=broker) as meter:
         started = time.perf_counter()
         write()
         seconds = time.perf_counter() - started

@@ -60,7 +60,7 @@ class Stream:
     def run_block(self) -> dict[str, float]:
         """Medians of the block's micro-batches but the first: `addBatch`, and from trigger to trigger; and the CPU of
         one."""
-        with CpuMeter(without=None) as meter:
+        with CpuMeter(excluded_pid=None) as meter:
             for number in range(BLOCK * TASKS):
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)
             self._producer.flush()  # the first micro-batch may begin before all are there, and does not count

@@ -1,8 +1,7 @@
-"""Fetch the jars of the peers: a real Apache Kafka, Spark's own Kafka connector, a schema registry.
+"""Downloads of jars: Apache Kafka, Spark's own Kafka connector and a schema registry.
 
-`python -m integration.support.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy that pyspark ships, so that
-Java and the Python packages are all that a machine needs. FOLDER/kafka, FOLDER/connector and FOLDER/registry then hold
-the jars.
+`python -m integration.support.artifacts FOLDER` resolves conf/kafka/ivy.xml with the Ivy of pyspark, so that a machine
+needs only Java and the Python packages. The jars are stored in FOLDER/kafka, FOLDER/connector and FOLDER/registry.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ ATTEMPTS = 3
 
 
 def kafka_classpath() -> str:
-    """The class path of the broker and its tools, for `java -cp`."""
+    """Return the class path of the broker and its tools, for `java -cp`."""
     return str(JARS / "kafka" / "*")
 
 
 def connector_jars() -> list[Path]:
-    """Spark's own connector and what it needs, for `spark.jars`."""
+    """Return Spark's own connector and its dependencies, for `spark.jars`."""
     return sorted((JARS / "connector").glob("*.jar"))
 
 
@@ -40,17 +39,17 @@ def fetch(folder: Path) -> None:
         for name in CONFIGURATIONS:
             shutil.rmtree(folder / name, ignore_errors=True)
         pattern = f"{folder}/[conf]/[artifact]-[revision](-[classifier]).[ext]"
-        succeeded, said = run_ivy(ROOT / "conf" / "kafka" / "ivy.xml", arguments, pattern)
+        succeeded, output = run_ivy(ROOT / "conf" / "kafka" / "ivy.xml", arguments, pattern)
         if succeeded and list((folder / "connector").glob("*.jar")):
             check_digests(folder)
             _unpack(folder / "registry")
             return
-        print(f"attempt {attempt} of {ATTEMPTS} to fetch the jars failed", file=sys.stderr)
-    sys.exit(f"{said}\nThe jars could not be fetched from Maven Central; the lines above say which and why.")
+        print(f"Attempt {attempt} of {ATTEMPTS} to download the jars failed.", file=sys.stderr)
+    sys.exit(f"{output}\nThe jars could not be downloaded from Maven Central. The lines above have the reason.")
 
 
 def run_ivy(file: Path, arguments: Sequence[str], pattern: str, **properties: str) -> tuple[bool, str]:
-    """Whether what `file` asks for was found and copied to where `pattern` says, and what was said about it."""
+    """Resolve an Ivy file and copy the jars to `pattern`. Returns whether that succeeded, and the output."""
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
     defined = [f"-D{name}={value}" for name, value in properties.items()]
     command = ["java", *defined, "-jar", str(ivy), "-ivy", str(file), *arguments, "-retrieve", pattern]
@@ -59,9 +58,9 @@ def run_ivy(file: Path, arguments: Sequence[str], pattern: str, **properties: st
 
 
 def check_digests(folder: Path, expected: str | None = None) -> None:
-    """Ends the program unless exactly the pinned files are there; jars with other bytes would be run by the tests.
+    """Remove files that do not match the pinned checksums, and end the program if there are any.
 
-    A change of conf/kafka/ivy.xml needs new digests, made before the archive is unpacked:
+    A change of conf/kafka/ivy.xml requires new digests, computed before the archive is unpacked:
     `cd .jars && sha256sum */*.jar registry/*.tar.gz`.
     """
     lines = (DIGESTS.read_text() if expected is None else expected).splitlines()
@@ -71,11 +70,11 @@ def check_digests(folder: Path, expected: str | None = None) -> None:
     if wrong:
         for name in wrong:
             (folder / name).unlink(missing_ok=True)
-        sys.exit(f"These files are not what {DIGESTS.name} pins, or are missing, and were removed: {', '.join(wrong)}")
+        sys.exit(f"These files are missing or differ from {DIGESTS.name}, and were removed: {', '.join(wrong)}")
 
 
 def digests_of(folder: Path, pattern: str) -> dict[str, str]:
-    """Of the files that the pattern finds in the folder, by their paths there."""
+    """Return the SHA-256 digests of the files that match a pattern, by relative path."""
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.glob(pattern))
@@ -84,7 +83,7 @@ def digests_of(folder: Path, pattern: str) -> dict[str, str]:
 
 
 def _unpack(folder: Path) -> None:
-    """The registry is published as one archive, with a jar that starts it."""
+    """Unpack the archive of the registry, which contains a jar that starts it."""
     (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")

@@ -1,4 +1,4 @@
-"""Certificates for the tests: an authority, a node (good and expired), a client, and an untrusted authority."""
+"""Certificates for tests: an authority, a valid and an expired node, a client, and an untrusted authority."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Authority:
 
 
 def write_certificates(folder: Path) -> None:
-    """ca.pem, node.pem, expired.pem, client.pem (key and chain in one file) and stranger-ca.pem."""
+    """Write ca.pem, node.pem, expired.pem, client.pem (key and chain in one file) and stranger-ca.pem."""
     folder.mkdir(parents=True, exist_ok=True)
     authority, stranger = _authority("test authority"), _authority("an untrusted authority")
     (folder / "ca.pem").write_bytes(_pem(authority.certificate))
     (folder / "stranger-ca.pem").write_bytes(_pem(stranger.certificate))
-    # `localhost` only: a client that connects to 127.0.0.1 sees a certificate for another name.
+    # Only for `localhost`: for a client that connects to 127.0.0.1 the name does not match.
     (folder / "node.pem").write_bytes(_signed(authority, "node", names=["localhost"]))
     (folder / "expired.pem").write_bytes(_signed(authority, "expired", names=["localhost"], expired=True))
     (folder / "client.pem").write_bytes(_signed(authority, "client", names=[]))
@@ -50,7 +50,7 @@ def _signed(authority: Authority, common_name: str, *, names: list[str], expired
     if names:
         alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
         builder = builder.add_extension(alternatives, critical=False)
-    # Strict verifiers, Python's from 3.13 on among them, require that the certificate names the key that signed it.
+    # Strict verifiers, such as Python 3.13 and later, require the identifier of the signing key.
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = builder.add_extension(identifier, critical=False)
     builder = builder.add_extension(_key_usage(signs_certificates=False), critical=True)

@@ -1,8 +1,8 @@
-"""A real Apache Kafka for the tests: KRaft, one node or three, on free ports of the loopback interface.
+"""KafkaCluster: Apache Kafka in KRaft mode with one or several brokers, on free ports of the loopback interface.
 
-One node is broker and controller in one process. Three brokers have a controller of their own beside them, so that two
-of the three may be killed and the quorum still stands. Every process has its own folder with its configuration, data
-and `server.log`. A cluster is a context manager: it is stopped at the end of the block, also when the test fails.
+A single node is broker and controller in one process. Several brokers have a separate controller, so that the quorum
+survives if brokers are killed. Each process has a directory with its configuration, data and `server.log`. The cluster
+is a context manager: it is stopped at the end of the block, even if the test fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOP_SECONDS = 300.0
 
 @dataclass
 class KafkaNode:
-    """One JVM of the cluster. `process` is None while it is down."""
+    """A JVM of the cluster. `process` is None while it is not running."""
 
     node_id: int
     roles: str
@@ -72,7 +72,7 @@ class KafkaNode:
         self.running().send_signal(number)
 
     def ended(self, seconds: float = STOP_SECONDS) -> None:
-        """Wait for the process to end; one that will not is killed."""
+        """Wait for the process to end, and kill it after the timeout."""
         if self.process is not None:
             try:
                 self.process.wait(seconds)
@@ -85,9 +85,10 @@ class KafkaNode:
 
 @dataclass
 class KafkaCluster:
-    """Brokers 1..n. `properties` go to every node's configuration, `features` to the formatting of its storage.
+    """A cluster with the brokers 1 to n.
 
-    `jvm`: more options of each node's JVM, which win over JVM_OPTIONS.
+    `properties` are added to the configuration of each node, `features` to the command that formats its storage, and
+    `jvm` to the options of its JVM, where they override JVM_OPTIONS.
     """
 
     folder: Path
@@ -96,7 +97,7 @@ class KafkaCluster:
     features: tuple[str, ...] = ()
     jvm: tuple[str, ...] = ()
     advertised_ports: Mapping[int, int] = field(default_factory=dict)
-    """The port that a broker's PROXIED listener advertises in place of its own."""
+    """Ports that the PROXIED listeners advertise instead of their own, by broker."""
     nodes: dict[int, KafkaNode] = field(default_factory=dict, init=False)
     _ports: PortBlock | None = field(default=None, init=False)
 
@@ -142,7 +143,7 @@ class KafkaCluster:
         return self.folder / "certificates"
 
     def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
-        """Every broker that runs takes connections and is known to the others."""
+        """Wait until every running broker accepts connections and is in the cluster's metadata."""
         expected = {node.node_id for node in self.nodes.values() if node.is_broker and node.process and not node.paused}
         deadline = time.monotonic() + seconds
         while self._registered_brokers() < expected:
@@ -157,12 +158,12 @@ class KafkaCluster:
     # --- one node
 
     def kill(self, node_id: int) -> None:
-        """kill -9."""
+        """Kill a node with SIGKILL."""
         self.nodes[node_id].signal(signal.SIGKILL)
         self.nodes[node_id].ended()
 
     def stop_node(self, node_id: int) -> None:
-        """A controlled shutdown: leaders move away first."""
+        """Shut a node down in a controlled way: its leaders move to other nodes first."""
         self.nodes[node_id].signal(signal.SIGTERM)
         self.nodes[node_id].ended()
 
@@ -176,7 +177,7 @@ class KafkaCluster:
         self.start_node(node_id)
 
     def restart_elsewhere(self, node_id: int, port: int) -> None:
-        """A controlled shutdown, and back with another port advertised for its PROXIED listener."""
+        """Shut a node down, and start it with another advertised port of its PROXIED listener."""
         node = self.nodes[node_id]
         self.stop_node(node_id)
         self.advertised_ports = {**self.advertised_ports, node_id: port}
@@ -184,7 +185,7 @@ class KafkaCluster:
         self.start_node(node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: the sockets stay open, and requests get no answer. When this returns, every thread stands still."""
+        """Suspend all threads of a node with SIGSTOP: its sockets stay open, and it does not respond."""
         node = self.nodes[node_id]
         stop(node.running())
         node.paused = True
@@ -204,7 +205,7 @@ class KafkaCluster:
             raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{text}")
         return text
 
-    # --- how it is laid out
+    # --- configuration and storage
 
     def _lay_out(self) -> None:
         layout = {1: "broker,controller"}
@@ -248,7 +249,7 @@ class KafkaCluster:
         return listeners + _template("sasl.properties").substitute() + "".join(_jaas_lines())
 
     def _format_storage(self) -> None:
-        """All at once, each by a process of its own."""
+        """Format the storage of all nodes concurrently, each with its own process."""
         formatting: dict[int, subprocess.Popen[str]] = {}
         for node in self.nodes.values():
             command = ["java", *JVM, "-cp", kafka_classpath(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID]
@@ -261,10 +262,10 @@ class KafkaCluster:
             formatting[node.node_id] = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
-        said = {node_id: process.communicate()[0] for node_id, process in formatting.items()}
+        outputs = {node_id: process.communicate()[0] for node_id, process in formatting.items()}
         for node_id, process in formatting.items():
             if process.returncode != 0:
-                raise RuntimeError(f"formatting the storage of node {node_id} failed:\n{said[node_id]}")
+                raise RuntimeError(f"formatting the storage of node {node_id} failed:\n{outputs[node_id]}")
 
     def _registered_brokers(self) -> set[int]:
         from confluent_kafka import KafkaException
@@ -282,7 +283,7 @@ class KafkaCluster:
 
 
 def _jaas_lines() -> Iterator[str]:
-    """Who may log in at which listener, and how."""
+    """Yield the login modules of all SASL listeners."""
     package = "org.apache.kafka.common.security"
     users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
     modules = {

@@ -1,7 +1,7 @@
-"""KafkaOfVersion: one broker of any version in kafka_versions.py, with ZooKeeper beside it where it has one.
+"""KafkaOfVersion: a broker of any version in kafka_versions.py, with ZooKeeper if the version uses it.
 
-It serves one listener without TLS or login, on free ports of the loopback interface: what versions differ in is what
-they know, not how they are reached. kafka_cluster.py has the rest, for one version. A context manager.
+It has one listener without TLS and SASL, on free ports of the loopback interface, because versions differ in the APIs
+that they support and not in connections. kafka_cluster.py has the other features, for one version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ broker.id=1
 zookeeper.connect=localhost:$other
 listeners=PLAINTEXT://localhost:$port
 """
-_ZOOKEEPER_ITSELF = """\
+_ZOOKEEPER_SERVER = """\
 dataDir=$data
 clientPort=$other
 clientPortAddress=127.0.0.1
@@ -49,7 +49,10 @@ admin.enableServer=false
 
 
 class KafkaOfVersion:
-    """`transactions`: the version of transactions that its storage is formatted with, where there are several."""
+    """A running broker. `transactions` is its transaction version, if the Kafka version supports several.
+
+    It is a context manager.
+    """
 
     def __init__(self, folder: Path, version: KafkaVersion, transactions: int | None = None) -> None:
         self.version = version
@@ -84,15 +87,15 @@ class KafkaOfVersion:
             process.wait(STOP_SECONDS)
         self._ports.close()
 
-    # --- parts
+    # --- processes and storage
 
     def _start(self) -> None:
         self._folder.mkdir(parents=True)
         own = _ZOOKEEPER if self.version.has_zookeeper else _KRAFT
         text = (FOLDER / "broker.properties").read_text() + own
-        properties = self._written("server.properties", text)
+        properties = self._write_config("server.properties", text)
         if self.version.has_zookeeper:
-            settings = self._written("zookeeper.properties", _ZOOKEEPER_ITSELF)
+            settings = self._write_config("zookeeper.properties", _ZOOKEEPER_SERVER)
             self._launch("zookeeper", "org.apache.zookeeper.server.ZooKeeperServerMain", str(settings))
             self._wait(lambda: listens(self._other))
         else:
@@ -100,7 +103,7 @@ class KafkaOfVersion:
         self._launch("kafka", "kafka.Kafka", str(properties))
         self._wait(self._is_known)
 
-    def _written(self, name: str, text: str) -> Path:
+    def _write_config(self, name: str, text: str) -> Path:
         path = self._folder / name
         data = self._folder / f"data-of-{path.stem}"
         path.write_text(Template(text).substitute(port=self._port, other=self._other, data=data))

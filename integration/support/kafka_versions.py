@@ -1,8 +1,8 @@
-"""The versions of Apache Kafka with which this library is run, and their jars, fetched when they are first asked for.
+"""The versions of Apache Kafka that are tested, and their jars, which are downloaded when they are first used.
 
-`python -m integration.support.kafka_versions` fetches those of the oldest and of the newest version, which `make test`
-runs, into .jars/versions; with numbers, those of these versions. They are pinned by their bytes; a change of
-conf/kafka/versions/ivy.xml or of a number below needs new digests: `cd .jars/versions && sha256sum */*.jar`.
+`python -m integration.support.kafka_versions` downloads the jars of the oldest and the newest version, which `make
+test` uses, to .jars/versions; with arguments, those of the given versions. Jars are pinned by their checksums. A change of
+conf/kafka/versions/ivy.xml or of a version below requires new ones: `cd .jars/versions && sha256sum */*.jar`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ DIGESTS = FOLDER / "jars.sha256"
 
 @dataclass(frozen=True)
 class KafkaVersion:
-    """`transactions`: the versions of transactions that a cluster can be formatted with. Before Kafka 4 there is one,
-    which is not named when the storage is formatted."""
+    """A version of Kafka, with its transaction versions and features.
+
+    Before Kafka 4 there is one transaction version, which is not specified when the storage is formatted.
+    """
 
     number: str
     transactions: tuple[int, ...] = (1,)
     has_zookeeper: bool = False
-    """It is run with ZooKeeper, as nearly all clusters of that time are: KRaft is for production from 3.3 on."""
+    """Whether it is tested with ZooKeeper, like most clusters of its time. KRaft is production-ready since 3.3."""
     describes_transactions: bool = True
-    """KIP-664, Kafka 3.0: brokers say which transactions there are, and whose. Exactly once asks them."""
+    """Whether brokers list and describe transactions (KIP-664, Kafka 3.0), which exactly-once writes require."""
 
     @property
     def jars(self) -> Path:
@@ -56,7 +58,7 @@ OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]
 
 
 def fetched(version: KafkaVersion) -> Path:
-    """The folder of its jars, all of which are what is pinned."""
+    """Return the directory of a version's jars, downloaded if necessary. All jars match the pinned checksums."""
     if not _is_whole(version.jars, version):
         _fetch(version)
     return version.jars
@@ -68,13 +70,15 @@ def _fetch(version: KafkaVersion) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         with tempfile.TemporaryDirectory(dir=version.jars.parent) as folder:
             pattern = f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"
-            succeeded, said = run_ivy(FOLDER / "ivy.xml", arguments, pattern, kafka=version.number)
+            succeeded, output = run_ivy(FOLDER / "ivy.xml", arguments, pattern, kafka=version.number)
             if succeeded and _is_whole(Path(folder) / "jars", version):
                 shutil.rmtree(version.jars, ignore_errors=True)
                 (Path(folder) / "jars").rename(version.jars)
                 return
-        print(f"attempt {attempt} of {ATTEMPTS} to fetch Kafka {version} failed", file=sys.stderr)
-    raise RuntimeError(f"{said}\nThe jars of Kafka {version} could not be fetched, or are not what is pinned.")
+        print(f"Attempt {attempt} of {ATTEMPTS} to download Kafka {version} failed.", file=sys.stderr)
+    raise RuntimeError(
+        f"{output}\nThe jars of Kafka {version} could not be downloaded, or differ from the pinned ones."
+    )
 
 
 def _is_whole(folder: Path, version: KafkaVersion) -> bool:
@@ -82,12 +86,12 @@ def _is_whole(folder: Path, version: KafkaVersion) -> bool:
 
 
 def pinned_of(version: KafkaVersion) -> dict[str, str]:
-    """The digest of each of its jars."""
+    """Return the pinned digests of a version's jars, by file name."""
     lines = (line.split("  ", 1) for line in DIGESTS.read_text().splitlines())
     return {name.partition("/")[2]: digest for digest, name in lines if name.startswith(f"{version}/")}
 
 
 if __name__ == "__main__":
-    for each in VERSIONS:
-        if each.number in (sys.argv[1:] or (OLDEST.number, NEWEST.number)):
-            fetched(each)
+    for version in VERSIONS:
+        if version.number in (sys.argv[1:] or (OLDEST.number, NEWEST.number)):
+            fetched(version)

@@ -1,4 +1,4 @@
-"""The independent witness: topics made and read back by librdkafka, a client that we did not write."""
+"""Topics created, written and read by librdkafka, as an independent check of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from integration.support.topic_metadata import wait_until_gone, wait_until_known
 
 READ_BATCH = 10_000
 POLL_SECONDS = 0.2
-SILENCE_SECONDS = 300.0
+TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class StoredRecord:
 def create_topic(
     bootstrap: str, topic: str | None = None, *, partitions: int = 1, replicas: int = 1, **config: str
 ) -> str:
-    """Create a topic and return its name, a new one where none is given. Dots in names of settings are written `_`.
+    """Create a topic and return its name, by default a unique one. Names of settings have `_` instead of dots.
 
-    It returns when every broker of `bootstrap` knows all partitions and their leaders.
+    Returns when every broker of `bootstrap` knows all partitions and their leaders.
     """
     name = topic or f"topic-{uuid.uuid4().hex[:12]}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
-    admin.create_topics([new])[name].result(SILENCE_SECONDS)
+    admin.create_topics([new])[name].result(TIMEOUT_SECONDS)
     wait_until_known(bootstrap, name, partitions)
     return name
 
@@ -47,14 +47,14 @@ def create_topic(
 def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     """Let the topic have `partitions`, and return when every broker of `bootstrap` knows them and their leaders."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(SILENCE_SECONDS)
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_SECONDS)
     wait_until_known(bootstrap, topic, partitions)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete the topic, and return when no broker of `bootstrap` knows it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(SILENCE_SECONDS)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_SECONDS)
     wait_until_gone(bootstrap, topic)
 
 
@@ -75,7 +75,7 @@ def produce_all(producer: Producer, topic: str, rows: Iterable[Sequence[bytes | 
 def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed", config: Mapping[str, str] | None = None
 ) -> list[StoredRecord]:
-    """All records of a topic up to the ends that its partitions have now, in order within each partition."""
+    """Read all records that a topic has now, in order within each partition."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "witness", "isolation.level": isolation}
     settings |= {"enable.auto.commit": "false", "enable.partition.eof": "true", "check.crcs": "true"}
     settings |= {"auto.offset.reset": "earliest"}
@@ -88,16 +88,16 @@ def read_topic(
 
 @contextlib.contextmanager
 def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed") -> Iterator[Callable[[], int]]:
-    """A function that says how many records the topic has now, one of which nothing is deleted; markers count too.
+    """Yield a function that returns how many records a topic has, from which nothing was deleted; markers count, too.
 
-    With read_committed only those are counted that lie before the first open transaction of their partition.
+    With read_committed it counts only records before the first open transaction of their partition.
     """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "witness", "isolation.level": isolation})
-    partitions = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].partitions
 
     def count() -> int:
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        return sum(consumer.get_watermark_offsets(place, timeout=SILENCE_SECONDS)[1] for place in places)
+        topic_partitions = [TopicPartition(topic, partition) for partition in partitions]
+        return sum(consumer.get_watermark_offsets(p, timeout=TIMEOUT_SECONDS)[1] for p in topic_partitions)
 
     try:
         yield count
@@ -106,18 +106,18 @@ def counted_records(bootstrap: str, topic: str, isolation: str = "read_committed
 
 
 def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
-    known = consumer.list_topics(topic, timeout=SILENCE_SECONDS).topics[topic]
+    known = consumer.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic]
     if known.error is not None:
-        raise AssertionError(f"the witness could not read {topic}: {known.error}")
+        raise AssertionError(f"librdkafka could not read {topic}: {known.error}")
     partitions = known.partitions
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     unread = set(partitions)
-    silent_seconds = 0.0
+    idle_seconds = 0.0
     while unread:
         messages = consumer.consume(READ_BATCH, timeout=POLL_SECONDS)
-        silent_seconds = 0.0 if messages else silent_seconds + POLL_SECONDS
-        if silent_seconds > SILENCE_SECONDS:
-            raise AssertionError(f"the witness waits for the end of partitions {sorted(unread)} of {topic}")
+        idle_seconds = 0.0 if messages else idle_seconds + POLL_SECONDS
+        if idle_seconds > TIMEOUT_SECONDS:
+            raise AssertionError(f"librdkafka did not reach the end of partitions {sorted(unread)} of {topic}")
         for message in messages:
             error = message.error()
             if error is None:
@@ -125,14 +125,14 @@ def _read(consumer: Consumer, topic: str) -> Iterator[StoredRecord]:
             elif error.code() == KafkaError._PARTITION_EOF:
                 unread.discard(message.partition())
             else:
-                raise AssertionError(f"the witness could not read {topic}: {error}")
+                raise AssertionError(f"librdkafka could not read {topic}: {error}")
 
 
 def _stored(message: Message) -> StoredRecord:
     partition, offset, headers = message.partition(), message.offset(), message.headers()
     assert partition is not None
     assert offset is not None
-    assert not isinstance(headers, dict), "librdkafka hands headers back as a list"
+    assert not isinstance(headers, dict), "librdkafka returns headers as a list"
     return StoredRecord(
         partition=partition,
         offset=offset,

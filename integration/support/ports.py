@@ -1,7 +1,7 @@
-"""Ports for processes that take them later, and take them again when they are restarted.
+"""Ports for processes that are started later, and that use the same ports again after a restart.
 
-They are not among those that systems give to outgoing connections. Runs of the tests beside this one have others: a
-lock on a file in the temporary folder says which block is taken, until its owner closes it or ends.
+The ports are outside the range that systems use for outgoing connections. Concurrent test runs use different blocks: a
+lock on a file in the temporary directory reserves a block until its owner closes it or ends.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-FIRST, LAST = 20_000, 32_000
+FIRST_PORT, LAST_PORT = 20_000, 32_000
 BLOCK_PORTS = 40
 
 
 class PortBlock:
-    """Forty ports of which this object is the only owner on this machine, until it is closed."""
+    """Forty ports that are reserved on this machine until the block is closed."""
 
     def __init__(self) -> None:
-        starts = range(FIRST, LAST, BLOCK_PORTS)
+        starts = range(FIRST_PORT, LAST_PORT, BLOCK_PORTS)
         for start in random.sample(starts, len(starts)):
-            file = _locked(Path(tempfile.gettempdir()) / f"spark-kafka-sink-ports-{start}.lock")
+            file = _try_lock(Path(tempfile.gettempdir()) / f"spark-kafka-sink-ports-{start}.lock")
             if file is not None:
                 self._file = file
                 self.start = start
                 return
-        raise RuntimeError(f"all ports from {FIRST} to {LAST} are taken by other runs of these tests")
+        raise RuntimeError(f"all ports from {FIRST_PORT} to {LAST_PORT} are reserved by other test runs")
 
     def free_ports(self) -> Iterator[int]:
-        """The ports of the block that no process listens on now."""
+        """Yield the ports of the block on which no process listens."""
         for port in range(self.start, self.start + BLOCK_PORTS):
             if _is_free(port):
                 yield port
@@ -49,8 +49,8 @@ def _is_free(port: int) -> bool:
     return False
 
 
-def _locked(path: Path) -> IO[bytes] | None:
-    """None if somebody else has the lock."""
+def _try_lock(path: Path) -> IO[bytes] | None:
+    """Open and lock a file. Returns None if another process holds the lock."""
     file = path.open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

