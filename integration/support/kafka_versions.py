@@ -1,8 +1,8 @@
 """The versions of Apache Kafka that are tested, and their jars, which are downloaded when they are first used.
 
 `python -m integration.support.kafka_versions` downloads the jars of the oldest and the newest version, which `make
-test` uses, to .jars/versions; with arguments, those of the given versions. Jars are pinned by their checksums. A change of
-conf/kafka/versions/ivy.xml or of a version below requires new ones: `cd .jars/versions && sha256sum */*.jar`.
+test` uses, to .jars/versions; with arguments, those of the given versions. Jars are pinned by their checksums. A change
+of conf/kafka/versions/ivy.xml or of a version below requires new ones: `cd .jars/versions && sha256sum */*.jar`.
 """
 
 from __future__ import annotations
