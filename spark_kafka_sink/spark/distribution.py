@@ -21,12 +21,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
 from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, describe_missing_column
@@ -41,6 +40,7 @@ from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
 from spark_kafka_sink.spark.options.distribution import BY_KEY, BY_PARTITION
 from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.pyspark_versions import build_arrow_udf, repartition_by_id
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -192,7 +192,7 @@ def _by_partition(
     # More tasks than partitions would have no rows.
     tasks = min(how.tasks or _shuffle_partitions(frame.sparkSession), how.partitions)
     moved = frame.withColumn(_TARGET, F.coalesce(*choices))
-    moved = moved.repartitionById(_fewer(tasks, tasks_max), _TARGET)
+    moved = repartition_by_id(moved, min(tasks, tasks_max or tasks), _TARGET)
     if order:
         moved = moved.sortWithinPartitions(_TARGET, *order)
     return moved.select(*(F.col(_column(each)).alias(names[each]) for each in positions), F.col(_TARGET))
@@ -207,8 +207,7 @@ def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
         mask[keyless] = True
         return pa.array(found, pa.int32(), mask=mask)
 
-    made: Callable[[Any], Any] = cast(Any, arrow_udf)(partition_of_key, IntegerType())
-    return made
+    return build_arrow_udf(partition_of_key, IntegerType())
 
 
 def _shuffle_partitions(session: Any) -> int:

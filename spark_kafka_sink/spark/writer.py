@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
+from spark_kafka_sink.spark.pyspark_versions import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.task_report import TaskReport, build_write_report
 from spark_kafka_sink.spark.worker_log import LOGGER, install_stderr_handler
 from spark_kafka_sink.spark.worker_process import freeze_gc

@@ -36,6 +36,7 @@ from spark_kafka_sink.spark.patches.write_methods import (
     wrap_to_table,
     wrap_with_active_session,
 )
+from spark_kafka_sink.spark.pyspark_versions import register_data_source
 
 # Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
 # and values stand together.
@@ -60,7 +61,7 @@ def register(spark: SparkSession) -> None:
         register(spark)
         frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
     """
-    spark.dataSource.register(KafkaDataSource)
+    register_data_source(spark, KafkaDataSource)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter

@@ -1,0 +1,66 @@
+"""Names of the newest pyspark, with substitutes for older versions.
+
+pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and rejects a data source that it
+has found by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`, also to the writer of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
+    from pyspark.sql.types import DataType
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:
+        from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+
+        class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+            """A stream writer that the worker of pyspark 4.0 takes for one of Arrow batches."""
+
+
+__all__ = ["DataSourceStreamArrowWriter", "build_arrow_udf", "register_data_source", "repartition_by_id"]
+_ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
+
+
+def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
+    """Register a data source; pyspark 4.0 rejects one that it has found by itself, and uses that."""
+    try:
+        spark.dataSource.register(data_source)
+    except AnalysisException as error:
+        if error.getCondition() != _ALREADY_EXISTS:
+            raise
+
+
+def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataType) -> Callable[[Any], Any]:
+    """Return a function of one column that Spark evaluates on Arrow arrays; with pyspark 4.0 by way of pandas."""
+    try:
+        from pyspark.sql.pandas.functions import arrow_udf
+    except ImportError:
+        import pandas as pd
+        from pyspark.sql.pandas.functions import pandas_udf
+
+        def apply_to_series(series: Any) -> Any:
+            column = pa.array(series.to_numpy(), pa.binary(), from_pandas=True)
+            return function(column).to_pandas(integer_object_nulls=True)
+
+        # Spark reads the kind of the function from its type hints.
+        apply_to_series.__annotations__ = {"series": pd.Series, "return": pd.Series}
+        decorated: Callable[[Any], Any] = cast(Any, pandas_udf)(apply_to_series, return_type)
+    else:
+        decorated = cast(Any, arrow_udf)(function, return_type)
+    return decorated
+
+
+def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
+    """Bring the rows of each id to one task; with pyspark 4.0 by a hash, so that a task may get the rows of several."""
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(partitions, column)
+    return frame.repartition(partitions, column)
