@@ -7,7 +7,7 @@ OLDEST := .venv-oldest
 # pyenv's python3.10 runs only where a version is chosen; nothing else reads the variable.
 OLDEST_PYTHON ?= $(shell PYENV_VERSION=3.10 python3.10 -c 'import sys; print(sys.executable)' 2>/dev/null || echo $(PYTHON))
 N ?= 1000000
-OLDEST_SPARK := 4.1.0
+OLDEST_SPARK := 4.0.1
 MINIMUMS := .venv-minimums
 BUILD := .venv-build
 

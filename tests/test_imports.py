@@ -52,6 +52,8 @@ DOORS = (
     Door("pyspark.*", ("testing.*",), "the broker for tests is of use without Spark"),
     Door("testing", ("pytest_plugin",), "pytest loads the plugin in every project of this environment"),
     Door("pyspark.sql.*", ("spark.patches.*",), "Spark Connect is an optional dependency, and classic Spark beside it"),
+    Door("pyspark.sql.pandas.functions", ("spark.pyspark_versions",), "newer versions of pyspark have other names"),
+    Door("pandas", ("spark.pyspark_versions",), "needed with pyspark 4.0 only"),
     Door("py4j.protocol", ("spark.concurrent_tasks",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",

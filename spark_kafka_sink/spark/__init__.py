@@ -34,5 +34,5 @@ try:
     import pyspark as pyspark  # asked for here, so that its absence is reported in one sentence
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'The Spark data source needs pyspark 4.1 or newer: install it with pip install "spark-kafka-sink[spark]".'
+        'The Spark data source needs pyspark 4.0 or newer: install it with pip install "spark-kafka-sink[spark]".'
     ) from error

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import duckdb
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest

@@ -37,8 +37,8 @@ def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """pyspark 4.1 leaves the sockets to the garbage collector, through which rows come from the JVM."""
-    if pyspark.__version__.startswith("4.1"):
+    """pyspark 4.0 and 4.1 leave the sockets to the garbage collector, through which rows come from the JVM."""
+    if pyspark.__version__.startswith(("4.0", "4.1")):
         for item in items:
             if "tests/spark/" in item.nodeid:
                 item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
