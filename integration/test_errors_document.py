@@ -161,7 +161,7 @@ IN_A_TASK: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
         {"max.request.size": "10000000"},
         {"topic": "orders", "value": BIG},
     ),
-    "no key where they are compared": ("the broker refused this record", {}, {"topic": "compacted", "value": b"a"}),
+    "no key where they are compared": ("the broker rejected this record", {}, {"topic": "compacted", "value": b"a"}),
 }
 
 

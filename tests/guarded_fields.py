@@ -112,7 +112,7 @@ GUARDS = [
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),
     ),
-    Guard(ClusterRequests, "_lock", _names("_waited _error")),
+    Guard(ClusterRequests, "_lock", _names("_blocking_calls _error")),
 ]
 
 BROKER_GUARDS = [

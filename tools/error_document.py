@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Retry, Split, decide
+from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Retry, Split, decide_outcome
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, ErrorCode
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 ORDINARY_BATCH = BatchFacts(
-    record_count=100, attempts=0, retries_max=10, expired=False, idempotent=True, is_head=True, in_doubt=False
+    record_count=100, attempts=0, max_retries=10, expired=False, idempotent=True, is_head=True, in_doubt=False
 )
 OF_OTHERS = {22, 25, 30, 61, 62, 66, 82, 88, 104}
 """Consumer groups, delegation tokens that are asked for, and clusters that are compared: a sink meets none of them."""
@@ -53,7 +53,7 @@ def table() -> str:
 
 def _reaction(row: ErrorCode) -> str:
     """To the answer to a batch of some records, sent for the first time by an idempotent producer."""
-    outcome = decide(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
+    outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
     match outcome:
         case Done():
             return "counts the records as written"

@@ -335,7 +335,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             taken, error = self._accumulator.append_columns(topic, rows, max_block_ms=block_ms, check_open=still)
         except BaseException as interruption:
-            self._sender.interrupted("send_columns()", interruption)
+            self._sender.handle_interrupted_append("send_columns()", interruption)
             raise
         if error is not None:
             self._not_taken(len(rows) - taken, error, still)
@@ -373,7 +373,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except KafkaSinkError as error:
             raise self._in_callback(error) from None
         except BaseException as interruption:
-            self._sender.interrupted("send()", interruption)
+            self._sender.handle_interrupted_append("send()", interruption)
             raise
 
     def _remaining_ms(self, began_ms: float) -> float:

@@ -27,7 +27,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sender_loop import SenderLoop
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests, WaitedCall
+from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, advise_no_abort
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
@@ -104,13 +104,13 @@ class ProducerTransactions:
         if not wanted:
             return {}
         request = DescribeTransactions(wanted)
-        call = WaitedCall([request])
+        call = BlockingCall([request])
         self._requests.submit(call)
         try:
             self._client.wakeup()
             ended = self._loop.wait(call.ended, self._max_block_ms)
         finally:
-            self._requests.withdraw(call)
+            self._requests.cancel(call)
         if not ended:
             raise self._out_of_time(DESCRIBE, call.last_failure)
         return descriptions(request, call.results())

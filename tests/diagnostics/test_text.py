@@ -8,7 +8,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.metadata_merge import merge_response
 from spark_kafka_sink.diagnostics.text import mask_secrets, sanitize
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.producer.sending.produce_exchange import answer_of
+from spark_kafka_sink.producer.sending.produce_exchange import parse_partition_response
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from spark_kafka_sink.sasl.oauthbearer import OauthBearerClient
@@ -39,9 +39,9 @@ def test_masks_longest_secrets_first() -> None:
 
 def test_sanitizes_error_messages_of_batches_and_records() -> None:
     errors = [BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=EVIL)]
-    answer = answer_of(PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors))
-    assert is_clean(answer.words)
-    assert is_clean(answer.record_words[3])
+    answer = parse_partition_response(PartitionProduceResponse(error_code=87, error_message=EVIL, record_errors=errors))
+    assert is_clean(answer.error_message)
+    assert is_clean(answer.record_messages[3])
 
 
 def test_sanitizes_host_names_and_cluster_id() -> None:

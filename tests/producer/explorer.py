@@ -105,7 +105,7 @@ class Run:
     def is_idle(self) -> bool:
         """Nothing waits for an outcome, and no late answer is on its way."""
         sender = sender_of(self.producer)
-        return not sender.has_incomplete and not any(state.on_wire for state in sender.idempotence)
+        return not sender.has_incomplete and not any(state.in_flight for state in sender.idempotence)
 
     def give(self, partition: int, values: list[bytes]) -> None:
         """With times of their own: the real clock's would make each run another one."""
@@ -153,14 +153,14 @@ class Run:
 def check_partitions_of(producer: KafkaProducer) -> None:
     """The queue of each partition has the batches that its state says are waiting. Only the inside knows both."""
     idempotence, accumulator = sender_of(producer).idempotence, sender_of(producer).accumulator
-    assert not idempotence.violations(), idempotence.violations()
+    assert not idempotence.find_violations(), idempotence.find_violations()
     for state in idempotence:
-        waiting = [batch for batch in state.pending if batch not in state.on_wire]
+        waiting = [batch for batch in state.pending if batch not in state.in_flight]
         queue = accumulator.queued_batches(state.topic_partition)
         queued = [batch for batch in queue if batch.has_sequence and batch not in idempotence._abandoned]
         assert queued == waiting, f"{state!r}: {queued} in the queue, not {waiting}"
-        for batch in (*state.pending, *state.on_wire):
-            assert batch.has_request_in_flight == (batch in state.on_wire), f"{batch!r} and {state!r} disagree"
+        for batch in (*state.pending, *state.in_flight):
+            assert batch.has_request_in_flight == (batch in state.in_flight), f"{batch!r} and {state!r} disagree"
 
 
 def explore(seed: int) -> None:

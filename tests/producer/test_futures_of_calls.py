@@ -11,7 +11,7 @@ from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
 from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
-from spark_kafka_sink.producer.sending.deliveries import complete_futures, shares_of_calls
+from spark_kafka_sink.producer.sending.deliveries import collect_stored_rows, complete_futures
 from tests.producer.batching.one_piece import append_rows
 
 
@@ -26,7 +26,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
     append_rows(batch, BatchRows(RowOrigins(np.arange(3), calls[:1]), 0, 3, 0))
     append_rows(batch, BatchRows(RowOrigins(np.arange(9), calls[1:]), 4, 6, 3))  # of a later grouping
     batch.base_offset = base_offset
-    complete_futures(shares_of_calls([batch]))
+    complete_futures(collect_stored_rows([batch]))
     written = [call.result(0).partitions[7] for call in calls]
     assert [(one.first_offset, one.last_offset) for one in written] == offsets
     assert [one.rows for one in written] == [3, 2]
@@ -67,7 +67,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         append_rows(batch, later)
         batch.base_offset = 0
         done.append(batch)
-    complete_futures(shares_of_calls(done))
+    complete_futures(collect_stored_rows(done))
     assert seen == {partition: [0, 1, 2, 3] if partition % 2 else [0, 1] for partition in range(batches)}
 
 
@@ -82,7 +82,7 @@ def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_wh
     append_rows(full, BatchRows(together, 0, 1, 2))
     append_rows(following, BatchRows(together, 1, 3, 0))
     full.base_offset, following.base_offset = 0, 3
-    complete_futures(shares_of_calls([full, following]))
+    complete_futures(collect_stored_rows([full, following]))
     assert seen == [0, 1, 2, 3, 4]
 
 
@@ -99,7 +99,7 @@ def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_
     append_rows(following, BatchRows(together, 3, 5, 0))
     moved.copy_to_own_memory()
     of_another_partition.base_offset, moved.base_offset, following.base_offset = 0, 0, 2
-    complete_futures(shares_of_calls([of_another_partition, moved, following]))
+    complete_futures(collect_stored_rows([of_another_partition, moved, following]))
     assert seen == [0, 1, 2, 3]
 
 

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.cluster_requests import WaitedCall
+from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.end_txn import EndTxnRequest
@@ -138,7 +138,7 @@ def test_ctrl_c_in_the_abort_of_a_close_ends_the_producer(monkeypatch: pytest.Mo
     monkeypatch.setattr(producer._transactions, "close", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         producer.close()
-    assert sender_of(producer).finished
+    assert sender_of(producer).is_finished
 
 
 @BOTH
@@ -276,7 +276,7 @@ def test_close_ends_the_producer_although_a_commit_ran_out_of_time_and_has_faile
         producer.commit_transaction()
     pass_time(producer, 8000)
     producer.close()
-    assert sender_of(producer).finished
+    assert sender_of(producer).is_finished
     assert cluster.log("t").open_transaction_producer_ids() == []
     assert committed(cluster) == []
 
@@ -358,7 +358,7 @@ def test_a_coordinator_that_swallows_connections_delays_no_question_to_another_o
     cluster.close_connections(1)
     pass_time(producer, 200)
     since = cluster.system.now()
-    of_one, of_other = WaitedCall([DescribeTransactions(["a"])]), WaitedCall([DescribeTransactions(["b"])])
+    of_one, of_other = BlockingCall([DescribeTransactions(["a"])]), BlockingCall([DescribeTransactions(["b"])])
     for call in (of_one, of_other):
         sender_of(producer)._requests.submit(call)
     assert loop_of(producer).run_until(of_other.ended.is_set, 60_000)
@@ -386,6 +386,6 @@ def test_when_the_sender_has_failed_a_transaction_is_not_waited_for(version: int
     with patch.object(sender, "run_once", Mock(side_effect=RuntimeError("a fault of ours"))):
         sender.run()
     for call in (producer.commit_transaction, producer.abort_transaction):
-        with pytest.raises(DeliveryError, match="sender has failed: RuntimeError"):
+        with pytest.raises(DeliveryError, match="sender thread has failed: RuntimeError"):
             call()
     assert cluster.system.now() == since

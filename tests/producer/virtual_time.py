@@ -66,7 +66,7 @@ class InlineLoop:
         for _ in range(ROUNDS_MAX):
             if condition():
                 return True
-            if self.system.now() >= deadline_ms or self.sender.finished:
+            if self.system.now() >= deadline_ms or self.sender.is_finished:
                 return False
             self.run_once()
         raise AssertionError("the sender spins")
@@ -85,7 +85,7 @@ class InlineLoop:
     def join(self, timeout_ms: float | None) -> bool:
         if self._ended:
             return True
-        if not self.sender.finished and not self.run_until(lambda: self.sender.finished, timeout_ms):
+        if not self.sender.is_finished and not self.run_until(lambda: self.sender.is_finished, timeout_ms):
             return False
         self._ended = True
         self.sender.shut_down()

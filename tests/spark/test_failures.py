@@ -43,7 +43,10 @@ def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
 
 def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
-    dead = "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. See whether it runs."
+    dead = (
+        "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. "
+        "Check that the broker is running."
+    )
     for number, words in enumerate(["Never sent.", "The last attempt:", "Never sent."]):
         text = f"topic t, partition 3: not acknowledged within 500 ms. {words} {dead}"
         rows = RecordColumns(pa.array([b"v"] * 10), pa.array([b"k%d" % number] * 10))

@@ -130,7 +130,7 @@ class TurnLoop:
     def join(self, timeout_ms: float | None) -> bool:
         if not self._ended:
             self._woken = True  # by the close that waits here
-            if not self._turns.current.wait(lambda: self.sender.finished, timeout_ms):
+            if not self._turns.current.wait(lambda: self.sender.is_finished, timeout_ms):
                 return False
             self._ended = True
             self._turns.loops.remove(self)

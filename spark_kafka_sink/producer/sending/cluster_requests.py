@@ -1,4 +1,7 @@
-"""ClusterRequests: drives the engine of requests/pending.py on the sender's thread, over the producer's connections."""
+"""ClusterRequests: sends requests other than Produce on the sender thread, over the producer's connections.
+
+The requests are managed by requests/pending.py.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from spark_kafka_sink.requests.routing import Routing
 from spark_kafka_sink.requests.verdicts import Verdict
 
 
-class WaitedCall(Call[ResponseT]):
-    """A call that a caller's thread waits for. `ended` is set when its results change no more."""
+class BlockingCall(Call[ResponseT]):
+    """A call for which a caller's thread waits. `ended` is set once its results are final."""
 
     def __init__(self, requests: Iterable[Request[ResponseT]]) -> None:
         super().__init__(requests)
@@ -33,54 +36,58 @@ class WaitedCall(Call[ResponseT]):
         self.end(error)
 
     def end(self, error: KafkaSinkError) -> None:
-        """End the call with an error, unless it has ended."""
+        """End the call with an error. No effect if it has ended."""
         if not self.ended.is_set():
             self.error = error
             self.ended.set()
 
 
 class ClusterRequests(PolledRequests):
-    """Sender thread only, except `submit`, `withdraw` and `fail`."""
+    """The pending requests of a producer.
+
+    `submit`, `cancel` and `fail` are thread-safe. All other methods must be called by the sender thread.
+    """
 
     def __init__(self, client: NetworkClient, metadata: Metadata, backoff: ExponentialBackoff) -> None:
         super().__init__(client, PendingRequests(Routing(metadata, client.least_loaded_node), backoff.after))
         self._lock = threading.Lock()
-        self._waited: set[WaitedCall[Any]] = set()  # guarded by _lock
-        self._known: set[WaitedCall[Any]] = set()  # those of them that the engine has
+        self._blocking_calls: set[BlockingCall[Any]] = set()  # guarded by _lock
+        self._pending_calls: set[BlockingCall[Any]] = set()  # those that were added to the pending requests
         self._error: KafkaSinkError | None = None  # guarded by _lock
 
-    # --- calls that other threads wait for
+    # --- any thread
 
-    def submit(self, call: WaitedCall[Any]) -> None:
-        """Add a call; the sender must be woken afterwards. Raise the error after which no request is sent any more."""
+    def submit(self, call: BlockingCall[Any]) -> None:
+        """Add a call. The caller must wake the sender afterwards. Raises the error with which `fail` was called."""
         with self._lock:
             if self._error is not None:
                 raise copy_error(self._error)
-            self._waited.add(call)
+            self._blocking_calls.add(call)
 
-    def withdraw(self, call: WaitedCall[Any]) -> None:
-        """The caller waits no more."""
+    def cancel(self, call: BlockingCall[Any]) -> None:
+        """Remove a call for which its caller no longer waits."""
         with self._lock:
-            self._waited.discard(call)
+            self._blocking_calls.discard(call)
 
     def fail(self, error: KafkaSinkError) -> None:
-        """End all calls that a thread waits for, and those that come later, with this error."""
+        """End all blocking calls with an error, and reject later calls with the same error."""
         with self._lock:
             self._error = self._error or error
-            for call in self._waited:
+            for call in self._blocking_calls:
                 call.end(self._error)
 
-    # --- the sender's thread
+    # --- sender thread
 
     def send_due(self, now: float) -> float:
-        self._take_waited()
+        self._update_pending_calls()
         return super().send_due(now)
 
-    def _take_waited(self) -> None:
+    def _update_pending_calls(self) -> None:
+        """Add new calls to the pending requests, and remove calls that have ended or were cancelled."""
         with self._lock:
-            waited = {call for call in self._waited if not call.ended.is_set()}
-        for call in self._known - waited:
+            blocking_calls = {call for call in self._blocking_calls if not call.ended.is_set()}
+        for call in self._pending_calls - blocking_calls:
             self._pending.remove(call)
-        for call in waited - self._known:
+        for call in blocking_calls - self._pending_calls:
             self._pending.add(call)
-        self._known = waited
+        self._pending_calls = blocking_calls

@@ -1,14 +1,14 @@
-"""Deliveries: what becomes of a batch. It is complete, sent again, split or failed.
+"""Deliveries: completes, retries, splits or fails the batches of a request that has ended.
 
-For each batch whose request has ended, in this order:
+For each batch, in this order:
 
-    batch.off_wire          no socket reads its bytes any more: memory may return (rule 5)
-    idempotence             it is stored; or its place among the partition's open requests is free
-    outcome.decide          Done | Retry | Split | Fail
-    batch.complete          or reenqueue, split, fail; nothing of it if the batch has expired or was aborted before
+    batch.mark_request_ended    no socket reads the bytes any more, so the memory may be released (rule 5)
+    idempotence                 records that the batch is stored, or that it is no longer in flight
+    decide_outcome              Done | Retry | Split | Fail
+    batch.complete              or reenqueue, split or fail; none of them if the batch has failed before
 
-`fail` is the one way in which a batch fails, whatever the reason. Futures and callbacks are a user's code: whatever one
-of them raises, those of all other records are still called.
+All batches fail through `fail_batch`, whatever the reason. Futures and callbacks run code of the user: whatever one of
+them raises, those of all other records are still called.
 
 Sender thread only.
 """
@@ -34,33 +34,46 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import by_itself
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
-    attempt_error,
-    final_error,
-    record_errors,
-    split_error,
-    with_doubt,
+    build_attempt_error,
+    build_final_error,
+    build_record_errors,
+    build_split_error,
+    mark_possibly_stored,
 )
 from spark_kafka_sink.producer.sending.idempotence import Idempotence
-from spark_kafka_sink.producer.sending.outcome import SUCCESSES, BatchFacts, Done, Fail, Outcome, Retry, Split, decide
-from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
+from spark_kafka_sink.producer.sending.outcome import (
+    SUCCESSES,
+    BatchFacts,
+    Done,
+    Fail,
+    Outcome,
+    Retry,
+    Split,
+    decide_outcome,
+)
+from spark_kafka_sink.producer.sending.produce_exchange import (
+    PartitionResponse,
+    SentBatches,
+    parse_partition_responses,
+)
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.produce import ProduceResponse
 
-if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 _log = logging.getLogger(__name__)
 
 
 class UnobservedFailures(NamedTuple):
-    """Failed records whose futures no caller could read any more."""
+    """Failed records whose futures no caller can read any more."""
 
     records: int
     first_error: KafkaSinkError
 
 
 class Deliveries:
-    """See the module's docstring."""
+    """Applies the results of requests and timeouts to batches, futures and metrics."""
 
     def __init__(
         self,
@@ -77,84 +90,96 @@ class Deliveries:
         self._metadata = metadata
         self._metrics = metrics
         self._transactions = transactions
-        self._stored: list[ProducerBatch] = []
-        """Complete, but not reported yet."""
+        self._stored_batches: list[ProducerBatch] = []
+        """Batches that are DONE, but whose futures are not completed yet."""
         self._stored_ms = 0.0
-        self.unwatched = False
-        """The producer was dropped: what fails from now on is added to `loss`, for the log."""
-        self.loss: UnobservedFailures | None = None
+        self.producer_abandoned = False
+        """Whether the producer was dropped, so that further failures are counted as unobserved."""
+        self.unobserved_failures: UnobservedFailures | None = None
 
-    # --- answers
+    # --- responses
 
-    def answered(self, response: ClientResponse, sent: SentBatches) -> KafkaSinkError | None:
-        """Carry out what the end of a request means for its batches; `report_stored` must follow. Returns the error
-        that ends the producer."""
+    def handle_response(self, response: ClientResponse, sent: SentBatches) -> KafkaSinkError | None:
+        """Apply the response to a produce request, or the loss of its connection, to the batches of the request.
+
+        Must be followed by `complete_stored_batches`. Return the error that ends the producer, if any.
+        """
         now, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
             node_id, latency_ms = response.request.node_id, response.latency_ms
             self._metrics.request_answered(node_id, latency_ms, message.throttle_time_ms, now)
-            self._take_leader_hints(message, sent)
+            self._update_leaders(message, sent)
         self._stored_ms = now
-        return self._carry_out(response, sent, now)
+        return self._apply_outcomes(response, sent, now)
 
-    def report_stored(self) -> None:
-        """Complete the futures of what is stored: once for all answers that have come together. A call with many
-        partitions has a share in the answer of every broker, and so it gets all of them at once."""
-        batches = self._stored
+    def complete_stored_batches(self) -> None:
+        """Complete the futures of all stored batches.
+
+        This is done once for all responses that were received together. A call with many partitions is affected by the
+        response of every broker, so it gets all of its results at once.
+        """
+        batches = self._stored_batches
         if not batches:
             return
-        handed = shares_of_calls(batches)  # if there is no memory for it, nothing was handed over (`fail_unreported`)
-        self._stored = []
+        stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_uncompleted_batches handles the batches
+        self._stored_batches = []
         try:
-            self._metrics.batches_stored(batches, self._stored_ms)  # before their futures: callers see the count
+            self._metrics.batches_stored(batches, self._stored_ms)  # before the futures, so that callers see the count
         finally:
-            complete_futures(handed)
-            self._accumulator.remove_completed(*batches)  # behind them: a flush returns when futures are complete
+            complete_futures(stored_rows)
+            self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
 
-    def fail_unreported(self, error: KafkaSinkError) -> None:
-        """The sender has failed before it could report these. They are stored, and their offsets are lost."""
-        batches, self._stored = self._stored, []
+    def fail_uncompleted_batches(self, error: KafkaSinkError) -> None:
+        """Fail the futures of stored batches, because the sender has failed before it could complete them.
+
+        The records are stored, but their offsets are lost.
+        """
+        batches, self._stored_batches = self._stored_batches, []
         for batch in batches:
-            fail_futures(batch, with_doubt(error))
+            fail_futures(batch, mark_possibly_stored(error))
             self._accumulator.remove_completed(batch)
 
-    def _carry_out(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
-        """Batches that are complete are noted, to be reported; the others are sent again, split or failed."""
-        connection = self._idempotence.connection(response.request.node_id)
-        fatal: KafkaSinkError | None = None
-        for batch, answer in answers_of(response, sent, self._config.acks):
-            outcome = self._outcome(batch, answer, connection, now)
+    def _apply_outcomes(self, response: ClientResponse, sent: SentBatches, now: float) -> KafkaSinkError | None:
+        """Collect the stored batches, and retry, split or fail the others. Return the error that ends the producer."""
+        connection = self._idempotence.get_connection(response.request.node_id)
+        fatal_error: KafkaSinkError | None = None
+        for batch, partition_response in parse_partition_responses(response, sent, self._config.acks):
+            outcome = self._handle_attempt(batch, partition_response, connection, now)
             if batch.is_done:
-                self._answered_late(batch, outcome)
+                self._handle_late_response(batch, outcome)
             elif isinstance(outcome, Done):
-                batch.complete(-1 if outcome.duplicate else answer.base_offset, answer.log_append_time)
-                self._stored.append(batch)
+                base_offset = -1 if outcome.duplicate else partition_response.base_offset
+                batch.complete(base_offset, partition_response.log_append_time)
+                self._stored_batches.append(batch)
                 if self._transactions is not None:
                     topic = batch.topic_partition.topic
                     self._transactions.batch_stored(topic, sent.snapshot.topic_id(topic))
             elif isinstance(outcome, Retry):
-                self._send_again(batch, answer, outcome, now)
+                self._retry(batch, partition_response, outcome, now)
             elif isinstance(outcome, Split):
                 self._split(batch, now)
             else:
-                error = self._give_up(batch, answer, outcome, now)
-                fatal = error if outcome.fatal else fatal
-        return fatal
+                error = self._fail_after_response(batch, partition_response, outcome, now)
+                fatal_error = error if outcome.fatal else fatal_error
+        return fatal_error
 
-    def _outcome(self, batch: ProducerBatch, answer: Answer, connection: NodeApiVersions | None, now: float) -> Outcome:
+    def _handle_attempt(
+        self, batch: ProducerBatch, response: PartitionResponse, connection: NodeApiVersions | None, now: float
+    ) -> Outcome:
+        """Record the end of an attempt in the batch and in its partition's state. Return the outcome."""
         batch.mark_request_ended()
-        success = SUCCESSES.get(answer.code)
+        success = SUCCESSES.get(response.code)
         if success is not None:
-            self._idempotence.stored(batch, connection)
+            self._idempotence.handle_stored_batch(batch, connection)
             return success
-        self._idempotence.off_wire(batch, in_doubt=lookup_error_code(answer.code).in_doubt)
-        return decide(self._facts(batch, now), answer.code, answer.log_start_offset)
+        self._idempotence.handle_failed_attempt(batch, in_doubt=lookup_error_code(response.code).in_doubt)
+        return decide_outcome(self._build_facts(batch, now), response.code, response.log_start_offset)
 
-    def _facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
+    def _build_facts(self, batch: ProducerBatch, now: float) -> BatchFacts:
         return BatchFacts(
             record_count=batch.record_count,
             attempts=batch.attempts,
-            retries_max=self._config.retries,
+            max_retries=self._config.retries,
             expired=batch.has_reached_delivery_timeout(now),
             idempotent=batch.has_sequence,
             is_head=self._idempotence.is_head(batch),
@@ -162,129 +187,143 @@ class Deliveries:
             transactional=batch.transactional,
         )
 
-    def _answered_late(self, batch: ProducerBatch, outcome: Outcome) -> None:
-        """Handle the late answer to a batch that has failed already: it still says which sequences are stored."""
+    def _handle_late_response(self, batch: ProducerBatch, outcome: Outcome) -> None:
+        """Handle the response to a batch that has failed before. It still shows which sequences are stored."""
         if not isinstance(outcome, Done):
-            self._idempotence.answered_late(batch)
+            self._idempotence.handle_late_failure(batch)
         self._accumulator.unmute(batch.topic_partition)
 
-    def _send_again(self, batch: ProducerBatch, answer: Answer, outcome: Retry, now: float) -> None:
-        error = attempt_error(batch, answer)
-        _log.debug("%r is sent again: %s", batch, error)
+    def _retry(self, batch: ProducerBatch, response: PartitionResponse, outcome: Retry, now: float) -> None:
+        error = build_attempt_error(batch, response)
+        _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.refresh_metadata:
             self._metadata.request_update()
         self._metrics.count_retries(batch.topic_partition.topic, batch.record_count, now)
-        self._idempotence.retried(batch, new_sequence=outcome.new_sequence)
+        self._idempotence.handle_retry(batch, new_sequence=outcome.new_sequence)
         self._accumulator.reenqueue(batch, now, error)
 
     def _split(self, batch: ProducerBatch, now: float) -> None:
         try:
             children = self._accumulator.split_and_reenqueue(batch, now)
-        except Exception as error:  # as a rule for want of memory: its records are decoded, and encoded again
-            self.fail(batch, split_error(batch, error), now, in_doubt=False)
+        except Exception as error:  # usually a MemoryError, because the records are decoded and encoded again
+            self.fail_batch(batch, build_split_error(batch, error), now, in_doubt=False)
             return
-        self._idempotence.split(batch, children)
+        self._idempotence.handle_split(batch, children)
         self._metrics.batch_split(now)
 
-    def _give_up(self, batch: ProducerBatch, answer: Answer, outcome: Fail, now: float) -> KafkaSinkError:
-        error = final_error(batch, answer, outcome)
+    def _fail_after_response(
+        self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now: float
+    ) -> KafkaSinkError:
+        error = build_final_error(batch, response, outcome)
         if outcome.refresh_metadata:
             self._metadata.request_update()
-        named, innocent = record_errors(batch, answer)
-        # After a lost response the records that the broker did not name may be stored: they may not be sent again.
-        of_others = error if outcome.in_doubt or innocent is None else innocent
-        self.fail(batch, of_others, now, in_doubt=outcome.in_doubt, by_record=named)
+        rejected, remaining_error = build_record_errors(batch, response)
+        # After a lost response, the records that the broker did not name may be stored and must not be sent again.
+        default_error = error if outcome.in_doubt or remaining_error is None else remaining_error
+        self.fail_batch(batch, default_error, now, in_doubt=outcome.in_doubt, record_errors=rejected)
         return error
 
     # --- failures
 
     def may_be_stored(self, batch: ProducerBatch) -> bool:
-        """Whether a batch without an outcome may be in the log: its request is open, or an answer was lost."""
+        """Return whether a broker may have stored an incomplete batch: it is in flight, or a response was lost."""
         return batch.has_request_in_flight or self._idempotence.is_in_doubt(batch)
 
-    def fail(
+    def fail_batch(
         self,
         batch: ProducerBatch,
         error: KafkaSinkError,
         now: float,
         *,
         in_doubt: bool,
-        by_record: Mapping[int, KafkaSinkError] | None = None,
+        record_errors: Mapping[int, KafkaSinkError] | None = None,
     ) -> None:
-        """A batch will not be sent again: its records fail, those in `by_record` with errors of their own."""
-        self.report_stored()  # what came before them in their partition
-        if self._transactions is not None:
-            from spark_kafka_sink.producer.transactions.failures import fail_transaction  # not for others
+        """Fail the records of a batch that will not be sent again.
 
-            fail_transaction(self._transactions, batch, error, by_record)
-        if not batch.is_done:  # the accumulator has failed those that it gives up itself
+        `record_errors`: errors of single records, by their index in the batch. All others fail with `error`.
+        """
+        self.complete_stored_batches()  # earlier records of the partition first
+        if self._transactions is not None:
+            from spark_kafka_sink.producer.transactions.failures import fail_transaction  # only for transactions
+
+            fail_transaction(self._transactions, batch, error, record_errors)
+        if not batch.is_done:  # the accumulator has failed the batches that it aborts
             batch.fail(error)
-        self._idempotence.failed(batch, in_doubt=in_doubt)
+        self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
         self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
-        if self.unwatched:
-            before = self.loss or UnobservedFailures(0, error)
-            self.loss = before._replace(records=before.records + batch.record_count)
-        fail_futures(batch, error, by_record)
+        if self.producer_abandoned:
+            failures = self.unobserved_failures or UnobservedFailures(0, error)
+            self.unobserved_failures = failures._replace(records=failures.records + batch.record_count)
+        fail_futures(batch, error, record_errors)
         self._accumulator.remove_completed(batch)
 
-    def fail_all(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
-        """Fail batches for a reason outside of them: a fatal error, or the end of the producer."""
+    def fail_batches(self, batches: list[ProducerBatch], error: KafkaSinkError, now: float) -> None:
+        """Fail batches for a reason that does not concern them, such as a fatal error or the end of the producer."""
         for batch in batches:
             in_doubt = self.may_be_stored(batch)
-            self.fail(batch, with_doubt(error) if in_doubt else error, now, in_doubt=in_doubt)
+            self.fail_batch(batch, mark_possibly_stored(error) if in_doubt else error, now, in_doubt=in_doubt)
 
     # --- leaders
 
-    def _take_leader_hints(self, message: ProduceResponse, sent: SentBatches) -> None:
-        """Brokers that do not lead a partition any more say who does (KIP-951)."""
+    def _update_leaders(self, message: ProduceResponse, sent: SentBatches) -> None:
+        """Update the metadata with the leaders named by a broker that no longer leads a partition (KIP-951)."""
         hints = [
-            LeaderHint(sent.name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
+            LeaderHint(sent.topic_name(topic), row.index, row.current_leader.leader_id, row.current_leader.leader_epoch)
             for topic in message.responses
             for row in topic.partition_responses
             if row.current_leader is not None and row.current_leader.leader_id >= 0
         ]
         if hints:
-            nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
+            nodes = [
+                Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+                for endpoint in message.node_endpoints
+            ]
             self._metadata.update_leaders(hints, nodes)
 
 
-def shares_of_calls(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
-    """The rows of acknowledged batches, call by call, and those of each partition in their order.
+def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
+    """Return the rows of acknowledged batches by call, with the rows of each partition in order.
 
-    Rows that were grouped together are handed over together: of one batch of each partition, the groups in the order in
-    which they were made. The next batches of these partitions come after them.
+    Rows that were grouped together stay together. The batches are processed in runs with one batch of each partition,
+    and within a run, the groups in the order in which they were created.
     """
     return [
         rows
-        for groups in map(ProducerBatch.collect_shares, _runs(batches))
-        for origins in sorted(groups, key=lambda origins: origins.group_number)
-        for rows in origins.split_shares_by_call(groups[origins])
+        for shares in map(ProducerBatch.collect_shares, _split_into_runs(batches))
+        for origins in sorted(shares, key=lambda origins: origins.group_number)
+        for rows in origins.split_shares_by_call(shares[origins])
     ]
 
 
-def _runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
-    """Cut the batches into runs in which no partition has two."""
-    begin, partitions = 0, set[TopicPartition]()
-    for number, batch in enumerate(batches):
+def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[ProducerBatch]]:
+    """Split the batches into runs that have at most one batch of each partition."""
+    start, partitions = 0, set[TopicPartition]()
+    for index, batch in enumerate(batches):
         if batch.topic_partition in partitions:
-            yield batches[begin:number]
-            begin = number
+            yield batches[start:index]
+            start = index
             partitions.clear()
         partitions.add(batch.topic_partition)
-    yield batches[begin:]
+    yield batches[start:]
 
 
-def complete_futures(handed: Sequence[StoredRows]) -> None:
-    for call, row_indices, shares, count in handed:
-        by_itself(call.stored, row_indices, shares, count)
+def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
+    for call, row_indices, shares, row_count in stored_rows:
+        by_itself(call.stored, row_indices, shares, row_count)
 
 
 def fail_futures(
-    batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError] | None = None
+    batch: ProducerBatch, error: KafkaSinkError, record_errors: Mapping[int, KafkaSinkError] | None = None
 ) -> None:
-    """Hand the rows of a failed batch to their calls; `by_record` has the records that the broker named (rule 6)."""
+    """Fail the futures of all records of a batch.
+
+    `record_errors`: errors of the records that the broker named, by their index in the batch (rule 6).
+    """
     topic, partition = batch.topic_partition
     for call, row_indices, first_delta in batch.rows_by_call():
-        numbers = {delta - first_delta: reason for delta, reason in (by_record or {}).items()}
-        named = {number: reason for number, reason in numbers.items() if 0 <= number < len(row_indices)}
-        by_itself(call.failed, FailedRows(row_indices, error, topic, partition), named)
+        errors_by_position = {
+            delta - first_delta: record_error
+            for delta, record_error in (record_errors or {}).items()
+            if 0 <= delta - first_delta < len(row_indices)
+        }
+        by_itself(call.failed, FailedRows(row_indices, error, topic, partition), errors_by_position)

@@ -1,32 +1,34 @@
-"""Idempotence: the producer's id and epoch, the sequences of each partition, and which batch may leave when.
+"""Idempotence: the producer identity, the sequences of each partition, and the decision which batch may be sent when.
 
-A broker remembers, for each producer id and partition, the epoch and the last five batches. It takes a batch whose
-first sequence follows the last one, and answers DUPLICATE to one that it remembers. It has nothing to compare with
-when it knows nothing of the producer, and then takes any sequence. All rules below come from these three facts.
+For each producer id and partition, a broker remembers the epoch and the last five batches. It accepts a batch whose
+base sequence follows the last one, and answers DUPLICATE_SEQUENCE_NUMBER to a batch that it remembers. If it knows
+nothing about the producer, it has nothing to compare with and accepts any sequence. All rules below follow from these
+three facts.
 
-`admit` is the gate through which every batch leaves (see partition_queues.AdmitBatch). A batch may go when
+`admit` decides about every batch (see partition_queues.AdmitBatch). A batch may be sent if
 
-    a producer id is known                                          else one is asked for
-    its partition is part of the transaction, if there are any      else it is added first
-    the partition's earlier requests are all at the same leader     rule 2: else two logs would be filled at once
-    fewer than max.in.flight of them are open, over all brokers     rule 2: the broker remembers five
-    none is open, unless the partition is PIPELINED                 rule 1: a broker that knows nothing takes the
-                                                                      second although it has refused the first
-    it is the oldest pending one, if it was sent before             else the broker would refuse it
-    the partition is PROBING or PIPELINED, and no pending batch     no gap, no doubt, no old epoch in flight
-      waits to be sent again, if it is new
+    the producer has an id                                        otherwise an id is requested
+    its partition is part of the transaction, if there is one     otherwise the partition is added first
+    all requests in flight of its partition are to its leader     rule 2: otherwise two logs would be written to
+    fewer than max.in.flight of them are in flight in total       rule 2: the broker remembers five batches
+    none of them is in flight, unless the partition is            rule 1: a broker that knows nothing would accept the
+      PIPELINED                                                     second batch although it has rejected the first
+    it is the oldest pending batch, if it was sent before         otherwise the broker would reject it
+    the partition is PROBING or PIPELINED, and no pending batch   no gap, no batch in doubt, no previous epoch in flight
+      waits for a retry, if it is new
 
-partition_states.py has the states of a partition, and what is a gap, unresolved and pending.
+partition_states.py describes the states of a partition, and defines gap, unresolved and pending.
 
-Batches get other sequences in one place only, `_begin_again` (rule 3): they were refused by every broker that answered
-for them, and nothing before them is in flight. A batch behind the gap whose answer was lost is not among them. A broker
-that knows the producer has refused it too, but one that has forgotten it (its records were deleted, or were too old)
-took it. It is abandoned: the sender fails it, with the words that it may be stored. In a transaction there is no other
-sequence: what is behind a gap is abandoned, and the transaction is aborted, which brings the next epoch.
+Batches get new sequences only in `_restart_sequences` (rule 3). They were rejected by every broker that responded, and
+no batch before them is in flight. A batch behind the gap whose response was lost is excluded. A broker that knows the
+producer has rejected this batch as well, but a broker that has forgotten the producer (its records were deleted or too
+old) has accepted it. So the batch is abandoned: the sender fails it with an error that says that it may be stored. In a
+transaction there are no new sequences: all batches behind a gap are abandoned and the transaction is aborted, after
+which there is a new epoch.
 
-A partition's state is kept under the topic's name for as long as the producer lives, whatever metadata says of the
-topic (rule 4). A topic that was deleted and created again has a log that knows nothing of us, and takes the sequences
-as they go on.
+The state of a partition is kept under the topic name for the lifetime of the producer, whatever the metadata says about
+the topic (rule 4). The log of a topic that was deleted and recreated knows nothing about the producer and accepts the
+next sequences.
 
 Sender thread only.
 """
@@ -47,43 +49,55 @@ from spark_kafka_sink.producer.sending.partition_states import (
     PROBING,
     REPAIRING,
     PartitionState,
-    violations,
+    find_violations,
 )
 from spark_kafka_sink.records.sequences import is_after
 
-if TYPE_CHECKING:  # loaded for producers with a transactional.id only
+if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
-_TAKING_NEW = (PROBING, PIPELINED)
+_PHASES_FOR_NEW_BATCHES = (PROBING, PIPELINED)
 
 
-# --- the rules, one function each; the first two are asked where some requests of the partition are open
+# --- one function for each rule; the first two are only called if requests of the partition are in flight
 
 
-def may_have_another_on_wire(state: PartitionState, connection: NodeApiVersions | None) -> bool:
-    """Rule 1: one request at a time, until this very connection has brought a success under this epoch."""
-    return state.phase is PIPELINED and state.confirmed_by is connection
+def can_pipeline(state: PartitionState, connection: NodeApiVersions | None) -> bool:
+    """Return whether another request may be sent while some are in flight.
+
+    Rule 1: only after a request on this very connection has succeeded under the current epoch.
+    """
+    return state.phase is PIPELINED and state.confirmed_connection is connection
 
 
-def may_go_to(state: PartitionState, leader_id: int, in_flight_max: int) -> bool:
-    """Rule 2: at most `in_flight_max` open requests of a partition over all brokers, and all of them at one."""
-    return state.sent_to == leader_id and len(state.on_wire) < in_flight_max
+def can_send_to(state: PartitionState, leader_id: int, max_in_flight: int) -> bool:
+    """Return whether another request may be sent to a leader.
+
+    Rule 2: at most `max_in_flight` requests of a partition are in flight over all brokers, and all to one of them.
+    """
+    return state.in_flight_node_id == leader_id and len(state.in_flight) < max_in_flight
 
 
-def may_begin_again(state: PartitionState) -> bool:
-    """Rule 3: may pending batches get new sequences? Only from a gap on, and when nothing before it is left."""
-    if state.on_wire or state.gap is None:
+def can_restart_sequences(state: PartitionState) -> bool:
+    """Return whether pending batches may get new sequences.
+
+    Rule 3: only if there is a gap, no pending batch is before it, and no request is in flight.
+    """
+    if state.in_flight or state.gap_start is None:
         return False
-    return all(not is_after(state.gap, batch.base_sequence) for batch in state.pending)
+    return all(not is_after(state.gap_start, batch.base_sequence) for batch in state.pending)
 
 
-def may_be_stored(state: PartitionState, batch: ProducerBatch) -> bool:
-    """Rule 3: a batch that may be stored gets no other sequence. Its answer was lost, or said so."""
+def is_possibly_stored(state: PartitionState, batch: ProducerBatch) -> bool:
+    """Return whether a broker may have stored a batch: its response was lost, or left that open.
+
+    Rule 3: such a batch gets no new sequence.
+    """
     return batch in state.in_doubt
 
 
-class _States(dict[TopicPartition, PartitionState]):
-    """Makes the PartitionState of a partition when it is first asked for."""
+class _PartitionStates(dict[TopicPartition, PartitionState]):
+    """The state of each topic-partition, which is created on first use."""
 
     def __init__(self, *, transactional: bool) -> None:
         super().__init__()
@@ -95,199 +109,226 @@ class _States(dict[TopicPartition, PartitionState]):
 
 
 class Idempotence:
-    """See the module's docstring. When idempotence is off, rule 2 still holds, and there are no sequences."""
+    """The producer identity and the states of all partitions.
+
+    If idempotence is disabled, batches have no sequences, and only rule 2 applies.
+    """
 
     def __init__(
         self,
         *,
         enabled: bool,
-        in_flight_max: int,
-        connection_of: Callable[[int], NodeApiVersions | None],
+        max_in_flight: int,
+        get_connection: Callable[[int], NodeApiVersions | None],
         transactions: TransactionManager | None = None,
     ) -> None:
-        """`connection_of` gives a node's present connection, by its versions: another object after each reconnect."""
+        """`get_connection`: returns the API versions of the current connection to a node.
+
+        They stand for the connection, because they are a new object after each reconnect.
+        """
         self.enabled = enabled
         self._transactions = transactions
         self.id_and_epoch = NO_PRODUCER_ID
-        self.connection = connection_of
-        self._in_flight_max = in_flight_max
-        self._partitions = _States(transactional=transactions is not None)
+        self.get_connection = get_connection
+        self._max_in_flight = max_in_flight
+        self._partitions = _PartitionStates(transactional=transactions is not None)
         self._abandoned: list[ProducerBatch] = []
 
-    # --- the producer id
+    # --- producer identity
 
     @property
     def needs_producer_id(self) -> bool:
         return self.enabled and self.id_and_epoch == NO_PRODUCER_ID
 
-    def adopt(self, id_and_epoch: ProducerIdAndEpoch) -> None:
-        """Use the id that a broker has given. Partitions that waited for it begin again now, the others when nothing is
-        pending."""
+    def set_producer_id_and_epoch(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        """Set the identity that a broker has assigned.
+
+        Partitions that waited for it restart their sequences now, the others when no batch of theirs is pending.
+        """
         self.id_and_epoch = id_and_epoch
         for state in self._partitions.values():
             if state.phase is AWAITING_EPOCH:
-                self._begin_again(state)
+                self._restart_sequences(state)
 
-    def _next_epoch(self) -> None:
-        """The next epoch, for which no broker need be asked; after the last one another producer id is needed."""
+    def _bump_epoch(self) -> None:
+        """Increment the epoch locally, which needs no broker (KIP-360). After the last epoch, a new id is needed."""
         producer_id, epoch = self.id_and_epoch
         self.id_and_epoch = ProducerIdAndEpoch(producer_id, epoch + 1) if epoch < MAX_EPOCH else NO_PRODUCER_ID
 
-    # --- the gate
+    # --- admission
 
     def admit(self, batch: ProducerBatch, leader_id: int, now: float) -> bool:
-        """May this batch, the first of its partition's queue, be sent now? If so, it is counted as sent."""
+        """Return whether the head of a partition's queue may be sent now. If so, it counts as in flight."""
         state = self._partitions[batch.topic_partition]
-        if state.on_wire and not may_go_to(state, leader_id, self._in_flight_max):
+        if state.in_flight and not can_send_to(state, leader_id, self._max_in_flight):
             return False
         if self._transactions and not self._transactions.admits(batch.topic_partition, is_retry=batch.has_sequence):
             return False
-        if self.enabled and not self._may_leave(state, batch, self.connection(leader_id)):
+        if self.enabled and not self._can_send(state, batch, self.get_connection(leader_id)):
             return False
-        state.on_wire[batch] = leader_id
-        state.sent_to = leader_id
+        state.in_flight[batch] = leader_id
+        state.in_flight_node_id = leader_id
         return True
 
-    def _may_leave(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
-        if state.on_wire and not may_have_another_on_wire(state, connection):
+    def _can_send(self, state: PartitionState, batch: ProducerBatch, connection: NodeApiVersions | None) -> bool:
+        if state.in_flight and not can_pipeline(state, connection):
             return False
-        if state.phase is PIPELINED and state.confirmed_by is not connection:
-            state.move(PROBING)
+        if state.phase is PIPELINED and state.confirmed_connection is not connection:
+            state.transition_to(PROBING)
         if batch.base_sequence < 0:
-            return self._take_sequence(state, batch)
-        return state.is_head(batch) and (state.gap is None or is_after(state.gap, batch.base_sequence))
+            return self._assign_sequence(state, batch)
+        return state.is_head(batch) and (state.gap_start is None or is_after(state.gap_start, batch.base_sequence))
 
-    def _take_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
-        """A new batch gets the next sequence, if there is one to be given now."""
+    def _assign_sequence(self, state: PartitionState, batch: ProducerBatch) -> bool:
+        """Assign the next sequence to a new batch. Return False if none can be assigned now."""
         if self.id_and_epoch == NO_PRODUCER_ID:
             return False
         if state.id_and_epoch is not self.id_and_epoch and state.id_and_epoch != self.id_and_epoch:
-            if state.pending or state.on_wire:
+            if state.pending or state.in_flight:
                 return False
-            state.begin(self.id_and_epoch)
-        if state.phase not in _TAKING_NEW or len(state.pending) > len(state.on_wire):
+            state.start_sequences(self.id_and_epoch)
+        if state.phase not in _PHASES_FOR_NEW_BATCHES or len(state.pending) > len(state.in_flight):
             return False
-        state.add(batch)
+        state.add_new_batch(batch)
         return True
 
-    # --- the results of batches
+    # --- results of batches
 
-    def state(self, topic_partition: TopicPartition) -> PartitionState:
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionState:
         return self._partitions[topic_partition]
 
     def __iter__(self) -> Iterator[PartitionState]:
         return iter(self._partitions.values())
 
-    def off_wire(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """A batch's request has ended without a success. Call retried, split, failed or answered_late next."""
+    def handle_failed_attempt(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
+        """Record that the request of a batch has ended without success. `in_doubt`: the batch may be stored.
+
+        Must be followed by handle_retry, handle_split, handle_failed_batch or handle_late_failure.
+        """
         state = self._partitions[batch.topic_partition]
-        state.on_wire.pop(batch, None)
+        state.in_flight.pop(batch, None)
         if in_doubt and (batch in state.pending or not self.enabled):
             state.in_doubt |= {batch}
 
-    def stored(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
-        """A batch's request has ended: the broker at the other end of `connection` has the batch. It may have failed
-        before: expired, in flight."""
+    def handle_stored_batch(self, batch: ProducerBatch, connection: NodeApiVersions | None) -> None:
+        """Record that a broker has stored a batch, as it has responded on `connection`.
+
+        The batch may have failed before, because it expired in flight.
+        """
         state = self._partitions[batch.topic_partition]
-        state.on_wire.pop(batch, None)
+        state.in_flight.pop(batch, None)
         state.remove(batch)
         if not self.enabled:
             return
-        state.acknowledged(batch.last_sequence)
+        state.update_last_acked_sequence(batch.last_sequence)
         if state.phase is PIPELINED:
             return
         if state.phase is not PROBING:
-            self._reconsider(state)
+            self._update_phase(state)
         elif not state.pending and connection is not None:
             state.confirm(connection)
 
-    def retried(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
-        """The batch goes back into its queue. `new_sequence`: it cannot be stored under the one that it has."""
+    def handle_retry(self, batch: ProducerBatch, *, new_sequence: bool) -> None:
+        """Record that a batch is reenqueued. `new_sequence`: it can never be stored under its current sequence."""
         if not self.enabled:
             return
         state = self._partitions[batch.topic_partition]
         if new_sequence:
-            state.note_gap(batch.base_sequence)
-        self._reconsider(state)
+            state.extend_gap(batch.base_sequence)
+        self._update_phase(state)
 
-    def split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """The children go into the queue in its place."""
+    def handle_split(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
+        """Record that a batch was replaced by its children."""
         state = self._partitions[batch.topic_partition]
         state.replace(batch, children)
         if self.enabled:
-            self._reconsider(state)
+            self._update_phase(state)
 
-    def failed(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
-        """The batch will not be sent again. `in_doubt`: it may be stored, or its request is still open."""
+    def handle_failed_batch(self, batch: ProducerBatch, *, in_doubt: bool) -> None:
+        """Record that a batch has failed and will not be sent again.
+
+        `in_doubt`: the batch may be stored, or its request is still in flight.
+        """
         state = self._partitions[batch.topic_partition]
         was_pending = batch in state.pending
         state.remove(batch)
-        if not was_pending:  # it has no sequence, or is abandoned
+        if not was_pending:  # it has no sequence or was abandoned
             return
         if in_doubt:
-            state.unresolved = True
+            state.has_unresolved_sequence = True
         else:
-            state.note_gap(batch.base_sequence)
-        self._reconsider(state)
+            state.extend_gap(batch.base_sequence)
+        self._update_phase(state)
 
-    def answered_late(self, batch: ProducerBatch) -> None:
-        """The request of a batch that had failed before has ended without a success."""
+    def handle_late_failure(self, batch: ProducerBatch) -> None:
+        """Record that the request of a batch has ended without success after the batch had failed."""
         state = self._partitions[batch.topic_partition]
         state.remove(batch)
         if self.enabled:
-            self._reconsider(state)
+            self._update_phase(state)
 
-    def take_abandoned(self) -> list[ProducerBatch]:
-        """Batches that may be stored and cannot keep their sequences: to be failed by the caller. Each only once."""
+    def take_abandoned_batches(self) -> list[ProducerBatch]:
+        """Return the batches that may be stored but cannot keep their sequences, each only once.
+
+        The caller must fail them.
+        """
         abandoned, self._abandoned = self._abandoned, []
         return abandoned
 
     def is_in_doubt(self, batch: ProducerBatch) -> bool:
-        return may_be_stored(self._partitions[batch.topic_partition], batch)
+        """Return whether an earlier attempt may have stored a batch."""
+        return is_possibly_stored(self._partitions[batch.topic_partition], batch)
 
     def is_head(self, batch: ProducerBatch) -> bool:
+        """Return whether the broker should have all records of the partition before this batch."""
         state = self._partitions[batch.topic_partition]
-        # Behind a gap of its transaction, the broker is expected to miss records before the batch.
-        return state.is_head(batch) and not (state.transactional and state.gap is not None)
+        # If the transaction has a gap, the broker is expected to miss records before the batch.
+        return state.is_head(batch) and not (state.transactional and state.gap_start is not None)
 
-    def violations(self) -> list[str]:
-        """What does not hold in the states of the partitions, though it should."""
-        return [words for state in self for words in violations(state, self._in_flight_max, idempotent=self.enabled)]
+    def find_violations(self) -> list[str]:
+        """Describe the violated invariants of all partition states."""
+        return [
+            violation
+            for state in self
+            for violation in find_violations(state, self._max_in_flight, idempotent=self.enabled)
+        ]
 
     # --- after a failure
 
-    def _reconsider(self, state: PartitionState) -> None:
-        """Something has failed, or a request has ended since: the partition's next state."""
-        if state.unresolved and not state.pending and not state.on_wire:
-            state.resolve()
-        if may_begin_again(state):
-            self._begin_again(state)
-        elif state.on_wire:
-            state.move(DRAINING)
-        elif state.gap is not None or state.unresolved:
-            state.move(REPAIRING)
+    def _update_phase(self, state: PartitionState) -> None:
+        """Move a partition to its next state after a batch has failed or a request has ended."""
+        if state.has_unresolved_sequence and not state.pending and not state.in_flight:
+            state.resolve_sequences()
+        if can_restart_sequences(state):
+            self._restart_sequences(state)
+        elif state.in_flight:
+            state.transition_to(DRAINING)
+        elif state.gap_start is not None or state.has_unresolved_sequence:
+            state.transition_to(REPAIRING)
         else:
-            state.move(PROBING)
+            state.transition_to(PROBING)
 
-    def _begin_again(self, state: PartitionState) -> None:
-        """Go on under the next epoch, as soon as there is one."""
+    def _restart_sequences(self, state: PartitionState) -> None:
+        """Restart the sequences of a partition under the next epoch, as soon as there is one."""
         if state.id_and_epoch == self.id_and_epoch:
             if self._transactions is not None:
                 self._await_end_of_transaction(state)
                 return
-            self._next_epoch()
+            self._bump_epoch()
         if self.id_and_epoch == NO_PRODUCER_ID:
-            state.move(AWAITING_EPOCH)
+            state.transition_to(AWAITING_EPOCH)
             return
-        self._abandoned += [batch for batch in state.pending if may_be_stored(state, batch)]
-        state.pending = [batch for batch in state.pending if not may_be_stored(state, batch)]
+        self._abandoned += [batch for batch in state.pending if is_possibly_stored(state, batch)]
+        state.pending = [batch for batch in state.pending if not is_possibly_stored(state, batch)]
         state.in_doubt = frozenset()
-        state.begin(self.id_and_epoch)
+        state.start_sequences(self.id_and_epoch)
 
     def _await_end_of_transaction(self, state: PartitionState) -> None:
-        """A record of the transaction is missing, so it will be aborted with all that is pending. Only brokers change
-        its epoch."""
+        """Abandon all pending batches of a partition, because a record of the transaction is missing.
+
+        The transaction will be aborted. Only brokers assign its next epoch.
+        """
         self._abandoned += state.pending
         state.pending.clear()
         state.in_doubt = frozenset()
-        state.move(AWAITING_EPOCH)
+        state.transition_to(AWAITING_EPOCH)

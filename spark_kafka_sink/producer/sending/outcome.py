@@ -1,16 +1,16 @@
-"""What is to be done with a batch after an attempt to send it: one pure function over one table.
+"""Outcomes of an attempt to send a batch, decided by a pure function.
 
-    decide(what is known of the batch, what came back) -> Done | Retry | Split | Fail
+    decide_outcome(facts about the batch, error code of the response) -> Done | Retry | Split | Fail
 
-Two facts about an attempt decide whether records can be doubled, and they are kept apart everywhere:
+Two facts about an attempt decide whether records can be duplicated. They are kept apart everywhere:
 
-    refused     the broker says that it has not stored the batch. It may be sent again, even under another sequence
-    in doubt    the batch may be stored (connection lost, followers too slow, an error without a name): it may be sent
-                again under the same sequence only
+    rejected    the broker says that it has not stored the batch. The batch may be sent again, even under a new sequence
+    in doubt    the batch may be stored (the connection was lost, the followers were too slow, the error code is
+                unknown). It may only be sent again under the same sequence
 
-A head of the line is a batch before which nothing of its partition is in flight or waits for its retry. That the
-broker misses records before a batch (OUT_OF_ORDER_SEQUENCE_NUMBER) is expected of all others: what is missing is
-in flight, or waits for its retry.
+A batch is the head of its partition if no earlier batch of the partition is in flight or waits for a retry. For all
+other batches, OUT_OF_ORDER_SEQUENCE_NUMBER is expected: the records that the broker misses are in flight or wait for a
+retry.
 """
 
 from __future__ import annotations
@@ -23,40 +23,46 @@ from spark_kafka_sink.protocol.error_codes import lookup_error_code
 
 
 class BatchFacts(NamedTuple):
-    """What the decision needs to know of a batch, before the answer is counted."""
+    """Facts about a batch, before the response is taken into account."""
 
     record_count: int
     attempts: int
-    retries_max: int
+    max_retries: int
     expired: bool
     idempotent: bool
     is_head: bool
     in_doubt: bool
     """An earlier attempt, or this one, may have stored the batch."""
     transactional: bool = False
-    """The batch belongs to a transaction, whose epoch only brokers change."""
+    """The batch belongs to a transaction, whose epoch is only changed by brokers."""
 
 
 @dataclass(frozen=True)
 class Done:
+    """The broker has stored the batch."""
+
     duplicate: bool = False
-    """Stored by an attempt whose answer was lost; the offset is not known."""
+    """An earlier attempt, whose response was lost, has stored the batch. Its offset is not known."""
 
 
 @dataclass(frozen=True)
 class Retry:
+    """The batch is sent again."""
+
     refresh_metadata: bool = False
     new_sequence: bool = False
-    """Send it under a new epoch: what the broker knows of this producer does not fit the old sequence any more."""
+    """The batch needs a new sequence under a new epoch, because its sequence does not fit the broker's state."""
 
 
 @dataclass(frozen=True)
 class Split:
-    pass
+    """The batch is split, because the broker rejected it as too large."""
 
 
 @dataclass(frozen=True)
 class Fail:
+    """The batch fails."""
+
     refresh_metadata: bool = False
     timed_out: bool = False
     """The batch could have been sent again, but delivery.timeout.ms has passed."""
@@ -64,16 +70,20 @@ class Fail:
     in_doubt: bool = False
     """The records may be stored although they fail."""
     fatal: bool = False
+    """The producer cannot continue."""
 
 
 Outcome = Done | Retry | Split | Fail
 
 SUCCESSES = {codes.NONE: Done(), codes.DUPLICATE_SEQUENCE_NUMBER: Done(duplicate=True)}
-"""Answers that say that the batch is stored, whatever is known of it."""
+"""Error codes by which a broker confirms that it has stored the batch, whatever the facts about the batch are."""
 
 
-def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
-    """`code` is the broker's; a lost connection counts as NETWORK_EXCEPTION."""
+def decide_outcome(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
+    """Return the outcome of an attempt.
+
+    `code`: the broker's error code for the partition; NETWORK_EXCEPTION if the connection was lost.
+    """
     row = lookup_error_code(code)
     if code in SUCCESSES:
         return SUCCESSES[code]
@@ -81,33 +91,34 @@ def decide(facts: BatchFacts, code: int, log_start_offset: int = -1) -> Outcome:
         return Fail(fatal=True, in_doubt=facts.in_doubt)
     if code == codes.MESSAGE_TOO_LARGE and facts.record_count > 1 and not facts.expired:
         return Split()
-    wanted = _about_sequence(facts, code, log_start_offset) if facts.idempotent else None
-    if wanted is None:
-        wanted = Retry(row.requires_metadata_refresh) if row.retriable else Fail(in_doubt=facts.in_doubt)
-    if not isinstance(wanted, Retry):
-        return wanted
+    outcome = _decide_sequence_error(facts, code, log_start_offset) if facts.idempotent else None
+    if outcome is None:
+        outcome = Retry(row.requires_metadata_refresh) if row.retriable else Fail(in_doubt=facts.in_doubt)
+    if not isinstance(outcome, Retry):
+        return outcome
     if facts.expired:
-        return Fail(wanted.refresh_metadata, timed_out=True, in_doubt=facts.in_doubt)
-    if facts.attempts >= facts.retries_max:
-        return Fail(wanted.refresh_metadata, retries_used_up=True, in_doubt=facts.in_doubt)
-    return wanted
+        return Fail(outcome.refresh_metadata, timed_out=True, in_doubt=facts.in_doubt)
+    if facts.attempts >= facts.max_retries:
+        return Fail(outcome.refresh_metadata, retries_used_up=True, in_doubt=facts.in_doubt)
+    return outcome
 
 
-def _about_sequence(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
-    """The two answers about sequences; None if it is another."""
+def _decide_sequence_error(facts: BatchFacts, code: int, log_start_offset: int) -> Outcome | None:
+    """Return the outcome of the two error codes about sequences, or None for all other codes."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        return _from_here(facts) if facts.is_head else Retry()
+        return _restart_from_batch(facts) if facts.is_head else Retry()
     if code == codes.UNKNOWN_PRODUCER_ID:
-        # Without the start of the log nothing can be concluded (brokers before 1.1 do not send it).
-        # Where all that was acknowledged has been deleted since, the state went with it.
-        return Retry() if log_start_offset == -1 or not facts.is_head else _from_here(facts)
+        # Brokers before 1.1 do not send the start offset of the log, without which nothing can be concluded.
+        # If all acknowledged records have been deleted since, the broker's state was deleted with them.
+        return Retry() if log_start_offset == -1 or not facts.is_head else _restart_from_batch(facts)
     return None
 
 
-def _from_here(facts: BatchFacts) -> Outcome:
-    """Begin again with this batch under a new epoch, unless it may be stored: then it would be stored twice.
+def _restart_from_batch(facts: BatchFacts) -> Outcome:
+    """Return the outcome of a batch with which sequences must restart under a new epoch.
 
-    In a transaction there is no new epoch before the end: the transaction must be aborted.
+    A batch that may be stored fails instead, because a new sequence could store it twice. So does a batch of a
+    transaction, which has no new epoch before its end: the transaction must be aborted.
     """
     if facts.transactional:
         return Fail(in_doubt=facts.in_doubt)

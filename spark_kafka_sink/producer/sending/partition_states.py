@@ -1,26 +1,27 @@
-"""PartitionState: a partition's life under an idempotent producer, as a table of states; and what holds in each.
+"""PartitionState: the state machine of a topic-partition under an idempotent producer, and its invariants.
 
-    state            what may leave                        left when
-    PROBING          one batch at a time: the oldest       it is stored and none is pending -> PIPELINED
-                     pending one, else a new one
-    PIPELINED        new batches, up to max.in.flight      a batch fails or is to be sent again, or the connection
-                                                           is another one -> PROBING or DRAINING
-    DRAINING         nothing                               no request is open any more -> PROBING or REPAIRING
-    REPAIRING        one batch at a time: the oldest       all batches before the gap are acknowledged or failed
-                     pending one, if before the gap        -> PROBING, under the next epoch if records are missing
-    AWAITING_EPOCH   nothing                               a broker has given the producer an id, or the end of a
-                                                           transaction has -> PROBING
+    state            batches that may be sent              left when
+    PROBING          one at a time: the oldest pending     it is stored and no batch is pending -> PIPELINED
+                     batch, otherwise a new one
+    PIPELINED        new ones, up to max.in.flight         a batch fails or is retried, or the connection changes
+                                                           -> PROBING or DRAINING
+    DRAINING         none                                  no request is in flight -> PROBING or REPAIRING
+    REPAIRING        one at a time: the oldest pending     all batches before the gap are acknowledged or failed
+                     batch, if it is before the gap        -> PROBING, under the next epoch if records are missing
+    AWAITING_EPOCH   none                                  a broker has assigned a producer id, or the transaction has
+                                                           ended -> PROBING
 
-A pending batch has a sequence, and is neither acknowledged nor failed. A partition is PROBING at its beginning, after
-each failure, and with each new connection, leader and epoch: one request at a time is open until one has succeeded.
+A pending batch has a sequence and is neither acknowledged nor failed. A partition is PROBING at first, after each
+failure, and with each new connection, leader and epoch: only one request is in flight until one has succeeded.
 
-Records can be missing in the log in two ways. A `gap` is the first sequence that every broker has refused, for good or
-under the present epoch: brokers refuse what follows it. A partition is `unresolved` when a batch has failed that may be
-stored nevertheless. If the batches after it are stored, so was it. Else its sequences are missing, which is a gap too.
+Records can be missing in the log for two reasons. The gap begins with the first sequence that every broker has
+rejected, either permanently or under the current epoch: brokers reject all sequences after it. A partition has an
+unresolved sequence after a batch has failed although a broker may have stored it. If the batches after it are stored,
+so was this batch. Otherwise its sequences are missing, which is a gap, too.
 
-With a gap, the pending batches before it are finished first. Then the others get sequences from 0 under the next epoch
-(KIP-360): nothing of the partition is open, and each of them was refused. A batch behind the gap that may be stored is
-not sent again; see idempotence.py.
+If there is a gap, the pending batches before it are completed first. The others then get sequences from 0 under the
+next epoch (KIP-360). At that time no request of the partition is in flight, and each of them was rejected. A batch
+behind the gap that may be stored is not sent again; see idempotence.py.
 
 Sender thread only.
 """
@@ -40,7 +41,7 @@ from spark_kafka_sink.records.sequences import is_after
 
 
 class Phase(Enum):
-    """See the table above."""
+    """State of a topic-partition (see the table above)."""
 
     PROBING = "probing"
     PIPELINED = "pipelined"
@@ -49,7 +50,7 @@ class Phase(Enum):
     AWAITING_EPOCH = "awaiting an epoch"
 
 
-_NONE: frozenset[ProducerBatch] = frozenset()  # one for all partitions, of which there may be ten thousand
+_NO_BATCHES: frozenset[ProducerBatch] = frozenset()  # shared by all partitions, of which there may be ten thousand
 PROBING, PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH = Phase
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     PROBING: frozenset({PIPELINED, DRAINING, REPAIRING, AWAITING_EPOCH}),
@@ -61,35 +62,37 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
 
 
 class PartitionState:
-    """The batches of one partition: pending, on the wire, in doubt; and their sequences."""
+    """The pending and in-flight batches of one topic-partition, and its sequences."""
 
     __slots__ = (
-        "confirmed_by",
-        "gap",
+        "confirmed_connection",
+        "gap_start",
+        "has_unresolved_sequence",
         "id_and_epoch",
         "in_doubt",
+        "in_flight",
+        "in_flight_node_id",
         "last_acked_sequence",
         "next_sequence",
-        "on_wire",
         "pending",
         "phase",
-        "sent_to",
         "topic_partition",
         "transactional",
-        "unresolved",
     )
 
     def __init__(self, topic_partition: TopicPartition, *, transactional: bool = False) -> None:
         self.topic_partition = topic_partition
         self.transactional = transactional
-        self.on_wire: dict[ProducerBatch, int] = {}  # open requests, and their node; also of batches that have failed
-        self.sent_to = -1  # the node of those requests: one for all of them
+        self.in_flight: dict[ProducerBatch, int] = {}  # node id by batch, even if it has failed
+        self.in_flight_node_id = -1  # all requests in flight are to this node
         self.phase = PROBING
-        self.confirmed_by: NodeApiVersions | None = None  # while PIPELINED: the connection that has brought a success
-        self.pending: list[ProducerBatch] = []  # in the order of their sequences
-        self.in_doubt = _NONE  # batches without an outcome that may be stored
-        self.gap: int | None = None
-        self.unresolved = False
+        self.confirmed_connection: NodeApiVersions | None = (
+            None  # while PIPELINED: the one on which a request succeeded
+        )
+        self.pending: list[ProducerBatch] = []  # in sequence order
+        self.in_doubt = _NO_BATCHES  # batches that may be stored, but are neither acknowledged nor failed
+        self.gap_start: int | None = None  # first sequence of the gap
+        self.has_unresolved_sequence = False
         self.id_and_epoch = NO_PRODUCER_ID
         self.next_sequence = 0
         self.last_acked_sequence = -1
@@ -97,41 +100,41 @@ class PartitionState:
     def __repr__(self) -> str:
         return (
             f"PartitionState({self.topic_partition}, {self.phase.value}, {len(self.pending)} pending, "
-            f"{len(self.on_wire)} on the wire, gap={self.gap}, unresolved={self.unresolved})"
+            f"{len(self.in_flight)} in flight, gap={self.gap_start}, unresolved={self.has_unresolved_sequence})"
         )
 
-    def move(self, phase: Phase) -> None:
-        """A move to the same state is allowed and does nothing."""
+    def transition_to(self, phase: Phase) -> None:
+        """Change the phase. A transition to the current phase has no effect."""
         if phase is self.phase:
             return
         if phase not in TRANSITIONS[self.phase]:
-            raise IllegalStateError(f"{self!r} cannot go on as {phase.value}.")
+            raise IllegalStateError(f"{self!r} cannot move to the state {phase.value}.")
         self.phase = phase
-        self.confirmed_by = None
+        self.confirmed_connection = None
 
     def confirm(self, connection: NodeApiVersions) -> None:
-        """PROBING -> PIPELINED: this connection has brought a success, and nothing is pending."""
-        self.move(PIPELINED)
-        self.confirmed_by = connection
+        """PROBING -> PIPELINED: a request on this connection has succeeded, and no batch is pending."""
+        self.transition_to(PIPELINED)
+        self.confirmed_connection = connection
 
-    def begin(self, id_and_epoch: ProducerIdAndEpoch) -> None:
-        """Sequences from 0 under an epoch that this partition's leader has not seen; pending batches get new ones."""
-        self.move(PROBING)
+    def start_sequences(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+        """Start sequences at 0 under an identity that the leader has not seen. Pending batches get new sequences."""
+        self.transition_to(PROBING)
         self.id_and_epoch = id_and_epoch
         self.next_sequence = 0
         self.last_acked_sequence = -1
-        self.gap = None
-        self.unresolved = False
+        self.gap_start = None
+        self.has_unresolved_sequence = False
         for batch in self.pending:
-            self._number(batch)
+            self._assign_sequence(batch)
 
-    def add(self, batch: ProducerBatch) -> None:
-        """A new batch gets the next sequence."""
-        self._number(batch)
+    def add_new_batch(self, batch: ProducerBatch) -> None:
+        """Assign the next sequence to a new batch, which becomes pending."""
+        self._assign_sequence(batch)
         self.pending.append(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """A batch is acknowledged or has failed."""
+        """Remove a batch that was acknowledged or has failed. No effect if it is not pending."""
         if self.pending and self.pending[0] is batch:  # nearly always
             del self.pending[0]
         elif batch in self.pending:
@@ -140,115 +143,123 @@ class PartitionState:
             self.in_doubt -= {batch}
 
     def replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """The parts of a batch that was split take its place, with its sequences and its doubt."""
+        """Replace a batch that was split by its children. If the batch is in doubt, so are they."""
         if batch in self.pending:
-            at = self.pending.index(batch)
-            self.pending[at : at + 1] = children
+            index = self.pending.index(batch)
+            self.pending[index : index + 1] = children
         if batch in self.in_doubt:
             self.in_doubt = self.in_doubt - {batch} | {*children}
 
-    def acknowledged(self, last_sequence: int) -> None:
-        """Note that the broker has stored everything up to this sequence."""
+    def update_last_acked_sequence(self, last_sequence: int) -> None:
+        """Record that the broker has stored all sequences up to `last_sequence`."""
         if self.last_acked_sequence < 0 or is_after(last_sequence, self.last_acked_sequence):
             self.last_acked_sequence = last_sequence
 
-    def note_gap(self, sequence: int) -> None:
-        """Note that a batch that begins with this sequence will never be stored under it."""
-        if self.gap is None or is_after(self.gap, sequence):
-            self.gap = sequence
+    def extend_gap(self, sequence: int) -> None:
+        """Let the gap begin no later than at `sequence`, under which a batch will never be stored."""
+        if self.gap_start is None or is_after(self.gap_start, sequence):
+            self.gap_start = sequence
 
-    def resolve(self) -> None:
-        """Find the gap, when nothing is pending or in flight: a sequence without an acknowledgement is missing then."""
-        self.unresolved = False
-        acknowledged = sequences.increment(self.last_acked_sequence, 1)
-        if acknowledged != self.next_sequence:
-            self.note_gap(acknowledged)
+    def resolve_sequences(self) -> None:
+        """Decide whether an unresolved sequence is a gap. No batch may be pending or in flight.
+
+        In that case, all sequences that were not acknowledged are missing.
+        """
+        self.has_unresolved_sequence = False
+        first_unacked_sequence = sequences.increment(self.last_acked_sequence, 1)
+        if first_unacked_sequence != self.next_sequence:
+            self.extend_gap(first_unacked_sequence)
 
     def is_head(self, batch: ProducerBatch) -> bool:
+        """Return whether a batch is the oldest pending one."""
         return bool(self.pending) and self.pending[0] is batch
 
-    def _number(self, batch: ProducerBatch) -> None:
+    def _assign_sequence(self, batch: ProducerBatch) -> None:
         sequence = self.next_sequence
         batch.set_producer_state(*self.id_and_epoch, sequence, transactional=self.transactional)
         self.next_sequence = sequences.increment(sequence, batch.record_count)
 
 
-def violations(state: PartitionState, in_flight_max: int, *, idempotent: bool) -> list[str]:
-    """What should hold in the partition's state and does not. Tests and the schedule explorer ask after each step."""
-    holds = {
-        "at most max.in.flight requests are open": len(state.on_wire) <= in_flight_max,
-        "all requests are at one node": set(state.on_wire.values()) <= {state.sent_to},
+def find_violations(state: PartitionState, max_in_flight: int, *, idempotent: bool) -> list[str]:
+    """Describe the violated invariants of a partition's state. Tests and the schedule explorer check it every step."""
+    invariants = {
+        "at most max.in.flight requests are in flight": len(state.in_flight) <= max_in_flight,
+        "all requests in flight are to one node": set(state.in_flight.values()) <= {state.in_flight_node_id},
     }
     if idempotent:
-        holds |= _always(state) | _BY_PHASE[state.phase](state)
-    return [f"{state!r}: not so: {words}" for words, is_so in holds.items() if not is_so]
+        invariants |= _check_any_phase(state) | _CHECKS_BY_PHASE[state.phase](state)
+    return [f"{state!r}: violated: {invariant}" for invariant, holds in invariants.items() if not holds]
 
 
-def _always(state: PartitionState) -> dict[str, bool]:
+def _check_any_phase(state: PartitionState) -> dict[str, bool]:
     pending = state.pending
     return {
-        "pending batches have no outcome": not any(batch.is_done for batch in pending),
-        "pending batches are of one epoch": all(
+        "no pending batch is done": not any(batch.is_done for batch in pending),
+        "pending batches have one epoch": all(
             (batch.producer_id, batch.producer_epoch) == state.id_and_epoch for batch in pending
         ),
-        "sequences ascend": all(is_after(two.base_sequence, one.last_sequence) for one, two in pairwise(pending)),
+        "sequences ascend": all(
+            is_after(later.base_sequence, earlier.last_sequence) for earlier, later in pairwise(pending)
+        ),
         "the next sequence is free": not pending or is_after(state.next_sequence, pending[-1].last_sequence),
         "only pending batches are in doubt": state.in_doubt <= set(pending),
     }
 
 
-def _is_in_order(state: PartitionState) -> bool:
-    return state.gap is None and not state.unresolved
+def _has_complete_sequences(state: PartitionState) -> bool:
+    return state.gap_start is None and not state.has_unresolved_sequence
 
 
-def _only_the_head_is_on_wire(state: PartitionState) -> bool:
-    return not state.on_wire or list(state.on_wire) == state.pending[:1]
+def _is_only_head_in_flight(state: PartitionState) -> bool:
+    return not state.in_flight or list(state.in_flight) == state.pending[:1]
 
 
-def _before_gap(state: PartitionState) -> list[ProducerBatch]:
-    return [batch for batch in state.pending if state.gap is None or is_after(state.gap, batch.base_sequence)]
+def _batches_before_gap(state: PartitionState) -> list[ProducerBatch]:
+    return [
+        batch for batch in state.pending if state.gap_start is None or is_after(state.gap_start, batch.base_sequence)
+    ]
 
 
-def _while_probing(state: PartitionState) -> dict[str, bool]:
+def _check_probing(state: PartitionState) -> dict[str, bool]:
     return {
-        "sequences are in order": _is_in_order(state),
-        "only the oldest pending batch is on the wire": _only_the_head_is_on_wire(state),
+        "no sequence is missing": _has_complete_sequences(state),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(state),
     }
 
 
-def _while_pipelined(state: PartitionState) -> dict[str, bool]:
+def _check_pipelined(state: PartitionState) -> dict[str, bool]:
     return {
-        "sequences are in order": _is_in_order(state),
-        "what is pending is on the wire, and nothing else is": list(state.on_wire) == state.pending,
-        "nothing is in doubt": not state.in_doubt,
-        "a connection has brought a success": state.confirmed_by is not None,
+        "no sequence is missing": _has_complete_sequences(state),
+        "all pending batches and no others are in flight": list(state.in_flight) == state.pending,
+        "no batch is in doubt": not state.in_doubt,
+        "a request has succeeded on a connection": state.confirmed_connection is not None,
     }
 
 
-def _while_draining(state: PartitionState) -> dict[str, bool]:
-    return {"a request is open": bool(state.on_wire)}
+def _check_draining(state: PartitionState) -> dict[str, bool]:
+    return {"a request is in flight": bool(state.in_flight)}
 
 
-def _while_repairing(state: PartitionState) -> dict[str, bool]:
+def _check_repairing(state: PartitionState) -> dict[str, bool]:
     return {
-        "records may be missing": not _is_in_order(state),
-        "only the oldest pending batch is on the wire": _only_the_head_is_on_wire(state),
-        "a pending batch is before the gap": bool(_before_gap(state)),
+        "a sequence may be missing": not _has_complete_sequences(state),
+        "only the oldest pending batch is in flight": _is_only_head_in_flight(state),
+        "a pending batch is before the gap": bool(_batches_before_gap(state)),
     }
 
 
-def _while_awaiting_epoch(state: PartitionState) -> dict[str, bool]:
+def _check_awaiting_epoch(state: PartitionState) -> dict[str, bool]:
     return {
-        "there is a gap": state.gap is not None,
-        "no pending batch is before it": not _before_gap(state),
-        "no request is open": not state.on_wire,
+        "there is a gap": state.gap_start is not None,
+        "no pending batch is before the gap": not _batches_before_gap(state),
+        "no request is in flight": not state.in_flight,
     }
 
 
-_BY_PHASE = {
-    PROBING: _while_probing,
-    PIPELINED: _while_pipelined,
-    DRAINING: _while_draining,
-    REPAIRING: _while_repairing,
-    AWAITING_EPOCH: _while_awaiting_epoch,
+_CHECKS_BY_PHASE = {
+    PROBING: _check_probing,
+    PIPELINED: _check_pipelined,
+    DRAINING: _check_draining,
+    REPAIRING: _check_repairing,
+    AWAITING_EPOCH: _check_awaiting_epoch,
 }

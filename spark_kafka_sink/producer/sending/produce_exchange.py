@@ -1,6 +1,4 @@
-"""A Produce request and its answer: the batches that one broker takes as a message, and which part of the response
-belongs to which batch.
-"""
+"""Produce requests, built from the batches for one broker, and the partition responses to these batches."""
 
 from __future__ import annotations
 
@@ -26,50 +24,54 @@ from spark_kafka_sink.protocol.messages.produce import (
 from spark_kafka_sink.protocol.schema import VersionRange
 from spark_kafka_sink.requests.produce_versions import produce_versions
 
-if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+if TYPE_CHECKING:  # only loaded for producers with a transactional.id
     from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
 
-_OFFSET_MAX = 2**62
-"""No broker has such offsets; those of a batch's records can be counted up from a smaller one."""
+_MAX_BASE_OFFSET = 2**62
+"""No broker has offsets this large. Below this limit, the offsets of all records of a batch fit into 64 bits."""
 
 
 class SentBatches(NamedTuple):
-    """What a produce request carried, and what was known of the topics' names and ids when it was sent (KIP-516)."""
+    """The batches of a produce request, and the topic names and ids that were known when it was sent (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
     """By topic and partition."""
     snapshot: ClusterSnapshot
 
-    def name(self, topic: TopicProduceResponse) -> str:
-        return topic.name or self.snapshot.topic_name(topic.topic_id) or ""
+    def topic_name(self, response: TopicProduceResponse) -> str:
+        """Return the name of a response's topic, or an empty string if its topic id is unknown."""
+        return response.name or self.snapshot.topic_name(response.topic_id) or ""
 
 
-class ProduceExchange(NamedTuple):
-    """A request to be made, and what is to be kept until its answer."""
+class PreparedProduceRequest(NamedTuple):
+    """A request message, the batches that it contains, and the versions in which it can be sent."""
 
     message: ProduceRequest
     sent: SentBatches
     versions: VersionRange
-    """Those that will do."""
 
 
-def produce_request(
+def build_produce_request(
     batches: Sequence[ProducerBatch],
     snapshot: ClusterSnapshot,
     config: ProducerConfig,
     transaction: TransactionIdentity | None = None,
-) -> ProduceExchange:
-    by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
+) -> PreparedProduceRequest:
+    """Build the produce request for the batches that one broker receives.
+
+    It can only be sent with topic ids if the ids of all its topics are known.
+    """
+    batches_by_topic: defaultdict[str, dict[int, ProducerBatch]] = defaultdict(dict)
     for batch in batches:
         name, partition = batch.topic_partition
-        by_topic[name][partition] = batch
+        batches_by_topic[name][partition] = batch
     topics, by_name_only = [], False
-    for name, its_batches in by_topic.items():
+    for name, topic_batches in batches_by_topic.items():
         topic_id = snapshot.topic_id(name)
         by_name_only |= topic_id is None
         data = [
-            PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in its_batches.items()
+            PartitionProduceData(partition, batch.build_wire_segments()) for partition, batch in topic_batches.items()
         ]
         topics.append(TopicProduceData(name=name, topic_id=topic_id or NO_TOPIC_ID, partition_data=data))
     message = ProduceRequest(
@@ -80,61 +82,67 @@ def produce_request(
     )
     transaction_version = None if transaction is None else transaction.version
     versions = produce_versions(transaction_version, by_name_only=by_name_only)
-    return ProduceExchange(message, SentBatches(by_topic, snapshot), versions)
+    return PreparedProduceRequest(message, SentBatches(batches_by_topic, snapshot), versions)
 
 
-_NONE_NAMED: Mapping[int, str] = {}
+_NO_RECORD_MESSAGES: Mapping[int, str] = {}
 
 
-class Answer(NamedTuple):
-    """One partition's part of a response, or what stands for it."""
+class PartitionResponse(NamedTuple):
+    """The response to one batch, which is derived from the end of the request if the broker sent none."""
 
     code: int
     base_offset: int = -1
     log_append_time: int = -1
     log_start_offset: int = -1
-    words: str = ""
-    record_words: Mapping[int, str] = _NONE_NAMED
-    """What the broker says of single records, by their place in the batch (KIP-467)."""
+    error_message: str = ""
+    record_messages: Mapping[int, str] = _NO_RECORD_MESSAGES
+    """Error messages of single records, by their index in the batch (KIP-467)."""
     cause: KafkaSinkError | None = None
-    """Why there was no answer, if there was none."""
+    """Reason why the broker sent no response for this partition."""
 
 
-def answers_of(response: ClientResponse, sent: SentBatches, acks: int) -> Iterator[tuple[ProducerBatch, Answer]]:
-    """Every batch of a request that is over, with its answer or with what stands for it."""
+def parse_partition_responses(
+    response: ClientResponse, sent: SentBatches, acks: int
+) -> Iterator[tuple[ProducerBatch, PartitionResponse]]:
+    """Yield each batch of a completed request with its response."""
     message = response.message
     unanswered = {topic: dict(batches) for topic, batches in sent.batches.items()}
     if isinstance(message, ProduceResponse):
         for topic in message.responses:
-            its_batches = unanswered.get(sent.name(topic), {})
+            topic_batches = unanswered.get(sent.topic_name(topic), {})
             for row in topic.partition_responses:
-                batch = its_batches.pop(row.index, None)
+                batch = topic_batches.pop(row.index, None)
                 if batch is not None:
-                    yield batch, answer_of(row)
-    for left_out in unanswered.values():
-        for batch in left_out.values():
-            yield batch, answer_without_message(response, acks)
+                    yield batch, parse_partition_response(row)
+    for topic_batches in unanswered.values():
+        for batch in topic_batches.values():
+            yield batch, build_missing_response(response, acks)
 
 
-def answer_of(row: PartitionProduceResponse) -> Answer:
+def parse_partition_response(row: PartitionProduceResponse) -> PartitionResponse:
     errors = row.record_errors
-    named = {one.batch_index: sanitize(one.batch_index_error_message) for one in errors} if errors else _NONE_NAMED
-    words = sanitize(row.error_message) if row.error_message else ""
-    offset = row.base_offset if row.base_offset < _OFFSET_MAX else -1
-    return Answer(row.error_code, offset, row.log_append_time_ms, row.log_start_offset, words, named)
+    record_messages = _NO_RECORD_MESSAGES
+    if errors:
+        record_messages = {error.batch_index: sanitize(error.batch_index_error_message) for error in errors}
+    error_message = sanitize(row.error_message) if row.error_message else ""
+    offset = row.base_offset if row.base_offset < _MAX_BASE_OFFSET else -1
+    return PartitionResponse(
+        row.error_code, offset, row.log_append_time_ms, row.log_start_offset, error_message, record_messages
+    )
 
 
-def no_answer(reason: str) -> Answer:
-    """The connection was lost; the broker may have stored the records or not."""
-    return Answer(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
+def build_disconnect_response(reason: str) -> PartitionResponse:
+    """Build the response to a batch after the connection was lost. The broker may have stored the batch."""
+    return PartitionResponse(codes.NETWORK_EXCEPTION, cause=DisconnectedError(reason or "the connection was lost"))
 
 
-def answer_without_message(response: ClientResponse, acks: int) -> Answer:
-    """Make an Answer for a partition that has none in the response."""
+def build_missing_response(response: ClientResponse, acks: int) -> PartitionResponse:
+    """Build the response to a batch for which the broker sent none."""
     if response.version_error is not None:
-        return Answer(codes.UNSUPPORTED_VERSION, cause=response.version_error)
+        return PartitionResponse(codes.UNSUPPORTED_VERSION, cause=response.version_error)
     if response.disconnected:
-        return no_answer(response.reason)
+        return build_disconnect_response(response.reason)
     if acks == 0:
-        return Answer(codes.NONE)
-    return no_answer("the broker's answer leaves this partition out")
+        return PartitionResponse(codes.NONE)
+    return build_disconnect_response("the broker's response does not include this partition")

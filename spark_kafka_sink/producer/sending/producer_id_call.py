@@ -1,4 +1,4 @@
-"""ProducerIdCall: gets the producer id that idempotence needs, for a producer without a transactional id."""
+"""ProducerIdCall: requests the producer id that idempotence needs, for producers without a transactional.id."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class ProducerIdCall(Call[InitProducerIdResponse]):
-    """A call without an end: a request is due while an id is needed, after a pause if the last one was rejected.
+    """A call that never ends: an InitProducerId request is due whenever an id is needed.
 
-    `is_needed`: whether records wait for an id. `adopt` takes the id, and `rejected` the error and its time.
+    After a rejection, the next request is due after a backoff.
     """
 
     def __init__(
         self,
         is_needed: Callable[[], bool],
-        adopt: Callable[[ProducerIdAndEpoch], None],
-        rejected: Callable[[KafkaSinkError, float], None],
-        pause_ms: Callable[[int], float],
+        set_producer_id_and_epoch: Callable[[ProducerIdAndEpoch], None],
+        handle_failure: Callable[[KafkaSinkError, float], None],
+        retry_backoff_ms: Callable[[int], float],
     ) -> None:
+        """`is_needed`: returns whether records wait for a producer id.
+
+        `handle_failure`: called with the error of a rejected request and the time.
+        `retry_backoff_ms`: returns the backoff after a number of failures in a row.
+        """
         super().__init__([InitProducerId(None)])
         self._is_needed = is_needed
-        self._adopt = adopt
-        self._rejected = rejected
-        self._pause_ms = pause_ms
+        self._set_producer_id_and_epoch = set_producer_id_and_epoch
+        self._handle_failure = handle_failure
+        self._retry_backoff_ms = retry_backoff_ms
         (self._key,) = self.due
         self._due_ms = 0.0
-        self._rejections = 0
+        self._failure_count = 0
 
     def refresh(self, now: float) -> None:
         if not self.in_flight:
@@ -49,13 +54,15 @@ class ProducerIdCall(Call[InitProducerIdResponse]):
             self.failed(key, request.rejection(key, classification), classification.verdict, now)
         elif min(id_and_epoch) < 0:
             producer_id, epoch = id_and_epoch
-            text = f"a broker returned the producer id {producer_id} with the epoch {epoch}: neither can be negative"
-            self.failed(key, DecodeError(text), Verdict.FATAL, now)
+            message = (
+                f"A broker returned the producer id {producer_id} with the epoch {epoch}: neither can be negative."
+            )
+            self.failed(key, DecodeError(message), Verdict.FATAL, now)
         else:
-            self._rejections = 0
-            self._adopt(id_and_epoch)
+            self._failure_count = 0
+            self._set_producer_id_and_epoch(id_and_epoch)
 
     def failed(self, key: str, error: KafkaSinkError, verdict: Verdict, now: float) -> None:
-        self._due_ms = now + self._pause_ms(self._rejections)
-        self._rejections += 1
-        self._rejected(error, now)
+        self._due_ms = now + self._retry_backoff_ms(self._failure_count)
+        self._failure_count += 1
+        self._handle_failure(error, now)

@@ -1,9 +1,10 @@
-"""SenderThread: the thread that runs the sender, how callers wait for it, and how it ends without close().
+"""SenderThread: runs the sender on a daemon thread, lets callers wait for it, and ends it without close().
 
-The thread knows the sender, not the producer: a producer without references is collected, and its finalizer lets the
-thread deliver what was accepted and end. The thread is a daemon, so that a program that forgets close() can end. At the
-interpreter's normal end `_deliver_at_exit` waits for what is left, at most `flush_at_exit` seconds. Tests run the
-sender without a thread, by another SenderLoop (tests/producer/virtual_time.py).
+The thread has a reference to the sender, but not to the producer. So a producer without references is collected, and
+its finalizer lets the thread deliver the accepted records and end. The thread is a daemon, so that a program can end
+although close() was never called. When the interpreter exits normally, `_deliver_at_exit` waits for the remaining
+records for at most `flush_at_exit` seconds. Tests run the sender without a thread, with another SenderLoop
+(tests/producer/virtual_time.py).
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.producer.sending.sender import Sender
 
-_END_MS = 5_000.0
-"""At the program's end, what is too late is failed; the callbacks of its futures have this time."""
+_EXIT_GRACE_MS = 5_000.0
+"""Time for the callbacks of the records that failed because `flush_at_exit` has passed."""
 
 
 class SenderThread:
+    """The SenderLoop of production."""
+
     def __init__(self, system: System, flush_at_exit: float) -> None:
         if not isinstance(flush_at_exit, int | float) or not flush_at_exit >= 0:
             raise ConfigurationError(f"flush_at_exit is {flush_at_exit!r}, but must be a number of seconds, 0 or more.")
@@ -53,46 +56,52 @@ class SenderThread:
 
     def _run(self) -> None:
         assert self._sender is not None
-        _running.add(self)
+        _running_threads.add(self)
         try:
             self._sender.run()
         finally:
-            _running.discard(self)
+            _running_threads.discard(self)
 
-    # --- at the interpreter's end
+    # --- interpreter exit
 
     @property
     def has_work(self) -> bool:
-        """Are there records without an outcome? A forked child has none: the thread is its parent's."""
+        """Whether any records are neither acknowledged nor failed.
+
+        This is False in a forked child, because the sender thread belongs to the parent process.
+        """
         return self._pid == os.getpid() and self._sender is not None and self._sender.has_incomplete
 
     def begin_exit(self) -> float:
-        """Let the sender deliver what it has, and end. Returns until when that may take."""
+        """Let the sender deliver the remaining records and end. Return the deadline for that."""
         assert self._sender is not None
         self._sender.abandon(force=not self._flush_at_exit_ms)
         return self._system.now() + self._flush_at_exit_ms
 
     def end_exit(self, deadline_ms: float) -> None:
-        """Wait for the sender's end until then, and fail what is left after that."""
+        """Wait for the end of the sender until the deadline, then fail the remaining records."""
         assert self._sender is not None
         if not self.join(max(0.0, deadline_ms - self._system.now())):
             self._sender.initiate_close(force=True)
-            self.join(_END_MS)
+            self.join(_EXIT_GRACE_MS)
 
 
-_running: set[SenderThread] = set()
-"""Those whose thread runs. Each adds and removes itself, which is one step under the interpreter's lock."""
+_running_threads: set[SenderThread] = set()
+"""Senders whose thread is running. Each adds and removes itself, which is atomic under the GIL."""
 
 
 @atexit.register
 def _deliver_at_exit() -> None:
-    """All producers share the time: each begins before any is waited for."""
-    begun = [(thread, thread.begin_exit()) for thread in list(_running) if thread.has_work]
-    for thread, deadline_ms in begun:
+    """Deliver the records of all producers concurrently: each begins to end before this waits for any of them."""
+    deadlines = [(thread, thread.begin_exit()) for thread in list(_running_threads) if thread.has_work]
+    for thread, deadline_ms in deadlines:
         thread.end_exit(deadline_ms)
 
 
 def abandon(sender: Sender, pid: int) -> None:
-    """The garbage collector has the producer: end its thread, unless it is that of a forked child's parent."""
+    """Let the sender of a garbage-collected producer end.
+
+    No effect in a forked child, because the sender thread belongs to the parent process.
+    """
     if os.getpid() == pid:
         sender.abandon()

@@ -72,6 +72,6 @@ def test_what_was_taken_in_front_of_a_retry_is_not_stored_twice() -> None:
 
 @pytest.mark.parametrize("first_is", [codes.POLICY_VIOLATION, codes.NOT_ENOUGH_REPLICAS])
 def test_without_rule_3_it_is_stored_twice(first_is: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     stored, _ = forgotten(first_is)
     assert stored.count(b"2") == 2

@@ -80,7 +80,7 @@ def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pyte
     loop = loop_of(producer)
     del producer
     gc.collect()
-    assert loop.sender.finished
+    assert loop.sender.is_finished
     assert loop.join(PATIENCE_SECONDS * 1000)
     assert caplog.text == ""
     assert not cluster.system.open_sockets
@@ -142,7 +142,7 @@ def test_an_open_transaction_of_a_dropped_producer_is_given_up_at_once(caplog: p
     loop = loop_of(producer)
     del producer
     gc.collect()
-    assert loop.sender.finished
+    assert loop.sender.is_finished
     assert loop.join(0)
     assert isinstance(future.exception(0), ProducerClosedError)
     assert "no acknowledgement for 1 record" in caplog.text

@@ -60,8 +60,8 @@ def lose_an_answer_and_move_the_leader() -> tuple[list[bytes | None], list[BaseE
 
 
 RULES_1_AND_2: dict[str, Callable[..., bool]] = {
-    "may_have_another_on_wire": lambda state, connection: True,
-    "may_go_to": lambda state, leader_id, in_flight_max: True,
+    "can_pipeline": lambda state, connection: True,
+    "can_send_to": lambda state, leader_id, max_in_flight: True,
 }
 
 

@@ -147,10 +147,10 @@ def every_interruption(
 
 def refused(case: Case) -> ProducerClosedError:
     with pytest.raises(
-        ProducerClosedError, match=r"interrupted by KeyboardInterrupt.* Make a new KafkaProducer"
+        ProducerClosedError, match=r"interrupted by KeyboardInterrupt.* Create a new KafkaProducer"
     ) as one:
         case.producer.send("t", b"next")
-    with pytest.raises(ProducerClosedError, match="Make a new KafkaProducer"):
+    with pytest.raises(ProducerClosedError, match="Create a new KafkaProducer"):
         case.producer.flush(1)
     return one.value
 
@@ -181,7 +181,7 @@ def each_outcome_is_true(case: Case) -> None:
     for value, future in case.earlier.items():
         error = future.exception(0)
         assert error is not None or value in stored
-        assert error is None or "Make a new KafkaProducer" in str(error)
+        assert error is None or "Create a new KafkaProducer" in str(error)
     for count, values, call in case.columns:
         result = call.result(0)
         failed = [row for failure in result.failures for row in failure.rows.tolist()]
@@ -233,7 +233,7 @@ def test_a_transaction_whose_append_was_interrupted_cannot_be_committed() -> Non
     producer.begin_transaction()
     case = Case(cluster, producer)
     assert case.interrupt(lambda: producer.send("t", VALUE), Interrupting(5))
-    with pytest.raises(KafkaSinkError, match="Make a new KafkaProducer"):
+    with pytest.raises(KafkaSinkError, match="Create a new KafkaProducer"):
         producer.commit_transaction()
     producer.close()
     assert cluster.values("t") == []
@@ -251,7 +251,7 @@ def test_a_fault_while_records_are_added_to_batches_ends_the_producer_too(monkey
         patch.setattr("spark_kafka_sink.producer.batching.batch_filler.ProducerBatch.append", out_of_memory)
         with pytest.raises(MemoryError):
             action()
-    with pytest.raises(ProducerClosedError, match="Make a new KafkaProducer"):
+    with pytest.raises(ProducerClosedError, match="Create a new KafkaProducer"):
         case.producer.send("t", b"next")
     case.producer.close()
     nothing_is_left(case)

@@ -118,7 +118,7 @@ def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_b
     error = held.exception(0)
     assert isinstance(error, DeliveryTimeoutError)
     assert isinstance(error.__cause__, AuthenticationError)
-    assert "broker 1 (broker1:9093) refuses the authentication" in str(error)
+    assert "broker 1 (broker1:9093) rejected the authentication" in str(error)
     assert "unknown user" in str(error)
     assert ("may have been stored" in str(error)) == (before == "its answer was lost")
     assert outcome(producer, send(producer, b"other", 0)).offset == 1

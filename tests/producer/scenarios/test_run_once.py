@@ -29,7 +29,7 @@ STEPS: dict[str, type] = {
     "drain": RecordAccumulator,
     "send": NetworkClient,
     "poll": NetworkClient,
-    "answered": Deliveries,
+    "handle_response": Deliveries,
 }
 """What the sender calls in a round, and of which of its parts."""
 
@@ -49,12 +49,12 @@ def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(part, step, noting(step, getattr(part, step)))
     producer.send(ProducerRecord("t", b"v"))
     rounds: list[list[str]] = []
-    while not any("send" in steps for steps in rounds) or "answered" not in rounds[-1]:
+    while not any("send" in steps for steps in rounds) or "handle_response" not in rounds[-1]:
         seen.clear()
         loop_of(producer).run_once()
         rounds.append(list(seen))
     first = next(steps for steps in rounds if "send" in steps)
-    return first + [step for step in rounds[-1] if step == "answered"][:1]
+    return first + [step for step in rounds[-1] if step == "handle_response"][:1]
 
 
 def test_the_steps_of_a_round_come_in_the_documented_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,13 +42,13 @@ def batch_of(records: int = 1) -> ProducerBatch:
 
 def gate() -> tuple[Idempotence, dict[int, NodeApiVersions]]:
     connections: dict[int, NodeApiVersions] = {0: NodeApiVersions("b", {}), 1: NodeApiVersions("b", {})}
-    made = Idempotence(enabled=True, in_flight_max=5, connection_of=connections.get)
-    made.adopt(ProducerIdAndEpoch(7, 0))
+    made = Idempotence(enabled=True, max_in_flight=5, get_connection=connections.get)
+    made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, 0))
     return made, connections
 
 
 def succeed(made: Idempotence, batch: ProducerBatch, node: int = 0) -> None:
-    made.stored(batch, made.connection(node))
+    made.handle_stored_batch(batch, made.get_connection(node))
 
 
 def one_batch_each(producer: KafkaProducer, *values: bytes) -> list[object]:
@@ -84,7 +84,7 @@ def refuse_the_first_of_two() -> list[bytes | None]:
 
 
 def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
-    return sender_of(producer).idempotence.state(TP).on_wire
+    return sender_of(producer).idempotence.partition_state(TP).in_flight
 
 
 def test_7_rule_1_one_request_until_the_first_success() -> None:
@@ -92,7 +92,7 @@ def test_7_rule_1_one_request_until_the_first_success() -> None:
 
 
 def test_without_rule_1_the_second_overtakes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "may_have_another_on_wire", lambda state, connection: True)
+    monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection: True)
     assert refuse_the_first_of_two() == [b"2", b"1"]
 
 
@@ -109,16 +109,16 @@ def again_after_another_leader(made: Idempotence, connections: dict[int, NodeApi
 def again_after_a_failure(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = batch_of()
     assert made.admit(failing, 0, 0)
-    made.off_wire(failing, in_doubt=False)
-    made.retried(failing, new_sequence=False)
+    made.handle_failed_attempt(failing, in_doubt=False)
+    made.handle_retry(failing, new_sequence=False)
     assert made.admit(failing, 0, 0)
 
 
 def again_after_a_failure_for_good(made: Idempotence, connections: dict[int, NodeApiVersions]) -> None:
     failing = batch_of()
     assert made.admit(failing, 0, 0)
-    made.off_wire(failing, in_doubt=True)
-    made.failed(failing, in_doubt=True)
+    made.handle_failed_attempt(failing, in_doubt=True)
+    made.handle_failed_batch(failing, in_doubt=True)
     assert made.admit(batch_of(), 0, 0)
 
 
@@ -127,8 +127,8 @@ def again_after_a_split(made: Idempotence, connections: dict[int, NodeApiVersion
     assert made.admit(too_large, 0, 0)
     for part, sequence in zip(parts, (too_large.base_sequence, too_large.last_sequence), strict=True):
         part.set_producer_state(*made.id_and_epoch, sequence)
-    made.off_wire(too_large, in_doubt=False)
-    made.split(too_large, parts)
+    made.handle_failed_attempt(too_large, in_doubt=False)
+    made.handle_split(too_large, parts)
     assert made.admit(parts[0], 0, 0)
     assert not made.admit(parts[1], 0, 0)
     succeed(made, parts[0])
@@ -141,8 +141,8 @@ def again_after_a_new_epoch(made: Idempotence, connections: dict[int, NodeApiVer
     refused = ProducerBatch(other, created_ms=0, deadline_ms=1_000)
     refused.record_count = 1
     assert made.admit(refused, 0, 0)
-    made.off_wire(refused, in_doubt=False)
-    made.failed(refused, in_doubt=False)
+    made.handle_failed_attempt(refused, in_doubt=False)
+    made.handle_failed_batch(refused, in_doubt=False)
     assert made.id_and_epoch.epoch == 1
     assert made.admit(batch_of(), 0, 0)
 
@@ -164,7 +164,7 @@ def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersion
     assert made.admit(first, 0, 0)
     succeed(made, first)
     something(made, connections)
-    (alone,) = made.state(TP).on_wire
+    (alone,) = made.partition_state(TP).in_flight
     assert not made.admit(batch_of(), 0, 0), "it is alone until it has succeeded"
     succeed(made, alone)
     assert [made.admit(batch_of(), 0, 0) for _ in range(3)] == [True] * 3
@@ -189,9 +189,9 @@ def leaders_with_open_requests() -> set[int]:
     assert made.admit(first, 0, 0)
     succeed(made, first)
     assert made.admit(batch_of(), 0, 0)
-    made.state(TP).confirmed_by = made.connection(1)
+    made.partition_state(TP).confirmed_connection = made.get_connection(1)
     made.admit(batch_of(), 1, 0)
-    return set(made.state(TP).on_wire.values())
+    return set(made.partition_state(TP).in_flight.values())
 
 
 def test_rule_2_nothing_goes_to_a_new_leader_while_the_old_one_has_requests() -> None:
@@ -199,7 +199,7 @@ def test_rule_2_nothing_goes_to_a_new_leader_while_the_old_one_has_requests() ->
 
 
 def test_without_rule_2_two_leaders_have_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "may_go_to", lambda state, leader_id, in_flight_max: True)
+    monkeypatch.setattr(idempotence, "can_send_to", lambda state, leader_id, max_in_flight: True)
     assert leaders_with_open_requests() == {0, 1}
 
 
@@ -221,10 +221,10 @@ def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     succeed(made, zero)
     assert made.admit(one, 0, 0)
     assert made.admit(two, 0, 0)
-    made.off_wire(two, in_doubt=False)
-    made.failed(two, in_doubt=False)  # a gap behind `one`, whose answer is lost
-    made.off_wire(one, in_doubt=True)
-    made.retried(one, new_sequence=False)
+    made.handle_failed_attempt(two, in_doubt=False)
+    made.handle_failed_batch(two, in_doubt=False)  # a gap behind `one`, whose answer is lost
+    made.handle_failed_attempt(one, in_doubt=True)
+    made.handle_retry(one, new_sequence=False)
     return one.producer_epoch
 
 
@@ -233,8 +233,8 @@ def test_rule_3_a_batch_in_doubt_keeps_its_sequence() -> None:
 
 
 def test_without_rule_3_it_is_stamped_again_and_could_be_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "may_begin_again", lambda state: state.gap is not None)
-    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    monkeypatch.setattr(idempotence, "can_restart_sequences", lambda state: state.gap_start is not None)
+    monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     assert sequence_after_a_refusal_with_something_before_it_in_flight() > 0
 
 
@@ -255,7 +255,7 @@ def test_rule_3_what_may_be_stored_fails_rather_than_being_stored_twice() -> Non
 
 
 def test_without_rule_3_it_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotence, "may_be_stored", lambda state, batch: False)
+    monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     assert answer_lost_and_then_out_of_order()[0] == [b"1", b"1"]
 
 
@@ -269,7 +269,7 @@ def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
     loop_of(producer).run_until(lambda: False, 500)
     if forget:
         made = sender_of(producer).idempotence
-        made.state(TP).begin(made.id_and_epoch)
+        made.partition_state(TP).start_sequences(made.id_and_epoch)
     cluster.control.show_topic("t")
     loop_of(producer).run_until(lambda: False, 500)
     outcome(producer, producer.send(ProducerRecord("t", b"2")))
@@ -307,11 +307,11 @@ def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> 
 def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fail = ProducerBatch.fail
 
-    def fail_as_if_off_wire(batch: ProducerBatch, error: Exception) -> None:
+    def fail_as_if_not_in_flight(batch: ProducerBatch, error: Exception) -> None:
         batch.has_request_in_flight = False
         fail(batch, error)
 
-    monkeypatch.setattr(ProducerBatch, "fail", fail_as_if_off_wire)
+    monkeypatch.setattr(ProducerBatch, "fail", fail_as_if_not_in_flight)
     assert free_bytes_while_an_expired_batch_is_in_flight()[0]
 
 
@@ -356,7 +356,7 @@ def test_rule_6_after_a_lost_response_the_records_beside_it_may_be_stored(monkey
 
 
 def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "record_errors", lambda batch, answer: ({}, None))
+    monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, answer: ({}, None))
     errors = refuse_the_second_of_three()
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)

@@ -237,7 +237,7 @@ def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
     with pytest.raises(ProducerClosedError, match="from within"):
         producer.send(ProducerRecord("t", VALUE))
     producer.close()
-    assert "nothing more will be sent" in caplog.text
+    assert "No more records are sent" in caplog.text
     assert isinstance(producer.sender.fatal_error, KafkaSinkError)
 
 

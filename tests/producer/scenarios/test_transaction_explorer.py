@@ -39,7 +39,7 @@ def test_a_seed_plays_the_same_run_again(seed: int) -> None:
 
 def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end is asked for while records are on their way."""
-    monkeypatch.setattr(Sender, "_is_quiet", lambda sender: True)
+    monkeypatch.setattr(Sender, "_has_no_batches", lambda sender: True)
 
 
 def ignore_failures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_thei
     causes = {str(error.__cause__) for error in errors if error is not None}
     (cause,) = causes
     assert cause.startswith("The partition's leader, broker 0 (broker0:9092), cannot be reached: Connection refused")
-    assert "See whether it runs." in cause
+    assert "Check that the broker is running." in cause
     assert ["The last attempt: " in str(error) for error in errors] == [True] * 5 + [False] * 2
 
 
@@ -104,5 +104,7 @@ def test_a_leader_that_is_silent_is_named_with_the_time_and_what_to_do() -> None
     future = producer.send("t", b"v")
     run_until(producer, future.done)
     words = str(future.exception(0))
-    assert "broker 0 (broker0:9092) did not respond within 1 s (request.timeout.ms). See that broker's log" in words
+    assert (
+        "broker 0 (broker0:9092) did not respond within 1 s (request.timeout.ms). Check the log and the load" in words
+    )
     assert "The records may have been stored." in words

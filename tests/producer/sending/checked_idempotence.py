@@ -13,17 +13,17 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 def checked(step: Step) -> Step:
     def check(self: CheckedIdempotence, *arguments: Any, **named: Any) -> Any:
         result = step(self, *arguments, **named)
-        assert not self.violations(), (step.__name__, self.violations())
+        assert not self.find_violations(), (step.__name__, self.find_violations())
         return result
 
     return check  # type: ignore[return-value]
 
 
 class CheckedIdempotence(Idempotence):
-    adopt = checked(Idempotence.adopt)
+    set_producer_id_and_epoch = checked(Idempotence.set_producer_id_and_epoch)
     admit = checked(Idempotence.admit)
-    stored = checked(Idempotence.stored)
-    retried = checked(Idempotence.retried)
-    split = checked(Idempotence.split)
-    failed = checked(Idempotence.failed)
-    answered_late = checked(Idempotence.answered_late)
+    handle_stored_batch = checked(Idempotence.handle_stored_batch)
+    handle_retry = checked(Idempotence.handle_retry)
+    handle_split = checked(Idempotence.handle_split)
+    handle_failed_batch = checked(Idempotence.handle_failed_batch)
+    handle_late_failure = checked(Idempotence.handle_late_failure)

@@ -41,7 +41,7 @@ def established(producer: KafkaProducer, *partitions: int) -> None:
 
 
 def at_last_epoch(producer: KafkaProducer, producer_id: int = 77) -> None:
-    sender_of(producer).idempotence.adopt(ProducerIdAndEpoch(producer_id, MAX_EPOCH))
+    sender_of(producer).idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(producer_id, MAX_EPOCH))
 
 
 def wait(producer: KafkaProducer, *futures: Sent) -> None:
@@ -62,11 +62,11 @@ def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
 
 
 def state_of(producer: KafkaProducer, partition: int = 0) -> PartitionState:
-    return sender_of(producer).idempotence.state(TopicPartition("t", partition))
+    return sender_of(producer).idempotence.partition_state(TopicPartition("t", partition))
 
 
-def on_wire(producer: KafkaProducer, partition: int = 0) -> int:
-    return len(state_of(producer, partition).on_wire)
+def in_flight_count(producer: KafkaProducer, partition: int = 0) -> int:
+    return len(state_of(producer, partition).in_flight)
 
 
 def stamps(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from spark_kafka_sink.client.client_request import ClientRequest, ClientResponse
 from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.errors import KafkaSinkError, ProducerClosedError, UnsupportedVersionError
-from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests, WaitedCall
+from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import Message
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -53,8 +53,8 @@ def sender() -> Sender:
     return Sender()
 
 
-def new_call() -> WaitedCall[InitProducerIdResponse]:
-    return WaitedCall([InitProducerId(None)])
+def new_call() -> BlockingCall[InitProducerIdResponse]:
+    return BlockingCall([InitProducerId(None)])
 
 
 def test_a_submitted_call_is_sent_by_the_senders_thread_and_ends_with_its_response(sender: Sender) -> None:
@@ -70,7 +70,7 @@ def test_a_submitted_call_is_sent_by_the_senders_thread_and_ends_with_its_respon
 @pytest.mark.parametrize("code", [codes.NONE, codes.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_call_ends_with_its_last_key_though_one_response_is_about_several(sender: Sender, code: int) -> None:
     """The caller's thread goes on at once when the call has ended, and reads the results of all keys."""
-    call = WaitedCall([DescribeTransactions(["a", "b"])])
+    call = BlockingCall([DescribeTransactions(["a", "b"])])
     ended_with: list[list[str]] = []
     call.ended.set = lambda: ended_with.append(list(call.responses))  # type: ignore[method-assign]
     for name in "ab":
@@ -109,7 +109,7 @@ def test_a_call_that_is_withdrawn_is_not_retried(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)
-    sender.requests.withdraw(call)
+    sender.requests.cancel(call)
     sender.requests.send_due(0)
     sender.respond(InitProducerIdResponse(error_code=codes.COORDINATOR_LOAD_IN_PROGRESS))
     assert sender.requests.send_due(1_000) == float("inf")

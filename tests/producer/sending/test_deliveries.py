@@ -21,7 +21,7 @@ from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceData
 from spark_kafka_sink.records.columns import RecordColumns
-from tests.producer.sending.sender_cases import Sent, established, on_wire, pass_time, send, simulated, wait
+from tests.producer.sending.sender_cases import Sent, established, in_flight_count, pass_time, send, simulated, wait
 from tests.producer.virtual_time import loop_of, memory_used, outcome, sender_of
 from tests.simulated_cluster import SimulatedCluster
 
@@ -187,7 +187,7 @@ def test_what_is_stored_is_reported_though_the_sender_ends_with_another_batch_of
     def end(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(deliveries, "decide", end)
+    monkeypatch.setattr(deliveries, "decide_outcome", end)
     stored = producer.send(ProducerRecord("t", b"v", partition=0))
     refused = producer.send(ProducerRecord("t", b"v", partition=1))
     with pytest.raises(MemoryError):
@@ -229,7 +229,7 @@ def test_a_request_on_its_way_keeps_no_objects_for_its_batches() -> None:
     established(producer)
     future = producer.send(ProducerRecord("t", b"v", partition=0))
     pass_time(producer, 1)
-    assert on_wire(producer) == 1
+    assert in_flight_count(producer) == 1
     gc.collect()
     assert not [one for one in gc.get_objects() if type(one) is PartitionProduceData and one.records]
     assert outcome(producer, future).offset == 1

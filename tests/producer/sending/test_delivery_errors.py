@@ -24,9 +24,13 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.sending.deliveries import fail_futures
-from spark_kafka_sink.producer.sending.delivery_errors import attempt_error, final_error, record_errors
+from spark_kafka_sink.producer.sending.delivery_errors import (
+    build_attempt_error,
+    build_final_error,
+    build_record_errors,
+)
 from spark_kafka_sink.producer.sending.outcome import Fail
-from spark_kafka_sink.producer.sending.produce_exchange import Answer, SentBatches, answers_of
+from spark_kafka_sink.producer.sending.produce_exchange import PartitionResponse, SentBatches, parse_partition_responses
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -42,7 +46,9 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_re
     call = ColumnsFuture("t", 4)
     append_rows(batch, build_batch_rows(call, np.array([10, 11])))
     append_rows(batch, build_batch_rows(call, np.array([20, 21]), 2))
-    named, innocent = record_errors(batch, Answer(codes.INVALID_RECORD, record_words={2: "has no key"}))
+    named, innocent = build_record_errors(
+        batch, PartitionResponse(codes.INVALID_RECORD, record_messages={2: "has no key"})
+    )
     assert innocent is not None
     fail_futures(batch, innocent, named)
     errors = {int(row): failure.error for failure in call.result(0).failures for row in failure.rows}
@@ -55,24 +61,29 @@ def test_records_that_the_batch_does_not_have_are_not_to_blame() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = 4
     words = {-1: "before", 3: "the last", 4: "behind"}
-    assert list(record_errors(batch, Answer(codes.INVALID_RECORD, record_words=words))[0]) == [3]
-    assert record_errors(batch, Answer(codes.INVALID_RECORD, record_words={4: "behind"})) == ({}, None)
+    assert list(build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages=words))[0]) == [3]
+    assert build_record_errors(batch, PartitionResponse(codes.INVALID_RECORD, record_messages={4: "behind"})) == (
+        {},
+        None,
+    )
 
 
 def test_the_brokers_own_words_are_in_the_error() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
-    error = attempt_error(batch, Answer(codes.POLICY_VIOLATION, words="keys are mandatory here"))
+    error = build_attempt_error(
+        batch, PartitionResponse(codes.POLICY_VIOLATION, error_message="keys are mandatory here")
+    )
     assert "topic t, partition 3" in str(error)
     assert "POLICY_VIOLATION" in str(error)
     assert "keys are mandatory here" in str(error)
-    assert "The broker says" not in str(attempt_error(batch, Answer(codes.POLICY_VIOLATION)))
+    assert "The broker says" not in str(build_attempt_error(batch, PartitionResponse(codes.POLICY_VIOLATION)))
 
 
 @pytest.mark.parametrize("code", sorted(codes.ERROR_CODES))
 def test_error_in_doubt_does_not_also_deny_that_records_are_stored(code: int) -> None:
     """An earlier attempt may have stored the records that the last one did not store."""
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
-    text = str(final_error(batch, Answer(code), Fail(in_doubt=True)))
+    text = str(build_final_error(batch, PartitionResponse(code), Fail(in_doubt=True)))
     assert text.count("may have been stored") == 1
     assert not re.search("(nothing|not|never|no records?) (was |were |is |are |been )?stored", text, re.IGNORECASE)
 
@@ -90,8 +101,8 @@ def response(message: ProduceResponse | None, **ending: Any) -> ClientResponse:
     return ClientResponse(request, 5, 5, 9, message, **ending)
 
 
-def answers(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[int, Answer]:
-    return {batch.topic_partition.partition: answer for batch, answer in answers_of(ending, sent, acks)}
+def answers(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[int, PartitionResponse]:
+    return {batch.topic_partition.partition: answer for batch, answer in parse_partition_responses(ending, sent, acks)}
 
 
 def test_each_batch_gets_the_answer_of_its_partition_and_others_are_passed_over() -> None:
@@ -107,8 +118,8 @@ def test_each_batch_gets_the_answer_of_its_partition_and_others_are_passed_over(
     ]
     got = answers(response(ProduceResponse(responses=topics)), sent_to_partitions(0, 1))
     assert got == {
-        1: Answer(codes.NONE, 17, 5),
-        0: Answer(codes.POLICY_VIOLATION, words="too late"),
+        1: PartitionResponse(codes.NONE, 17, 5),
+        0: PartitionResponse(codes.POLICY_VIOLATION, error_message="too late"),
     }
 
 
@@ -119,16 +130,18 @@ def test_a_partition_that_an_answer_leaves_out_is_not_stored() -> None:
     got = answers(response(message), sent_to_partitions(0, 1))
     assert got[0].base_offset == 3
     assert got[1].code == codes.NETWORK_EXCEPTION
-    assert "leaves this partition out" in str(got[1].cause)
+    assert "does not include this partition" in str(got[1].cause)
 
 
 def test_without_an_answer_the_reason_stands_for_it() -> None:
     sent = sent_to_partitions(0)
     too_old = UnsupportedVersionError("too old")
-    assert answers(response(None), sent, acks=0)[0] == Answer(codes.NONE)
+    assert answers(response(None), sent, acks=0)[0] == PartitionResponse(codes.NONE)
     lost = answers(response(None, disconnected=True, reason="b0:9092: reset"), sent, acks=0)[0]
     assert (lost.code, str(lost.cause)) == (codes.NETWORK_EXCEPTION, "b0:9092: reset")
-    assert answers(response(None, version_error=too_old), sent)[0] == Answer(codes.UNSUPPORTED_VERSION, cause=too_old)
+    assert answers(response(None, version_error=too_old), sent)[0] == PartitionResponse(
+        codes.UNSUPPORTED_VERSION, cause=too_old
+    )
 
 
 # --- errors
@@ -137,7 +150,7 @@ def test_without_an_answer_the_reason_stands_for_it() -> None:
 def final(code: int, records: int, words: str = "") -> KafkaSinkError:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = records
-    return final_error(batch, Answer(code, words=words), Fail())
+    return build_final_error(batch, PartitionResponse(code, error_message=words), Fail())
 
 
 @pytest.mark.parametrize(

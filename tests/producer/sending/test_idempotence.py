@@ -19,8 +19,8 @@ CONNECTION = NodeApiVersions("b", {})
 
 def begun(id_and_epoch: ProducerIdAndEpoch = FIRST) -> Idempotence:
     """An Idempotence both of whose partitions have had one success with one record."""
-    made = CheckedIdempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
-    made.adopt(id_and_epoch)
+    made = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
+    made.set_producer_id_and_epoch(id_and_epoch)
     for partition in (T0, T1):
         store(made, admitted(made, partition)[0])
     return made
@@ -39,18 +39,18 @@ def admitted(made: Idempotence, partition: TopicPartition = T0, count: int = 1) 
 
 
 def store(made: Idempotence, batch: ProducerBatch) -> None:
-    made.stored(batch, CONNECTION)
+    made.handle_stored_batch(batch, CONNECTION)
 
 
 def retry(made: Idempotence, batch: ProducerBatch, *, in_doubt: bool = False, new_sequence: bool = False) -> None:
-    made.off_wire(batch, in_doubt=in_doubt)
-    made.retried(batch, new_sequence=new_sequence)
+    made.handle_failed_attempt(batch, in_doubt=in_doubt)
+    made.handle_retry(batch, new_sequence=new_sequence)
 
 
 def expire(made: Idempotence, batch: ProducerBatch) -> None:
     """Fail a batch that has expired after an attempt without an answer."""
-    made.off_wire(batch, in_doubt=True)
-    made.failed(batch, in_doubt=True)
+    made.handle_failed_attempt(batch, in_doubt=True)
+    made.handle_failed_batch(batch, in_doubt=True)
 
 
 def stamp(batch: ProducerBatch) -> tuple[int, int]:
@@ -62,13 +62,13 @@ def test_sequences_begin_at_0_and_count_records() -> None:
     three, one = batch_of(records=3), batch_of()
     assert made.admit(three, 0, 0)
     assert made.admit(one, 0, 0)
-    assert (stamp(three), stamp(one), made.state(T0).next_sequence) == ((0, 1), (0, 4), 5)
+    assert (stamp(three), stamp(one), made.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
 
 
 def test_nothing_leaves_before_there_is_a_producer_id() -> None:
-    made = CheckedIdempotence(enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION)
+    made = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
     before = made.needs_producer_id, made.admit(batch_of(), 0, 0)
-    made.adopt(FIRST)
+    made.set_producer_id_and_epoch(FIRST)
     after = made.needs_producer_id, made.admit(batch_of(), 0, 0)
     assert (before, after) == ((True, False), (False, True))
 
@@ -84,7 +84,7 @@ def test_after_a_refusal_of_the_producer_all_that_were_in_flight_get_new_sequenc
         retry(made, batch)
     assert made.id_and_epoch == ProducerIdAndEpoch(7, 1)
     assert [stamp(batch) for batch in (second, third, fourth, fifth)] == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert (made.state(T0).next_sequence, made.state(T0).last_acked_sequence) == (4, -1)
+    assert (made.partition_state(T0).next_sequence, made.partition_state(T0).last_acked_sequence) == (4, -1)
 
 
 @pytest.mark.parametrize("last_epoch", [False, True])
@@ -95,7 +95,7 @@ def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(
     retry(made, struck, new_sequence=True)
     assert made.id_and_epoch == (NO_PRODUCER_ID if last_epoch else ProducerIdAndEpoch(7, 1))
     store(made, healthy)
-    state = made.state(T1)
+    state = made.partition_state(T1)
     assert (state.id_and_epoch, state.next_sequence, state.last_acked_sequence) == (old, 3, 1)
     assert state.pending == [next_one]
     assert stamp(next_one) == (old.epoch, 2)
@@ -106,7 +106,7 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
     assert not made.admit(struck, 0, 0)  # it has no producer id to go under
-    made.adopt(ProducerIdAndEpoch(8, 0))
+    made.set_producer_id_and_epoch(ProducerIdAndEpoch(8, 0))
     assert (struck.producer_id, *stamp(struck)) == (8, 0, 0)
     store(made, first)
     retry(made, second, in_doubt=True)
@@ -131,12 +131,12 @@ def test_an_expired_batch_with_nothing_else_in_flight_begins_a_new_epoch_at_once
 def test_while_the_request_of_an_expired_batch_is_open_nothing_begins_again() -> None:
     made = begun()
     (lost,) = admitted(made)
-    made.failed(lost, in_doubt=True)
-    assert made.state(T0).unresolved
+    made.handle_failed_batch(lost, in_doubt=True)
+    assert made.partition_state(T0).has_unresolved_sequence
     assert not made.admit(batch_of(), 0, 0)
-    made.off_wire(lost, in_doubt=True)
-    made.answered_late(lost)
-    assert (made.id_and_epoch, made.state(T0).unresolved) == (ProducerIdAndEpoch(7, 1), False)
+    made.handle_failed_attempt(lost, in_doubt=True)
+    made.handle_late_failure(lost)
+    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (ProducerIdAndEpoch(7, 1), False)
 
 
 def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
@@ -144,10 +144,14 @@ def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
     first, second, third = admitted(made, T0, 3)
     expire(made, first)
     expire(made, second)
-    assert made.state(T0).unresolved
+    assert made.partition_state(T0).has_unresolved_sequence
     assert not made.admit(batch_of(), 0, 0)
     store(made, third)
-    assert (made.id_and_epoch, made.state(T0).unresolved, made.state(T0).next_sequence) == (FIRST, False, 4)
+    assert (
+        made.id_and_epoch,
+        made.partition_state(T0).has_unresolved_sequence,
+        made.partition_state(T0).next_sequence,
+    ) == (FIRST, False, 4)
     (following,) = admitted(made)
     assert stamp(following) == (0, 4)
 
@@ -157,10 +161,10 @@ def test_an_expired_batch_behind_a_success_begins_a_new_epoch_when_it_is_the_las
     first, second, third = admitted(made, T0, 3)
     expire(made, first)
     store(made, second)
-    assert (made.id_and_epoch, made.state(T0).unresolved) == (FIRST, True)
+    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (FIRST, True)
     expire(made, third)
-    assert (made.id_and_epoch, made.state(T0).unresolved) == (ProducerIdAndEpoch(7, 1), False)
-    assert made.state(T0).next_sequence == 0
+    assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (ProducerIdAndEpoch(7, 1), False)
+    assert made.partition_state(T0).next_sequence == 0
 
 
 def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_new_epoch() -> None:
@@ -168,7 +172,7 @@ def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_
     first, second = admitted(made, T0, 2)
     retry(made, first, in_doubt=True)
     retry(made, second)
-    made.failed(first, in_doubt=True)  # its time is up between two attempts
+    made.handle_failed_batch(first, in_doubt=True)  # its time is up between two attempts
     new = batch_of()
     assert not made.admit(new, 0, 0)
     assert made.admit(second, 0, 0)  # as it is: perhaps the first one is stored
@@ -183,20 +187,25 @@ def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_
 
 def test_a_batch_that_expired_before_it_was_sent_leaves_no_trace() -> None:
     made = begun()
-    made.failed(batch_of(), in_doubt=False)
-    state = made.state(T0)
-    assert (made.id_and_epoch, state.unresolved, state.gap, state.next_sequence) == (FIRST, False, None, 1)
+    made.handle_failed_batch(batch_of(), in_doubt=False)
+    state = made.partition_state(T0)
+    assert (made.id_and_epoch, state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (
+        FIRST,
+        False,
+        None,
+        1,
+    )
 
 
 def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_holds() -> None:
-    made = Idempotence(enabled=False, in_flight_max=2, connection_of=lambda node: CONNECTION)
+    made = Idempotence(enabled=False, max_in_flight=2, get_connection=lambda node: CONNECTION)
     first, second, third = batch_of(), batch_of(), batch_of()
     assert [made.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
     assert not first.has_sequence
-    made.off_wire(first, in_doubt=True)
+    made.handle_failed_attempt(first, in_doubt=True)
     assert made.admit(third, 0, 0)
     assert [made.is_in_doubt(batch) for batch in (first, second)] == [True, False]
-    made.stored(first, CONNECTION)  # at the second attempt
+    made.handle_stored_batch(first, CONNECTION)  # at the second attempt
     assert not made.is_in_doubt(first)
 
 
@@ -218,8 +227,8 @@ def test_the_parts_of_a_batch_in_doubt_are_in_doubt() -> None:
     assert made.admit(batch, 0, 0)
     for part, sequence in zip(parts, (batch.base_sequence, batch.last_sequence), strict=True):
         part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
-    made.off_wire(batch, in_doubt=False)
-    made.split(batch, parts)
+    made.handle_failed_attempt(batch, in_doubt=False)
+    made.handle_split(batch, parts)
     assert [made.is_in_doubt(one) for one in (*parts, batch)] == [True, True, False]
 
 
@@ -228,11 +237,11 @@ def test_batches_keep_their_sequences_while_something_before_the_gap_is_not_fini
     before, refused, behind = admitted(made, T0, 3)
     retry(made, before)
     retry(made, behind)
-    made.off_wire(refused, in_doubt=False)
-    made.failed(refused, in_doubt=False)
-    assert made.state(T0).phase is Phase.REPAIRING
+    made.handle_failed_attempt(refused, in_doubt=False)
+    made.handle_failed_batch(refused, in_doubt=False)
+    assert made.partition_state(T0).phase is Phase.REPAIRING
     assert [stamp(batch) for batch in (before, behind)] == [(0, 1), (0, 3)]
     assert not made.admit(behind, 0, 0)
     assert made.admit(before, 0, 0)
     store(made, before)
-    assert (made.state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))
+    assert (made.partition_state(T0).phase, stamp(behind)) == (Phase.PROBING, (1, 0))

@@ -16,9 +16,9 @@ def begun() -> tuple[Talk, Idempotence]:
     talk.init()
     talk.manager.begin(2)
     made = CheckedIdempotence(
-        enabled=True, in_flight_max=5, connection_of=lambda node: CONNECTION, transactions=talk.manager
+        enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION, transactions=talk.manager
     )
-    made.adopt(talk.manager.id_and_epoch)
+    made.set_producer_id_and_epoch(talk.manager.id_and_epoch)
     store(made, admitted(made)[0])
     return talk, made
 
@@ -27,23 +27,23 @@ def test_what_is_behind_a_record_that_failed_is_abandoned_under_its_old_sequence
     talk, made = begun()
     epoch = talk.manager.id_and_epoch
     refused, behind = admitted(made, T0, 2)
-    made.off_wire(refused, in_doubt=False)
-    made.failed(refused, in_doubt=False)
-    made.off_wire(behind, in_doubt=False)
-    made.retried(behind, new_sequence=False)
+    made.handle_failed_attempt(refused, in_doubt=False)
+    made.handle_failed_batch(refused, in_doubt=False)
+    made.handle_failed_attempt(behind, in_doubt=False)
+    made.handle_retry(behind, new_sequence=False)
     assert made.id_and_epoch == epoch
-    assert made.take_abandoned() == [behind]
+    assert made.take_abandoned_batches() == [behind]
     assert stamp(behind) == (epoch.epoch, 2)
-    assert made.state(T0).phase is Phase.AWAITING_EPOCH
+    assert made.partition_state(T0).phase is Phase.AWAITING_EPOCH
     assert not made.admit(batch_of(), 0, 0)
 
 
 def test_the_partition_goes_on_with_the_epoch_that_the_end_of_the_transaction_brings() -> None:
     talk, made = begun()
     (refused,) = admitted(made)
-    made.off_wire(refused, in_doubt=False)
-    made.failed(refused, in_doubt=False)
+    made.handle_failed_attempt(refused, in_doubt=False)
+    made.handle_failed_batch(refused, in_doubt=False)
     following = ProducerIdAndEpoch(talk.manager.id_and_epoch.producer_id, talk.manager.id_and_epoch.epoch + 1)
-    made.adopt(following)
+    made.set_producer_id_and_epoch(following)
     (next_one,) = admitted(made)
     assert stamp(next_one) == (following.epoch, 0)

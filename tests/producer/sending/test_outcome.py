@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide
+from spark_kafka_sink.producer.sending.outcome import BatchFacts, Done, Fail, Outcome, Retry, Split, decide_outcome
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.error_codes import ERROR_CODES, lookup_error_code
 
 FACTS = BatchFacts(
-    record_count=10, attempts=0, retries_max=5, expired=False, idempotent=True, is_head=True, in_doubt=False
+    record_count=10, attempts=0, max_retries=5, expired=False, idempotent=True, is_head=True, in_doubt=False
 )
 FATAL = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -64,17 +64,17 @@ TABLE: dict[int, Outcome] = {
 def test_each_error_code_leads_to_the_decision_in_the_table(code: int) -> None:
     row = ERROR_CODES[code]
     by_kind: Outcome = Retry(row.requires_metadata_refresh) if row.retriable else Fail()
-    assert decide(FACTS, code) == TABLE.get(code, by_kind)
+    assert decide_outcome(FACTS, code) == TABLE.get(code, by_kind)
 
 
 def test_a_code_that_is_newer_than_the_table_fails_the_batch() -> None:
-    assert decide(FACTS, 9_999) == Fail()
+    assert decide_outcome(FACTS, 9_999) == Fail()
 
 
 @pytest.mark.parametrize("code", [code for code, outcome in TABLE.items() if isinstance(outcome, Retry)])
 def test_what_could_be_tried_again_ends_with_time_and_attempts(code: int) -> None:
-    late = decide(FACTS._replace(expired=True), code)
-    often = decide(FACTS._replace(attempts=5), code)
+    late = decide_outcome(FACTS._replace(expired=True), code)
+    often = decide_outcome(FACTS._replace(attempts=5), code)
     assert isinstance(late, Fail)
     assert late.timed_out
     assert isinstance(often, Fail)
@@ -82,27 +82,27 @@ def test_what_could_be_tried_again_ends_with_time_and_attempts(code: int) -> Non
 
 
 def test_a_single_record_that_is_too_large_fails_alone() -> None:
-    assert decide(FACTS._replace(record_count=1), codes.MESSAGE_TOO_LARGE) == Fail()
+    assert decide_outcome(FACTS._replace(record_count=1), codes.MESSAGE_TOO_LARGE) == Fail()
 
 
 def test_an_expired_batch_is_not_split() -> None:
-    assert decide(FACTS._replace(expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
+    assert decide_outcome(FACTS._replace(expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
 
 
 def test_out_of_order_behind_others_is_tried_again_as_it_is() -> None:
-    assert decide(FACTS._replace(is_head=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Retry()
+    assert decide_outcome(FACTS._replace(is_head=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Retry()
 
 
 def test_out_of_order_after_a_lost_answer_fails_because_it_may_be_stored() -> None:
-    assert decide(FACTS._replace(in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
+    assert decide_outcome(FACTS._replace(in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
 
 
 def test_a_producer_that_the_broker_has_forgotten_begins_again() -> None:
-    assert decide(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(new_sequence=True)
+    assert decide_outcome(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(new_sequence=True)
 
 
 def test_without_idempotence_sequences_say_nothing() -> None:
-    assert decide(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
+    assert decide_outcome(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
 
 
 def test_these_answers_and_no_others_leave_doubt() -> None:
@@ -111,14 +111,14 @@ def test_these_answers_and_no_others_leave_doubt() -> None:
 
 @pytest.mark.parametrize("code", [codes.POLICY_VIOLATION, codes.CLUSTER_AUTHORIZATION_FAILED, 9_999])
 def test_a_batch_that_fails_after_a_lost_answer_may_be_stored(code: int) -> None:
-    outcome = decide(FACTS._replace(in_doubt=True), code)
+    outcome = decide_outcome(FACTS._replace(in_doubt=True), code)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
 
 
 @pytest.mark.parametrize("spent", [FACTS._replace(attempts=5), FACTS._replace(expired=True)])
 def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(spent: BatchFacts) -> None:
-    outcome = decide(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
+    outcome = decide_outcome(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
 
@@ -127,5 +127,5 @@ def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(s
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
 def test_in_a_transaction_a_batch_fails_where_it_would_have_begun_again(code: int, in_doubt: bool) -> None:
     facts = FACTS._replace(in_doubt=in_doubt)
-    assert decide(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(new_sequence=True))
-    assert decide(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)
+    assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(new_sequence=True))
+    assert decide_outcome(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)

@@ -24,7 +24,7 @@ from spark_kafka_sink.producer.sending.partition_states import (
     REPAIRING,
     PartitionState,
     Phase,
-    violations,
+    find_violations,
 )
 from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
@@ -45,11 +45,11 @@ def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, afte
     state = PartitionState(TP)
     state.phase = before
     if after is before or after in TRANSITIONS[before]:
-        state.move(after)
+        state.transition_to(after)
         assert state.phase is after
     else:
-        with pytest.raises(IllegalStateError, match=f"t-0, {before.value}.*cannot go on as {after.value}"):
-            state.move(after)
+        with pytest.raises(IllegalStateError, match=f"t-0, {before.value}.*cannot move to the state {after.value}"):
+            state.transition_to(after)
 
 
 def test_the_architecture_shows_the_table() -> None:
@@ -60,16 +60,16 @@ def test_the_architecture_shows_the_table() -> None:
 
 def test_finds_no_gap_when_everything_is_acknowledged_where_sequences_wrap() -> None:
     state = PartitionState(TP)
-    state.unresolved, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 0
-    state.resolve()
-    assert (state.unresolved, state.gap) == (False, None)
+    state.has_unresolved_sequence, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 0
+    state.resolve_sequences()
+    assert (state.has_unresolved_sequence, state.gap_start) == (False, None)
 
 
 def test_finds_the_gap_behind_the_last_acknowledged_sequence() -> None:
     state = PartitionState(TP)
-    state.unresolved, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 1
-    state.resolve()
-    assert (state.unresolved, state.gap) == (False, 0)
+    state.has_unresolved_sequence, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 1
+    state.resolve_sequences()
+    assert (state.has_unresolved_sequence, state.gap_start) == (False, 0)
 
 
 class Walk:
@@ -79,11 +79,11 @@ class Walk:
         self.random = Random(seed)
         self.connections: dict[int, NodeApiVersions] = {1: NodeApiVersions("b", {}), 2: NodeApiVersions("b", {})}
         self.leader = 1
-        self.made = CheckedIdempotence(enabled=True, in_flight_max=3, connection_of=self.connections.get)
-        self.made.adopt(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
-        self.state = self.made.state(TP)
+        self.made = CheckedIdempotence(enabled=True, max_in_flight=3, get_connection=self.connections.get)
+        self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(7, MAX_EPOCH - 3))
+        self.state = self.made.partition_state(TP)
         self.queue: list[ProducerBatch] = []  # to be sent again, in the order of their sequences
-        self.failed_on_wire: list[ProducerBatch] = []
+        self.failed_in_flight: list[ProducerBatch] = []
         self.moves: set[tuple[Phase, Phase]] = set()
 
     def steps(self, count: int) -> set[tuple[Phase, Phase]]:
@@ -95,9 +95,9 @@ class Walk:
             self.random.choice(actions)()
             if self.state.phase is not before:
                 self.moves.add((before, self.state.phase))
-            for batch in self.made.take_abandoned():
+            for batch in self.made.take_abandoned_batches():
                 self.forget(batch)
-                self.made.failed(batch, in_doubt=True)
+                self.made.handle_failed_batch(batch, in_doubt=True)
         return self.moves
 
     # --- what may happen
@@ -109,7 +109,7 @@ class Walk:
 
     def stored(self) -> None:
         if (batch := self.answered()) is not None:
-            self.made.stored(batch, self.connections[self.leader])
+            self.made.handle_stored_batch(batch, self.connections[self.leader])
 
     def retry(self) -> None:
         self.again(in_doubt=False, new_sequence=False)
@@ -119,47 +119,47 @@ class Walk:
 
     def renumber(self) -> None:
         head = self.state.pending[0] if self.state.pending else None
-        if head in self.state.on_wire and head not in self.state.in_doubt:
+        if head in self.state.in_flight and head not in self.state.in_doubt:
             self.again(in_doubt=False, new_sequence=True, batch=head)
 
     def refuse(self) -> None:
         if (batch := self.answered()) is not None:
-            self.made.failed(batch, in_doubt=batch in self.state.in_doubt)
+            self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_doubt)
 
     def split(self) -> None:
         if (batch := self.answered()) is None or batch.record_count == 1:
             if batch is not None:
-                self.made.stored(batch, self.connections[self.leader])
+                self.made.handle_stored_batch(batch, self.connections[self.leader])
             return
         parts = [batch_of(1), batch_of(batch.record_count - 1)]
         for part, sequence in zip(parts, (batch.base_sequence, batch.base_sequence + 1), strict=True):
             part.set_producer_state(batch.producer_id, batch.producer_epoch, sequence)
         self.queue += parts
-        self.made.split(batch, parts)
+        self.made.handle_split(batch, parts)
         self.sort()
 
     def expire(self) -> None:
         if not self.state.pending:
             return
         batch = self.random.choice(self.state.pending)
-        if batch in self.state.on_wire:
-            self.failed_on_wire.append(batch)
+        if batch in self.state.in_flight:
+            self.failed_in_flight.append(batch)
         self.forget(batch)
-        self.made.failed(batch, in_doubt=batch in self.state.on_wire or batch in self.state.in_doubt)
+        self.made.handle_failed_batch(batch, in_doubt=batch in self.state.in_flight or batch in self.state.in_doubt)
 
     def late(self) -> None:
-        if self.failed_on_wire:
-            batch = self.failed_on_wire.pop(0)
-            self.made.off_wire(batch, in_doubt=True)
-            self.made.answered_late(batch)
+        if self.failed_in_flight:
+            batch = self.failed_in_flight.pop(0)
+            self.made.handle_failed_attempt(batch, in_doubt=True)
+            self.made.handle_late_failure(batch)
 
     def stored_late(self) -> None:
-        if self.failed_on_wire:
-            batch = self.failed_on_wire.pop(0)
-            self.made.stored(batch, self.connections[self.leader])
+        if self.failed_in_flight:
+            batch = self.failed_in_flight.pop(0)
+            self.made.handle_stored_batch(batch, self.connections[self.leader])
 
     def reconnect(self) -> None:
-        if not self.state.on_wire:
+        if not self.state.in_flight:
             self.connections[self.leader] = NodeApiVersions("b", {})
 
     def move_leader(self) -> None:
@@ -167,26 +167,26 @@ class Walk:
 
     def adopt(self) -> None:
         if self.made.needs_producer_id:
-            self.made.adopt(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
+            self.made.set_producer_id_and_epoch(ProducerIdAndEpoch(self.random.randint(8, 1000), MAX_EPOCH - 3))
 
     # --- parts
 
     def answered(self) -> ProducerBatch | None:
-        open_requests = [batch for batch in self.state.on_wire if batch not in self.failed_on_wire]
+        open_requests = [batch for batch in self.state.in_flight if batch not in self.failed_in_flight]
         if not open_requests:
             return None
         batch = self.random.choice(open_requests)
-        self.made.off_wire(batch, in_doubt=False)
+        self.made.handle_failed_attempt(batch, in_doubt=False)
         return batch
 
     def again(self, *, in_doubt: bool, new_sequence: bool, batch: ProducerBatch | None = None) -> None:
-        open_requests = [batch for batch in self.state.on_wire if batch not in self.failed_on_wire]
+        open_requests = [batch for batch in self.state.in_flight if batch not in self.failed_in_flight]
         if batch is None and open_requests:
             batch = self.random.choice(open_requests)
         if batch is not None:
-            self.made.off_wire(batch, in_doubt=in_doubt)
+            self.made.handle_failed_attempt(batch, in_doubt=in_doubt)
             self.queue.append(batch)
-            self.made.retried(batch, new_sequence=new_sequence)
+            self.made.handle_retry(batch, new_sequence=new_sequence)
             self.sort()
 
     def sort(self) -> None:
@@ -205,7 +205,7 @@ def test_whatever_happens_the_invariants_hold_and_a_partition_takes_new_records_
         for step in (walk.late, walk.adopt, walk.send, walk.stored):
             walk.steps(0)
             step()
-            for batch in walk.made.take_abandoned():
+            for batch in walk.made.take_abandoned_batches():
                 walk.forget(batch)
     assert walk.state.phase is PIPELINED
     assert not walk.queue
@@ -220,15 +220,15 @@ def test_every_move_of_the_table_is_made() -> None:
 
 
 def two_sent() -> PartitionState:
-    """PIPELINED, with two batches on the wire."""
+    """PIPELINED, with two batches in flight."""
     state = PartitionState(TP)
-    state.begin(ID)
+    state.start_sequences(ID)
     state.confirm(NodeApiVersions("b", {}))
     for _ in range(2):
         batch = batch_of()
-        state.add(batch)
-        state.on_wire[batch] = state.sent_to = 1
-    assert not violations(state, 2, idempotent=True)
+        state.add_new_batch(batch)
+        state.in_flight[batch] = state.in_flight_node_id = 1
+    assert not find_violations(state, 2, idempotent=True)
     return state
 
 
@@ -253,31 +253,31 @@ def with_another_epoch() -> PartitionState:
 
 
 BROKEN: dict[str, Callable[[], PartitionState]] = {
-    "at one node": lambda: in_phase(PIPELINED, sent_to=2),
-    "have no outcome": with_one_done,
-    "of one epoch": with_another_epoch,
+    "to one node": lambda: in_phase(PIPELINED, in_flight_node_id=2),
+    "no pending batch is done": with_one_done,
+    "have one epoch": with_another_epoch,
     "sequences ascend": lambda: in_phase(PIPELINED, pending=two_sent().pending[::-1]),
     "the next sequence is free": lambda: in_phase(PIPELINED, next_sequence=1),
     "only pending batches are in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
-    "sequences are in order": lambda: in_phase(PIPELINED, gap=0),
-    "what is pending is on the wire": lambda: in_phase(PIPELINED, on_wire={}),
-    "nothing is in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
-    "a connection has brought a success": lambda: in_phase(PIPELINED, confirmed_by=None),
-    "only the oldest pending batch is on the wire": lambda: in_phase(PROBING),
-    "a request is open": lambda: in_phase(DRAINING, on_wire={}),
-    "records may be missing": lambda: in_phase(REPAIRING),
-    "a pending batch is before the gap": lambda: in_phase(REPAIRING, gap=0),
+    "no sequence is missing": lambda: in_phase(PIPELINED, gap_start=0),
+    "all pending batches and no others are in flight": lambda: in_phase(PIPELINED, in_flight={}),
+    "no batch is in doubt": lambda: in_phase(PIPELINED, in_doubt={batch_of()}),
+    "a request has succeeded on a connection": lambda: in_phase(PIPELINED, confirmed_connection=None),
+    "only the oldest pending batch is in flight": lambda: in_phase(PROBING),
+    "a request is in flight": lambda: in_phase(DRAINING, in_flight={}),
+    "a sequence may be missing": lambda: in_phase(REPAIRING),
+    "a pending batch is before the gap": lambda: in_phase(REPAIRING, gap_start=0),
     "there is a gap": lambda: in_phase(AWAITING_EPOCH),
-    "no pending batch is before it": lambda: in_phase(AWAITING_EPOCH, gap=1),
-    "no request is open": lambda: in_phase(AWAITING_EPOCH, gap=0),
+    "no pending batch is before the gap": lambda: in_phase(AWAITING_EPOCH, gap_start=1),
+    "no request is in flight": lambda: in_phase(AWAITING_EPOCH, gap_start=0),
 }
 
 
 @pytest.mark.parametrize("words", list(BROKEN))
 def test_an_invariant_that_does_not_hold_is_named(words: str) -> None:
-    assert any(words in found for found in violations(BROKEN[words](), 2, idempotent=True))
+    assert any(words in found for found in find_violations(BROKEN[words](), 2, idempotent=True))
 
 
 def test_too_many_open_requests_are_named_without_idempotence_too() -> None:
-    (found,) = violations(two_sent(), 1, idempotent=False)
-    assert "at most max.in.flight requests are open" in found
+    (found,) = find_violations(two_sent(), 1, idempotent=False)
+    assert "at most max.in.flight requests are in flight" in found

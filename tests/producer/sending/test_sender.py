@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.sending.produce_exchange import answer_of
+from spark_kafka_sink.producer.sending.produce_exchange import parse_partition_response
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import PartitionProduceResponse
@@ -113,9 +113,9 @@ def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch()
 def test_17_sequences_wrap_in_order() -> None:
     cluster, producer = simulated()
     idempotence = sender_of(producer).idempotence
-    idempotence.adopt(ProducerIdAndEpoch(77, 0))
-    state = idempotence.state(TP)
-    state.begin(ProducerIdAndEpoch(77, 0))
+    idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, 0))
+    state = idempotence.partition_state(TP)
+    state.start_sequences(ProducerIdAndEpoch(77, 0))
     state.next_sequence = 2**31 - 3
     cluster.control.when(api=ApiKey.PRODUCE, nth=3).fail(codes.NOT_ENOUGH_REPLICAS)
     assert send_each(producer, *(b"%d" % i for i in range(8))) == [None] * 8
@@ -126,7 +126,7 @@ def test_17_sequences_wrap_in_order() -> None:
 def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
     cluster, producer = simulated()
     idempotence = sender_of(producer).idempotence
-    idempotence.adopt(ProducerIdAndEpoch(77, MAX_EPOCH))
+    idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, MAX_EPOCH))
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert send_each(producer, b"1", b"2") == [None, None]
@@ -155,7 +155,7 @@ def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_p
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     monkeypatch.setattr("spark_kafka_sink.producer.batching.batch_splitting.encode_records", no_memory)
     (failure,) = outcome(producer, producer.send_columns("t", RecordColumns(pa.array([b"1", b"2"])))).failures
-    assert "topic t, partition 0: a batch that was refused as too large could not be split: MemoryError" in str(
+    assert "topic t, partition 0: a batch that was rejected as too large could not be split: MemoryError" in str(
         failure.error
     )
     assert "stored" not in str(failure.error)
@@ -177,7 +177,7 @@ def test_a_negative_producer_id_is_refused_with_words() -> None:
     cluster.core.coordinator.next_producer_id = -5
     error = send_each(producer, b"1")[0]
     assert isinstance(error, DecodeError)
-    assert "a broker returned the producer id -5" in str(error)
+    assert "A broker returned the producer id -5" in str(error)
 
 
 def test_without_the_right_to_write_idempotently_records_fail_until_it_is_granted() -> None:
@@ -226,14 +226,19 @@ def test_the_end_of_a_throttle_is_waited_for_while_answers_are_awaited(monkeypat
     node_id = next(iter(sender.metadata.snapshot.nodes))
     monkeypatch.setattr(sender.client, "ready", lambda *_: False)
     monkeypatch.setattr(sender.client, "poll_delay", lambda *_: 300.0)
-    assert sender._nodes_to_send_to(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
+    assert sender._find_sendable_nodes(sender.metadata.snapshot, [node_id], 0.0) == ([], 300.0)
 
 
 @pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
 def test_an_offset_that_no_broker_has_counts_as_none(offset: int) -> None:
     """Those of the batch's records are counted up from it, and would be no 64-bit numbers."""
-    assert answer_of(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
-    assert answer_of(PartitionProduceResponse(index=0, error_code=0, base_offset=2**62 - 1)).base_offset == 2**62 - 1
+    assert (
+        parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
+    )
+    assert (
+        parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=2**62 - 1)).base_offset
+        == 2**62 - 1
+    )
 
 
 def test_a_moved_leader_is_followed() -> None:

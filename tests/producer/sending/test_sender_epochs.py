@@ -14,7 +14,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 from tests.producer.sending.sender_cases import (
     at_last_epoch,
     established,
-    on_wire,
+    in_flight_count,
     pass_time,
     send,
     simulated,
@@ -81,7 +81,7 @@ def test_a_partition_with_requests_in_flight_ends_them_under_the_old_epoch() -> 
     behind = send(producer, b"1", 0)
     run_until(producer, lambda: epoch(producer) == 1)
     held = send(producer, b"2", 1)  # new ones wait until nothing of the old epoch is under way
-    assert (on_wire(producer, 1), beside.done()) == (1, False)
+    assert (in_flight_count(producer, 1), beside.done()) == (1, False)
     wait(producer, beside, behind, held)
     assert stamps(cluster, 1) == [(0, 0, 1), (0, 1, 1), (1, 0, 1)]
     assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]

@@ -12,7 +12,7 @@ from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.produce import ProduceRequest
 from tests.producer.sending.sender_cases import (
     established,
-    on_wire,
+    in_flight_count,
     pass_time,
     requests_of,
     send,
@@ -38,7 +38,7 @@ def test_records_that_never_left_expire_and_leave_the_sequences_as_they_were() -
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert "may have been stored" not in str(future.exception(0))
     state = state_of(producer)
-    assert (state.unresolved, state.gap, state.next_sequence) == (False, None, 1)
+    assert (state.has_unresolved_sequence, state.gap_start, state.next_sequence) == (False, None, 1)
     cluster.control.start_node(0)
     assert outcome(producer, send(producer, b"1")).offset == 1
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
@@ -52,13 +52,13 @@ def test_a_new_batch_waits_until_an_expired_one_is_resolved() -> None:
     expired = send(producer, b"1")
     step_until(producer, expired.done)
     assert isinstance(expired.exception(0), DeliveryTimeoutError)
-    assert (state_of(producer).unresolved, on_wire(producer)) == (True, 1)
+    assert (state_of(producer).has_unresolved_sequence, in_flight_count(producer)) == (True, 1)
     waiting = send(producer, b"2")
     sent = len(requests_of(cluster, ProduceRequest))
     pass_time(producer, 1)
     assert len(requests_of(cluster, ProduceRequest)) == sent
     assert outcome(producer, waiting).offset == 2
-    assert not state_of(producer).unresolved
+    assert not state_of(producer).has_unresolved_sequence
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
@@ -74,7 +74,7 @@ def test_an_answer_that_comes_after_the_expiry_has_nothing_sent_again(late: int)
     wait(producer, *futures)
     assert cluster.system.now() - started <= 1001
     assert all(isinstance(future.exception(0), DeliveryTimeoutError) for future in futures)
-    run_until(producer, lambda: on_wire(producer) == 0)
+    run_until(producer, lambda: in_flight_count(producer) == 0)
     # It was an answer that came, not the connection's end.
     assert sender_of(producer).client.is_ready(0, cluster.system.now())
     sent = len(requests_of(cluster, ProduceRequest))
@@ -101,9 +101,9 @@ def test_with_one_request_in_flight_the_next_waits_for_the_answer_of_an_expired_
     second = send(producer, b"2")
     step_until(producer, first.done)
     assert isinstance(first.exception(0), DeliveryTimeoutError)
-    assert on_wire(producer) == 1
+    assert in_flight_count(producer) == 1
     sent = len(requests_of(cluster, ProduceRequest))
-    run_until(producer, lambda: on_wire(producer) == 0 or second.done())
+    run_until(producer, lambda: in_flight_count(producer) == 0 or second.done())
     assert len(requests_of(cluster, ProduceRequest)) == sent
     assert outcome(producer, second).offset == 2
     assert cluster.values("t") == [b"0", b"1", b"2"]

@@ -15,7 +15,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_sink.producer.sending import produce_exchange
-from spark_kafka_sink.producer.sending.produce_exchange import Answer, answer_of
+from spark_kafka_sink.producer.sending.produce_exchange import PartitionResponse, parse_partition_response
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -27,7 +27,7 @@ from tests.fake_system import FakeSystem
 from tests.producer.sending.sender_cases import (
     at_last_epoch,
     established,
-    on_wire,
+    in_flight_count,
     pass_time,
     requests_of,
     send,
@@ -43,10 +43,10 @@ from tests.simulated_cluster import SimulatedCluster
 def test_a_batch_is_in_flight_until_its_answer_and_has_the_first_sequence() -> None:
     cluster, producer = simulated()
     future = send(producer, b"1")
-    run_until(producer, lambda: on_wire(producer) == 1)
+    run_until(producer, lambda: in_flight_count(producer) == 1)
     assert not future.done()
     assert outcome(producer, future).offset == 0
-    assert on_wire(producer) == 0
+    assert in_flight_count(producer) == 0
     assert producer.metric("requests-in-flight") == 0
     assert (state_of(producer).next_sequence, state_of(producer).last_acked_sequence) == (1, 0)
     assert stamps(cluster) == [(0, 0, 1)]
@@ -62,7 +62,7 @@ def test_a_lost_connection_is_tried_again_as_often_as_retries_allow(idempotent: 
     wait(producer, lost)
     assert isinstance(lost.exception(0), DeliveryError)
     assert "Attempts: 2" in str(lost.exception(0))
-    assert on_wire(producer) == 0
+    assert in_flight_count(producer) == 0
     assert outcome(producer, send(producer, b"3")).offset == 1
 
 
@@ -96,7 +96,7 @@ def test_with_one_request_in_flight_a_new_leader_gets_the_second_only_after_the_
     sender_of(producer).metadata.request_update()
     pass_time(producer, 500)
     assert sender_of(producer).metadata.snapshot.topics["t"].partitions[0].leader == 1 - (old or 0)
-    assert (on_wire(producer), first.done(), second.done()) == (1, False, False)
+    assert (in_flight_count(producer), first.done(), second.done()) == (1, False, False)
     assert len(requests_of(cluster, ProduceRequest)) == 2
     wait(producer, first, second)
     assert cluster.values("t") == [b"0", b"1", b"2"]
@@ -132,12 +132,12 @@ def test_two_requests_in_flight_are_acknowledged_one_after_the_other() -> None:
     established(producer)
     first, second = send(producer, b"1"), send(producer, b"2")
     state = state_of(producer)
-    assert (on_wire(producer), state.next_sequence, state.last_acked_sequence) == (2, 3, 0)
+    assert (in_flight_count(producer), state.next_sequence, state.last_acked_sequence) == (2, 3, 0)
     run_until(producer, first.done)
     assert (second.done(), state.last_acked_sequence) == (False, 1)
     run_until(producer, second.done)
     assert (first.result(0).offset, second.result(0).offset, state.last_acked_sequence) == (1, 2, 2)
-    assert (on_wire(producer), state.pending) == (0, [])
+    assert (in_flight_count(producer), state.pending) == (0, [])
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
@@ -147,13 +147,13 @@ def test_while_a_batch_is_tried_again_one_request_is_under_way_and_nothing_new_g
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.LEADER_NOT_AVAILABLE)
     futures = [send(producer, b"%d" % i) for i in (1, 2, 3)]
     state = state_of(producer)
-    assert on_wire(producer) == 3
+    assert in_flight_count(producer) == 3
     run_until(producer, lambda: state.pending[0].attempts == 1)
     futures.append(send(producer, b"4"))
-    run_until(producer, lambda: on_wire(producer) == 0)
+    run_until(producer, lambda: in_flight_count(producer) == 0)
     seen = set()
     while not futures[1].done():
-        seen.add((on_wire(producer), state.next_sequence))
+        seen.add((in_flight_count(producer), state.next_sequence))
         pass_time(producer, 0.5)
     assert seen <= {(0, 4), (1, 4)}
     wait(producer, *futures)
@@ -191,10 +191,10 @@ def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back()
 def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     """Brokers that still answer UNKNOWN_PRODUCER_ID also report where their log begins."""
 
-    def with_offset(row: PartitionProduceResponse) -> Answer:
-        return answer_of(row)._replace(log_start_offset=offset)
+    def with_offset(row: PartitionProduceResponse) -> PartitionResponse:
+        return parse_partition_response(row)._replace(log_start_offset=offset)
 
-    monkeypatch.setattr(produce_exchange, "answer_of", with_offset)
+    monkeypatch.setattr(produce_exchange, "parse_partition_response", with_offset)
 
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])

@@ -175,7 +175,7 @@ class Talk:
         self.pending.failed(self.attempts[request], DisconnectedError("the connection was lost"), self.now)
 
     def settle(self) -> None:
-        """Answer all that is asked, until nothing is."""
+        """PartitionResponse all that is asked, until nothing is."""
         while self.next() is not None:
             self.reply(self.send())
 
