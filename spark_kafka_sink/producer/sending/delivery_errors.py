@@ -97,7 +97,8 @@ def _connection_error(leader: Node | None, metadata: Metadata) -> KafkaSinkError
         return None
     return DisconnectedError(
         f"The partition's leader, {leader}, cannot be reached: {failure.rstrip('.')}. Check that the broker is "
-        f"running. The broker advertises {leader.address} (advertised.listeners): clients must be able to reach it there."
+        f"running. The broker advertises {leader.address} (advertised.listeners): clients must be able to reach "
+        "it there."
     )
 
 
