@@ -1,19 +1,23 @@
-"""Columns -> the bytes of a record's value or key, without a loop over rows. Needs pyarrow and numpy alone.
+"""Encoders from Arrow columns to the bytes of record values and keys. They need only pyarrow and numpy.
 
-encoder.py      which columns, in which format: made on the driver, used by the tasks
-options.py      the options of a side: its format, columns and schema; registry_options.py those of a registry
-encoder_builders.py  which columns of a table a side has, and the id of its schema
-format_builders.py  the name of a format -> what writes it
-json_text.py    JSON as Spark's to_json writes it
-java_numbers.py floats and doubles as Java's text
-java_times.py   dates and times as Spark's text
-time_zones.py   how far a zone's clocks are from UTC
-avro.py         Avro's binary encoding; avro_scalars.py its simple types, avro_schema.py its schemas
-protobuf.py     Protobuf's wire format; protobuf_fields.py the fields of a message, protobuf_schema.py from columns,
-                protobuf_descriptor.py from protoc's descriptors, for the driver; needs the extra `protobuf`
-json_schema.py  JSON Schemas made from columns
-schema_json.py  the JSON of a schema that a user or a registry gave
-schema_registry.py  the ids of schemas, for the driver; needs the extra `registry`
-binary_arrays.py joins, constants and choices on columns of bytes
-binary_pieces.py  numbers and bytes of binary formats, put together
+No Python code runs for a row: every format works on whole columns.
+
+encoder.py           ColumnsEncoder: selects columns and encodes them; built on the driver, used by the tasks
+encoder_builders.py  encoders from options and columns, including the schema id
+format_builders.py   row formats and schemas, by format name
+options.py           options of one side of a record (value or key)
+registry_options.py  options of the schema registry
+schema_registry.py   client of the schema registry, used by the driver
+json_text.py         JSON, in the bytes of Spark's to_json
+json_schema.py       JSON Schemas derived from columns
+avro.py              Avro's binary encoding; avro_scalars.py the types without nested types, avro_schema.py the schemas
+protobuf.py          Protobuf's wire format; protobuf_fields.py describes the fields of a message
+protobuf_schema.py   Protobuf messages derived from columns
+protobuf_descriptor.py  Protobuf messages parsed from descriptors, on the driver; needs the extra `protobuf`
+schema_json.py       parser of schemas that are JSON
+java_numbers.py      floats and doubles in Java's text format
+java_times.py        dates and times in Spark's text format; time_zones.py their offsets from UTC
+binary_arrays.py     operations on Arrow's binary arrays
+binary_pieces.py     numbers and bytes of binary formats, joined row by row
+arrow_errors.py      Arrow's errors, converted to errors that name the column
 """

@@ -1,4 +1,4 @@
-"""Arrow's errors as errors of a column: the one place where formats turn the former into the latter."""
+"""Conversion of Arrow's errors to errors that name the column."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 
 
 @contextmanager
-def name_columns(*names: str) -> Iterator[None]:
-    """Raise an error of Arrow as one of these columns: SchemaError for a type, InvalidRecordError for a value.
+def convert_arrow_errors(*column_names: str) -> Iterator[None]:
+    """Convert Arrow's errors to SchemaError if a type is unsupported, and to InvalidRecordError if a value is invalid.
 
-    What does not fit into Arrow's arrays or into memory is left to the caller, who may encode fewer rows.
+    Errors about arrays or memory that are too small are not converted: the caller may encode fewer rows.
     """
     try:
         yield
     except (pa.ArrowCapacityError, MemoryError):
         raise
     except pa.ArrowException as error:
-        columns = f"{'column' if len(names) == 1 else 'columns'} {', '.join(sanitize(name) for name in names)}"
+        names = ", ".join(sanitize(name) for name in column_names)
+        columns = f"{'column' if len(column_names) == 1 else 'columns'} {names}"
         reason = sanitize(str(error)).rstrip(".")
         if isinstance(error, pa.ArrowNotImplementedError):
-            raise SchemaError(f"{columns} cannot be written: {reason}. Cast the type to another one") from error
+            raise SchemaError(f"{columns} cannot be encoded: {reason}. Cast the column to another type") from error
         raise InvalidRecordError(
-            f"{columns} cannot be written: {reason}. Correct the value, or filter these rows out"
+            f"{columns} cannot be encoded: {reason}. Correct the value, or filter these rows out"
         ) from error

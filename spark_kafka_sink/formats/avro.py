@@ -1,12 +1,12 @@
-"""Columns -> Avro's binary encoding, one record for each row, in the bytes that fastavro writes.
+"""Encoder of columns to Avro's binary encoding, one record per row. The output is identical to that of fastavro.
 
-A record is its fields one after the other without names. Numbers are zigzag varints, as in Kafka's own records; floats
-are little-endian; text and bytes have their length in front; an array or map is its count, its elements and a 0, or the
-0 alone; a union is the number of its branch and the value. So every number of a column is a `Field`, and
-fields that stand side by side are merged while they fit into 8 bytes.
+A record consists of the values of its fields, without names. Integers are zigzag varints, as in Kafka's records.
+Floats are little-endian. Strings and bytes follow their length. An array or map consists of its count, its elements and
+a 0; an empty one is only the 0. A union consists of the index of the branch and the value. Each numeric column is
+therefore a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
 
-What is written follows from the schema and the types of the columns: a function for each column, which makes its
-pieces. _WriterBuilder fails with SchemaError where a column does not fit; the driver makes one to find that out.
+The schema and the column types determine a writer for each column, a function that returns the column's pieces. The
+driver builds the writers, too, to detect columns that do not fit the schema: _RecordWriterBuilder raises SchemaError.
 """
 
 from __future__ import annotations
@@ -20,202 +20,227 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.formats.avro_scalars import leaf_writer
-from spark_kafka_sink.formats.avro_schema import AvroNames, parsed_schema
-from spark_kafka_sink.formats.binary_arrays import is_text
+from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
+from spark_kafka_sink.formats.avro_scalars import build_scalar_writer
+from spark_kafka_sink.formats.avro_schema import NamedTypes, parse_record_schema
+from spark_kafka_sink.formats.binary_arrays import is_string_type
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
-    both,
-    bytes_of,
+    combine_masks,
     element_mask,
-    joined,
-    list_ranges,
-    masked,
-    rows_of_elements,
-    valid_mask,
+    group_elements,
+    join_pieces,
+    lengths_and_bytes,
+    list_offsets,
+    mask_pieces,
+    validity_mask,
 )
 from spark_kafka_sink.records.fields import Field, constant_field, encode_varint, signed_varint_fields
 
-Writer = Callable[[pa.Array, Mask], list[Piece]]
-"""The pieces of a column. The mask says which rows matter: where a struct is null, the nulls of its fields do not."""
+ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
+"""Function that returns the pieces of a column.
+
+Rows with a False mask are not validated. The caller discards their bytes.
+"""
 
 
 @dataclass(frozen=True)
 class AvroFormat:
-    """One record for each row, by a schema in JSON."""
+    """Avro records with this schema in JSON."""
 
     schema: str
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
     ) -> pa.Array:
-        write = record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
-        return joined(write(columns, None), rows, header)
+        write = build_record_writer(self.schema, tuple(names), tuple(column.type for column in columns))
+        return join_pieces(write(columns, None), row_count, header)
 
 
 @lru_cache(maxsize=64)
-def record_writer(
+def build_record_writer(
     schema: str, names: tuple[str, ...], types: tuple[pa.DataType, ...]
 ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
-    """What writes columns of these names and types. SchemaError if they do not fit the schema."""
-    parsed = parsed_schema(schema)
-    builder = _WriterBuilder(AvroNames(parsed))
-    return builder.record(parsed, "", names, types, "")
+    """Build the writer of columns with these names and types. Raise SchemaError if they do not fit the schema."""
+    parsed = parse_record_schema(schema)
+    builder = _RecordWriterBuilder(NamedTypes(parsed))
+    return builder.build_record(parsed, "", names, types, "")
 
 
-class _Nullable(NamedTuple):
-    """A union of null and one other branch, or a type that is no union. `write`: what is not null."""
+class _NullableWriter(NamedTuple):
+    """Writer of the non-null values of a type, with the encoded index of the value's branch and of the null branch.
 
-    write: Writer
-    branch: bytes | None
+    `value_branch` is None if the type is not a union, `null_branch` if it does not allow null.
+    """
+
+    write: ColumnWriter
+    value_branch: bytes | None
     null_branch: bytes | None
 
 
-class _WriterBuilder:
-    def __init__(self, names: AvroNames) -> None:
-        self._names = names
+class _RecordWriterBuilder:
+    """Builder of column writers. `path` is the name of a column in errors, with its parents."""
 
-    def record(
-        self, schema: Mapping[str, Any], space: str, names: Sequence[str], types: Sequence[pa.DataType], where: str
+    def __init__(self, named_types: NamedTypes) -> None:
+        self._named_types = named_types
+
+    def build_record(
+        self, schema: Mapping[str, Any], namespace: str, names: Sequence[str], types: Sequence[pa.DataType], path: str
     ) -> Callable[[Sequence[pa.Array], Mask], list[Piece]]:
-        _, inner = self._names.resolved(schema, space)
-        wanted = {field["name"]: field for field in schema["fields"]}
-        unknown = [name for name in names if name not in wanted]
+        _, inner_namespace = self._named_types.resolve(schema, namespace)
+        fields_by_name = {field["name"]: field for field in schema["fields"]}
+        unknown = [name for name in names if name not in fields_by_name]
         if unknown:
-            raise SchemaError(f"the Avro schema has no field for the column {where}{unknown[0]}")
-        writers: list[tuple[str, int, Writer]] = []
-        for name, field in wanted.items():
+            raise SchemaError(f"the Avro schema has no field for the column {path}{unknown[0]}")
+        writers: list[tuple[str, int, ColumnWriter]] = []
+        for name, field in fields_by_name.items():
             position = names.index(name) if name in names else -1
             if position < 0:
-                writers.append((name, position, self._missing(field, inner, f"{where}{name}")))
+                writers.append((name, position, self._build_missing(field, inner_namespace, f"{path}{name}")))
             else:
-                writers.append((name, position, self.value(field["type"], inner, types[position], f"{where}{name}")))
+                writers.append(
+                    (name, position, self.build_value(field["type"], inner_namespace, types[position], f"{path}{name}"))
+                )
 
         def write(columns: Sequence[pa.Array], mask: Mask) -> list[Piece]:
             pieces: list[Piece] = []
             for name, position, writer in writers:
-                with name_columns(f"{where}{name}"):
+                with convert_arrow_errors(f"{path}{name}"):
                     pieces += writer(columns[position] if position >= 0 else pa.nulls(0), mask)
             return pieces
 
         return write
 
-    def value(self, schema: Any, space: str, kind: pa.DataType, where: str) -> Writer:
-        """The writer of a column that may be null, if the schema allows it."""
-        schema, space = self._names.resolved(schema, space)
-        if pa.types.is_null(kind):
-            null = constant_field(_null_branch(schema, where))
+    def build_value(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+        """Build the writer of a column. If the schema does not allow null, the writer rejects nulls."""
+        schema, namespace = self._named_types.resolve(schema, namespace)
+        if pa.types.is_null(data_type):
+            null = constant_field(_encode_null_branch(schema, path))
             return lambda column, mask: [null]
-        nullable = self._nullable(schema, space, kind, where)
+        nullable = self._build_nullable(schema, namespace, data_type, path)
 
         def write_nullable(column: pa.Array, mask: Mask) -> list[Piece]:
-            valid = valid_mask(column)
+            valid = validity_mask(column)
             if valid is not None and nullable.null_branch is None:
-                _refuse_nulls(valid if mask is None else valid | ~mask, where)
-            pieces = nullable.write(column, both(mask, valid))
-            if nullable.branch is None:
+                _check_nulls(valid if mask is None else valid | ~mask, path)
+            pieces = nullable.write(column, combine_masks(mask, valid))
+            if nullable.value_branch is None:
                 return pieces
             if valid is None:
-                return [constant_field(nullable.branch), *pieces]
-            return [_branches(valid, nullable), *masked(pieces, valid)]
+                return [constant_field(nullable.value_branch), *pieces]
+            return [_branch_indices(valid, nullable), *mask_pieces(pieces, valid)]
 
         return write_nullable
 
-    def _nullable(self, schema: Any, space: str, kind: pa.DataType, where: str) -> _Nullable:
-        """Use the first branch that fits. Each union is resolved only once, since unions may be nested deeply."""
+    def _build_nullable(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> _NullableWriter:
+        """Build a writer for the first branch that fits.
+
+        Each union is resolved only once: with deeply nested unions, the time would otherwise be exponential.
+        """
         if not isinstance(schema, list):
-            return _Nullable(self._present(schema, space, kind, where), None, None)
+            return _NullableWriter(self._build_non_null(schema, namespace, data_type, path), None, None)
         null_branch = encode_varint(schema.index("null")) if "null" in schema else None
-        faults = []
-        for number, branch in enumerate(schema):
+        errors = []
+        for index, branch in enumerate(schema):
             if branch == "null":
                 continue
             try:
-                chosen, inner = self._names.resolved(branch, space)
-                return _Nullable(self._present(chosen, inner, kind, where), encode_varint(number), null_branch)
+                resolved, inner_namespace = self._named_types.resolve(branch, namespace)
+                return _NullableWriter(
+                    self._build_non_null(resolved, inner_namespace, data_type, path), encode_varint(index), null_branch
+                )
             except SchemaError as error:
-                faults.append(str(error))
-        raise SchemaError(faults[0] if faults else f"column {where}: the Avro schema has no type but null there")
+                errors.append(str(error))
+        raise SchemaError(errors[0] if errors else f"column {path}: the Avro schema allows only null")
 
-    def _present(self, schema: Any, space: str, kind: pa.DataType, where: str) -> Writer:
-        """The writer of a column in whose masked rows there is a value."""
+    def _build_non_null(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+        """Build the writer of a column whose rows are not null where the mask is True."""
         types, name = pa.types, schema["type"] if isinstance(schema, Mapping) else schema
         if isinstance(name, (Mapping, list)):
-            return self.value(name, space, kind, where)
-        if name == "record" and types.is_struct(kind):
-            return self._struct(schema, space, kind, where)
-        if name == "array" and types.is_list(kind):
-            items = self.value(schema["items"], space, kind.value_type, f"{where}.element")
-            return lambda column, mask: _array(column, mask, items)
-        if name == "map" and types.is_map(kind) and (is_text(kind.key_type) or types.is_null(kind.key_type)):
-            values = self.value(schema["values"], space, kind.item_type, f"{where}.value")
-            return lambda column, mask: _map(column, mask, values)
-        return leaf_writer(schema, kind, where)
+            return self.build_value(name, namespace, data_type, path)
+        if name == "record" and types.is_struct(data_type):
+            return self._build_struct(schema, namespace, data_type, path)
+        if name == "array" and types.is_list(data_type):
+            items = self.build_value(schema["items"], namespace, data_type.value_type, f"{path}.element")
+            return lambda column, mask: _write_arrays(column, mask, items)
+        if (
+            name == "map"
+            and types.is_map(data_type)
+            and (is_string_type(data_type.key_type) or types.is_null(data_type.key_type))
+        ):
+            values = self.build_value(schema["values"], namespace, data_type.item_type, f"{path}.value")
+            return lambda column, mask: _write_maps(column, mask, values)
+        return build_scalar_writer(schema, data_type, path)
 
-    def _struct(self, schema: Any, space: str, kind: pa.DataType, where: str) -> Writer:
-        fields = range(kind.num_fields)
-        write = self.record(
-            schema, space, [kind.field(i).name for i in fields], [kind.field(i).type for i in fields], f"{where}."
+    def _build_struct(self, schema: Any, namespace: str, data_type: pa.DataType, path: str) -> ColumnWriter:
+        fields = range(data_type.num_fields)
+        write = self.build_record(
+            schema,
+            namespace,
+            [data_type.field(i).name for i in fields],
+            [data_type.field(i).type for i in fields],
+            f"{path}.",
         )
         return lambda column, mask: write([column.field(i) for i in fields], mask)
 
-    def _missing(self, field: Mapping[str, Any], space: str, where: str) -> Writer:
-        """A field that has no column is null, if it can be."""
-        schema, _ = self._names.resolved(field["type"], space)
+    def _build_missing(self, field: Mapping[str, Any], namespace: str, path: str) -> ColumnWriter:
+        """Build the writer of a field that has no column. It writes null; raise SchemaError if that is not allowed."""
+        schema, _ = self._named_types.resolve(field["type"], namespace)
         if schema == "null":
             return lambda column, mask: []
         if isinstance(schema, list) and "null" in schema:
             branch = constant_field(encode_varint(schema.index("null")))
             return lambda column, mask: [branch]
-        raise SchemaError(f"there is no column for the field {where} of the Avro schema, and it cannot be null")
+        raise SchemaError(f"there is no column for the field {path} of the Avro schema, and the field cannot be null")
 
 
-def _null_branch(schema: Any, where: str) -> bytes:
-    """What is written for a null: the number of its branch, or nothing where the schema is null alone."""
+def _encode_null_branch(schema: Any, path: str) -> bytes:
+    """Return the encoding of null: the index of the null branch of a union, or no bytes for the type null."""
     if isinstance(schema, list) and "null" in schema:
         return encode_varint(schema.index("null"))
     if schema != "null":
-        raise SchemaError(f"column {where} has no values, and the Avro schema does not allow null there")
+        raise SchemaError(f"column {path} has the type null, but the Avro schema does not allow null")
     return b""
 
 
-def _refuse_nulls(is_fine: Any, where: str) -> None:
-    if not is_fine.all():
+def _check_nulls(is_allowed: Any, path: str) -> None:
+    if not is_allowed.all():
         raise InvalidRecordError(
-            f"column {where} is null in {np.count_nonzero(~is_fine)} of {len(is_fine)} rows, and the schema does not "
-            "allow null there. Filter these rows out, or make the field a union with null."
+            f"column {path} is null in {np.count_nonzero(~is_allowed)} of {len(is_allowed)} rows, but the schema does "
+            "not allow null. Filter these rows out, or make the field a union with null."
         )
 
 
-def _branches(valid: Any, nullable: _Nullable) -> Field:
-    """The number of the branch in each row; a union has fewer than 64 branches, so it is one byte."""
-    yes, no = nullable.branch or b"", nullable.null_branch or b""
-    word = np.where(valid, np.uint64(int.from_bytes(yes, "little")), np.uint64(int.from_bytes(no, "little")))
+def _branch_indices(valid: Any, nullable: _NullableWriter) -> Field:
+    """Return the index of the branch in each row. A union has at most 64 branches, so each index is one byte."""
+    value_index, null_index = nullable.value_branch or b"", nullable.null_branch or b""
+    word = np.where(
+        valid, np.uint64(int.from_bytes(value_index, "little")), np.uint64(int.from_bytes(null_index, "little"))
+    )
     return Field(word, 1, 1)
 
 
-def _array(column: pa.Array, mask: Mask, items: Writer) -> list[Piece]:
-    starts, first, count = list_ranges(column)
-    elements = items(column.values.slice(first, count), element_mask(starts, mask))
-    return _block(starts, joined(elements, count), mask)
+def _write_arrays(column: pa.Array, mask: Mask, items: ColumnWriter) -> list[Piece]:
+    offsets, first, count = list_offsets(column)
+    elements = items(column.values.slice(first, count), element_mask(offsets, mask))
+    return _write_blocks(offsets, join_pieces(elements, count), mask)
 
 
-def _map(column: pa.Array, mask: Mask, values: Writer) -> list[Piece]:
-    starts, first, count = list_ranges(column)
-    lengths, keys = bytes_of(column.keys.slice(first, count))
-    entries = values(column.items.slice(first, count), element_mask(starts, mask))
-    return _block(starts, joined([*signed_varint_fields(lengths), keys, *entries], count), mask)
+def _write_maps(column: pa.Array, mask: Mask, values: ColumnWriter) -> list[Piece]:
+    offsets, first, count = list_offsets(column)
+    lengths, keys = lengths_and_bytes(column.keys.slice(first, count))
+    entries = values(column.items.slice(first, count), element_mask(offsets, mask))
+    return _write_blocks(offsets, join_pieces([*signed_varint_fields(lengths), keys, *entries], count), mask)
 
 
-def _block(starts: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
-    """Count, elements and a 0; of an empty one the 0 alone."""
-    counts = np.diff(starts)
-    is_filled = counts > 0
-    lead = signed_varint_fields(counts)
+def _write_blocks(offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
+    """Return the pieces of arrays or maps: the count, the elements and a 0; only the 0 if there are no elements."""
+    counts = np.diff(offsets)
+    is_nonempty = counts > 0
+    counts_field = signed_varint_fields(counts)
     return [
-        *(lead if is_filled.all() else masked(lead, is_filled)),
-        rows_of_elements(elements, starts),
+        *(counts_field if is_nonempty.all() else mask_pieces(counts_field, is_nonempty)),
+        group_elements(elements, offsets),
         constant_field(b"\0"),
     ]

@@ -1,4 +1,4 @@
-"""Avro's types without parts: which columns fit them, and the pieces of such a column."""
+"""Writers of Avro's scalar types: primitive types, enum, fixed and their logical types."""
 
 from __future__ import annotations
 
@@ -12,199 +12,207 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError, SchemaError
-from spark_kafka_sink.formats.avro_schema import BYTES_FOR_DIGITS
-from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text, text_for_error
-from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bool_values, bytes_of
-from spark_kafka_sink.formats.java_numbers import float_values
+from spark_kafka_sink.formats.avro_schema import MIN_BYTES_FOR_DIGITS
+from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type
+from spark_kafka_sink.formats.binary_pieces import Mask, Piece, bools_to_numpy, lengths_and_bytes
+from spark_kafka_sink.formats.java_numbers import floats_to_numpy
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy
 from spark_kafka_sink.records.fields import Field, fixed_field, signed_varint_fields
 
-Writer = Callable[[pa.Array, Mask], list[Piece]]
+ColumnWriter = Callable[[pa.Array, Mask], list[Piece]]
 
-_MICROS = {"micros": 1, "millis": 1_000}
-_FIXED_DECIMAL_MAX = 16
+_MICROS_PER_UNIT = {"micros": 1, "millis": 1_000}
+"""Suffix of a logical type -> microseconds in its unit."""
+_MAX_FIXED_DECIMAL_BYTES = 16
+"""Size of Arrow's decimal128."""
 
 
-def leaf_writer(schema: Any, kind: pa.DataType, where: str) -> Writer:
-    """The writer of a column of this type. SchemaError if Avro's type cannot take it."""
+def build_scalar_writer(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
+    """Build the writer of a column. Raise SchemaError if the column's type does not fit the Avro type."""
     name = schema["type"] if isinstance(schema, Mapping) else schema
-    logical = schema.get("logicalType") if isinstance(schema, Mapping) else None
-    choose = _CHOICES.get(name)
-    writer = None if choose is None else choose(schema, logical, kind, where)
+    logical_type = schema.get("logicalType") if isinstance(schema, Mapping) else None
+    build = _WRITER_BUILDERS.get(name)
+    writer = None if build is None else build(schema, logical_type, data_type, path)
     if writer is None:
-        shown = f"{name} ({logical})" if logical else name
-        raise SchemaError(f"column {where} of type {kind} does not fit the schema's type {shown}")
+        description = f"{name} ({logical_type})" if logical_type else name
+        raise SchemaError(f"column {path} of type {data_type} does not fit the schema's type {description}")
     return writer
 
 
-def _boolean(_schema: Any, _logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    if not pa.types.is_boolean(kind):
+def _build_boolean(_schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+    if not pa.types.is_boolean(data_type):
         return None
-    return lambda column, mask: [fixed_field(bool_values(column))]
+    return lambda column, mask: [fixed_field(bools_to_numpy(column))]
 
 
-def _integer(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    """The writer of an int or a long. Both have one encoding; they differ in which numbers fit."""
+def _build_integer(schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+    """Build the writer of an int or a long. They have the same encoding and differ only in range."""
     types = pa.types
-    if types.is_integer(kind):
+    if types.is_integer(data_type):
         is_long = (schema["type"] if isinstance(schema, Mapping) else schema) == "long"
-        return _numbers if is_long or not types.is_int64(kind) else None
-    if types.is_date32(kind) and logical in (None, "date"):
-        return lambda column, mask: _numbers(column.view(pa.int32()), mask)
-    prefix, _, unit = (logical or "").rpartition("-")
-    wanted = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(prefix)
-    if wanted is None or unit not in _MICROS or not wanted(kind):
+        return _write_integers if is_long or not types.is_int64(data_type) else None
+    if types.is_date32(data_type) and logical_type in (None, "date"):
+        return lambda column, mask: _write_integers(column.view(pa.int32()), mask)
+    prefix, _, unit = (logical_type or "").rpartition("-")
+    is_expected_type = {"timestamp": _is_instant, "local-timestamp": _is_local, "time": types.is_time64}.get(prefix)
+    if is_expected_type is None or unit not in _MICROS_PER_UNIT or not is_expected_type(data_type):
         return None
-    per_unit = _MICROS[unit] * (1_000 if types.is_time64(kind) else 1)
-    return lambda column, mask: signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // per_unit)
+    # Timestamps come in microseconds, times of day in nanoseconds.
+    ticks_per_unit = _MICROS_PER_UNIT[unit] * (1_000 if types.is_time64(data_type) else 1)
+    return lambda column, mask: signed_varint_fields(integers_to_numpy(column.view(pa.int64())) // ticks_per_unit)
 
 
-def _is_instant(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+def _is_instant(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(data_type)) and data_type.tz is not None
 
 
-def _is_local(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
+def _is_local(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(data_type)) and data_type.tz is None
 
 
-def _numbers(column: pa.Array, _mask: Mask) -> list[Piece]:
+def _write_integers(column: pa.Array, _mask: Mask) -> list[Piece]:
     return list(signed_varint_fields(integers_to_numpy(column)))
 
 
-def _float(schema: Any, _logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
+def _build_float(schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
     is_double = (schema["type"] if isinstance(schema, Mapping) else schema) == "double"
-    if pa.types.is_float32(kind) or (is_double and pa.types.is_float64(kind)):
-        number = np.float64 if is_double else np.float32
-        return lambda column, mask: [fixed_field(float_values(column).astype(number))]
+    if pa.types.is_float32(data_type) or (is_double and pa.types.is_float64(data_type)):
+        dtype = np.float64 if is_double else np.float32
+        return lambda column, mask: [fixed_field(floats_to_numpy(column).astype(dtype))]
     return None
 
 
-def _string(_schema: Any, _logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    return _prefixed if is_text(kind) else None
+def _build_string(_schema: Any, _logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+    return _write_length_prefixed if is_string_type(data_type) else None
 
 
-def _bytes(schema: Any, logical: str | None, kind: pa.DataType, _where: str) -> Writer | None:
-    if logical == "decimal":
-        return _decimal(schema, kind)
-    return _prefixed if is_bytes(kind) else None
+def _build_bytes(schema: Any, logical_type: str | None, data_type: pa.DataType, _path: str) -> ColumnWriter | None:
+    if logical_type == "decimal":
+        return _build_decimal(schema, data_type)
+    return _write_length_prefixed if is_binary_type(data_type) else None
 
 
-def _prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
-    lengths, data = bytes_of(column)
+def _write_length_prefixed(column: pa.Array, _mask: Mask) -> list[Piece]:
+    lengths, data = lengths_and_bytes(column)
     return [*signed_varint_fields(lengths), data]
 
 
-def _fixed(schema: Any, logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
+def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
     size = schema["size"]
-    if logical == "decimal":
-        return _fixed_decimal(schema, kind, where) if size <= _FIXED_DECIMAL_MAX else None
-    if not is_bytes(kind):
+    if logical_type == "decimal":
+        return _build_fixed_decimal(schema, data_type, path) if size <= _MAX_FIXED_DECIMAL_BYTES else None
+    if not is_binary_type(data_type):
         return None
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
-        lengths, data = bytes_of(column)
+        lengths, data = lengths_and_bytes(column)
         if (lengths != size if mask is None else (lengths != size) & mask).any():
-            raise InvalidRecordError(f"column {where}: the schema wants {size} bytes, and there are others")
+            raise InvalidRecordError(
+                f"column {path}: the schema's fixed type has {size} bytes, but a value has another length"
+            )
         return [data]
 
     return write
 
 
-def _enum(schema: Any, _logical: str | None, kind: pa.DataType, where: str) -> Writer | None:
-    if not is_text(kind):
+def _build_enum(schema: Any, _logical_type: str | None, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+    if not is_string_type(data_type):
         return None
-    symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(kind)
+    symbols = bytes_to_arrow([symbol.encode() for symbol in schema["symbols"]]).view(pa.string()).cast(data_type)
 
     def write(column: pa.Array, mask: Mask) -> list[Piece]:
-        places = integers_to_numpy(pc.index_in(column, symbols), null=-1).astype(np.int64)
-        is_unknown = places < 0 if mask is None else (places < 0) & mask
+        symbol_indices = integers_to_numpy(pc.index_in(column, symbols), null=-1).astype(np.int64)
+        is_unknown = symbol_indices < 0 if mask is None else (symbol_indices < 0) & mask
         if is_unknown.any():
-            example = text_for_error(column, int(np.argmax(is_unknown)))
-            raise InvalidRecordError(f"column {where}: {example!r} is no symbol of the schema's enum {schema['name']}")
-        return list(signed_varint_fields(np.maximum(places, 0)))
+            example = decode_for_error(column, int(np.argmax(is_unknown)))
+            raise InvalidRecordError(f"column {path}: {example!r} is not a symbol of the enum {schema['name']}")
+        return list(signed_varint_fields(np.maximum(symbol_indices, 0)))
 
     return write
 
 
-def _fixed_decimal(schema: Any, kind: pa.DataType, where: str) -> Writer | None:
-    """SchemaError if the fixed type is too small for the schema's own precision: numbers would be cut."""
-    writer, size, precision = _decimal(schema, kind), schema["size"], schema["precision"]
-    digits_max = max(bisect_right(BYTES_FOR_DIGITS, size) - 1, 0)
-    if writer is not None and precision > digits_max:
+def _build_fixed_decimal(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter | None:
+    """Raise SchemaError if the fixed type is too small for the precision, because numbers would be truncated."""
+    writer, size, precision = _build_decimal(schema, data_type), schema["size"], schema["precision"]
+    max_digits = max(bisect_right(MIN_BYTES_FOR_DIGITS, size) - 1, 0)
+    if writer is not None and precision > max_digits:
         raise SchemaError(
-            f"column {where}: the schema's fixed type has {size} bytes for a decimal of precision {precision}. They "
-            f"have room for {digits_max} digits. Make its size larger."
+            f"column {path}: the schema's fixed type has {size} bytes for a decimal of precision {precision}, but "
+            f"they hold at most {max_digits} digits. Increase the size."
         )
     return writer
 
 
-def _decimal(schema: Any, kind: pa.DataType) -> Writer | None:
-    """The unscaled number, big-endian and signed: with as few bytes as it needs, or with the size of the fixed type."""
-    if not pa.types.is_decimal128(kind):
+def _build_decimal(schema: Any, data_type: pa.DataType) -> ColumnWriter | None:
+    """Build the writer of unscaled numbers, signed and big-endian.
+
+    A number has the size of the fixed type, or the minimum size that it needs.
+    """
+    if not pa.types.is_decimal128(data_type):
         return None
-    if kind.scale != schema.get("scale", 0) or kind.precision > schema["precision"]:
+    if data_type.scale != schema.get("scale", 0) or data_type.precision > schema["precision"]:
         return None
     size = schema.get("size")
 
     def write(column: pa.Array, _mask: Mask) -> list[Piece]:
-        low, high = _halves(column)
+        low, high = _split_decimals(column)
         if size is not None:
             return _big_endian(low, high, np.full(len(column), size))
-        widths = _fewest_bytes(low, high)
+        widths = _min_byte_widths(low, high)
         return [*signed_varint_fields(widths), *_big_endian(low, high, widths)]
 
     return write
 
 
-def _halves(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The lower and the upper 8 bytes of each number; 0 for null."""
+def _split_decimals(column: pa.Array) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the lower and the upper 8 bytes of each number, with 0 for null."""
     words = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
     if column.null_count:
         words = words * (integers_to_numpy(column.is_valid().cast(pa.uint8())).astype(np.uint64))[:, None]
     return words[:, 0], np.ascontiguousarray(words[:, 1]).view(np.int64)
 
 
-def _fewest_bytes(low: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bytes of the number without its sign, and a bit for the sign. As fastavro counts, -128 takes two bytes."""
+def _min_byte_widths(low: NDArray[np.uint64], high: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the size of each number: its magnitude and a sign bit. Like in fastavro, -128 therefore has two bytes."""
     sign = (high >> 63).view(np.uint64)
     is_negative = sign & np.uint64(1)
-    size_low = (low ^ sign) + is_negative
-    size_high = (high.view(np.uint64) ^ sign) + (is_negative & (size_low == 0))
+    magnitude_low = (low ^ sign) + is_negative
+    magnitude_high = (high.view(np.uint64) ^ sign) + (is_negative & (magnitude_low == 0))
     widths = np.ones(len(low), np.int64)
     for count in range(1, 9):
-        edge = np.uint64(1 << (8 * count - 1))
-        widths += (size_low >= edge) & (size_high == 0)
-        widths += size_high >= edge
-    widths += 8 * (size_high > 0)
+        threshold = np.uint64(1 << (8 * count - 1))
+        widths += (magnitude_low >= threshold) & (magnitude_high == 0)
+        widths += magnitude_high >= threshold
+    widths += 8 * (magnitude_high > 0)
     return widths
 
 
 def _big_endian(low: NDArray[np.uint64], high: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Piece]:
     upper = np.maximum(widths - 8, 0)
     lower = np.minimum(widths, 8)
-    field = Field(_first_bytes(low, lower), lower.astype(np.uint8), 8)
+    field = Field(_big_endian_words(low, lower), lower.astype(np.uint8), 8)
     if not upper.any():
         return [field]
-    return [Field(_first_bytes(high.view(np.uint64), upper), upper.astype(np.uint8), 8), field]
+    return [Field(_big_endian_words(high.view(np.uint64), upper), upper.astype(np.uint8), 8), field]
 
 
-def _first_bytes(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The last `widths` bytes of each number, the highest first, in the low bytes of a word."""
+def _big_endian_words(words: NDArray[np.uint64], widths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return words whose low bytes are the last `widths` bytes of each number, in big-endian order."""
     shift = ((8 - widths) << 3).astype(np.uint64)
-    # A shift by 64 bits is undefined, and means nothing is left.
+    # A shift by 64 bits is undefined in C, so numbers without bytes are set to 0 separately.
     shifted = np.where(widths > 0, words << np.minimum(shift, np.uint64(63)), np.uint64(0))
-    first: NDArray[np.uint64] = shifted.byteswap()
-    return first
+    swapped: NDArray[np.uint64] = shifted.byteswap()
+    return swapped
 
 
-_CHOICES: dict[str, Callable[[Any, str | None, pa.DataType, str], Writer | None]] = {
-    "boolean": _boolean,
-    "int": _integer,
-    "long": _integer,
-    "float": _float,
-    "double": _float,
-    "string": _string,
-    "bytes": _bytes,
-    "fixed": _fixed,
-    "enum": _enum,
+_WRITER_BUILDERS: dict[str, Callable[[Any, str | None, pa.DataType, str], ColumnWriter | None]] = {
+    "boolean": _build_boolean,
+    "int": _build_integer,
+    "long": _build_integer,
+    "float": _build_float,
+    "double": _build_float,
+    "string": _build_string,
+    "bytes": _build_bytes,
+    "fixed": _build_fixed,
+    "enum": _build_enum,
 }

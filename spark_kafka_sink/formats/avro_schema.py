@@ -1,8 +1,8 @@
-"""Avro schemas: made from the types of columns, or read from the user's JSON.
+"""Avro schemas: derived from the types of columns, or parsed from the user's JSON.
 
-A schema made for plain `avro` is the one of Spark's `to_avro`: a record `topLevelRecord` and `[type, "null"]` where a
-column may be null. One that goes to a registry has `["null", type]` with null as the default, because without a default
-no later version could add or drop the column under the registry's usual rules.
+The schema derived for `avro` is that of Spark's `to_avro`: a record `topLevelRecord`, in which nullable columns have
+the type `[type, "null"]`. The schema derived for `avro-confluent` has `["null", type]` with the default null. Without a
+default, the registry's usual compatibility rules would not allow a later version to add or remove the column.
 """
 
 from __future__ import annotations
@@ -15,67 +15,77 @@ from typing import Any
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.schema_json import parsed_json
+from spark_kafka_sink.formats.schema_json import parse_schema_json
 
 DEFAULT_NAME = "topLevelRecord"
-PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+PRIMITIVE_TYPES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
-"""The fewest bytes that hold a signed number of this many digits."""
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digits in range(1, 39)]
+"""Minimum size of a signed number, by its count of decimal digits."""
 
 
 def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
-    """The schema of columns as JSON. SchemaError names a column that Avro has no type or no name for."""
-    space, _, record = (name or DEFAULT_NAME).rpartition(".")
-    return json.dumps(_Derivation(null_first).record(fields, record, space, ""), separators=(",", ":"))
+    """Return the schema of the columns as JSON. Raise SchemaError if a column's name or type is impossible in Avro."""
+    namespace, _, record = (name or DEFAULT_NAME).rpartition(".")
+    return json.dumps(_SchemaBuilder(null_first).build_record(fields, record, namespace, ""), separators=(",", ":"))
 
 
-class _Derivation:
+class _SchemaBuilder:
     def __init__(self, null_first: bool) -> None:
         self._null_first = null_first
 
-    def record(self, fields: Sequence[pa.Field], name: str, space: str, where: str) -> dict[str, Any]:
-        inner = f"{space}.{name}" if space else name
-        children = [self._field(field, inner, f"{where}{field.name}") for field in fields]
+    def build_record(self, fields: Sequence[pa.Field], name: str, namespace: str, path: str) -> dict[str, Any]:
+        inner_namespace = f"{namespace}.{name}" if namespace else name
+        children = [self._build_field(field, inner_namespace, f"{path}{field.name}") for field in fields]
         schema: dict[str, Any] = {"type": "record", "name": name, "fields": children}
-        return {**schema, "namespace": space} if space else schema
+        return {**schema, "namespace": namespace} if namespace else schema
 
-    def _field(self, field: pa.Field, space: str, where: str) -> dict[str, Any]:
-        if not _NAME.fullmatch(field.name):
-            raise SchemaError(f"column {where}: Avro has no such names; rename it to letters, digits and '_'")
-        child = {"name": field.name, "type": self._nullable(field, field.name, space, where)}
+    def _build_field(self, field: pa.Field, namespace: str, path: str) -> dict[str, Any]:
+        if not _NAME_PATTERN.fullmatch(field.name):
+            raise SchemaError(
+                f"column {path} is not a valid Avro name; rename it so that it has only letters, digits and '_'"
+            )
+        child = {"name": field.name, "type": self._build_nullable(field, field.name, namespace, path)}
         return {**child, "default": None} if field.nullable and self._null_first else child
 
-    def _nullable(self, field: pa.Field, name: str, space: str, where: str) -> Any:
-        kind = self._type(field.type, name, space, where)
-        if not field.nullable or kind == "null":
-            return kind
-        return ["null", kind] if self._null_first else [kind, "null"]
+    def _build_nullable(self, field: pa.Field, name: str, namespace: str, path: str) -> Any:
+        schema = self._build_type(field.type, name, namespace, path)
+        if not field.nullable or schema == "null":
+            return schema
+        return ["null", schema] if self._null_first else [schema, "null"]
 
-    def _type(self, kind: pa.DataType, name: str, space: str, where: str) -> Any:
+    def _build_type(self, data_type: pa.DataType, name: str, namespace: str, path: str) -> Any:
         types = pa.types
-        simple = next((avro for is_kind, avro in _SIMPLE if is_kind(kind)), None)
-        if simple is not None:
-            return simple
-        if types.is_decimal128(kind):
-            size = BYTES_FOR_DIGITS[kind.precision]
-            fixed = {"type": "fixed", "name": "fixed", "namespace": f"{space}.{name}", "size": size}
-            return {**fixed, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-        if types.is_list(kind):
-            return {"type": "array", "items": self._nullable(kind.value_field, name, space, f"{where}.element")}
-        if types.is_map(kind) and types.is_string(kind.key_type):
-            return {"type": "map", "values": self._nullable(kind.item_field, name, space, f"{where}.value")}
-        if types.is_struct(kind):
-            return self.record([kind.field(i) for i in range(kind.num_fields)], name, space, f"{where}.")
-        raise SchemaError(f"column {where} of type {kind} has no type in Avro; cast it to a string")
+        scalar = next((avro for is_type, avro in _SCALAR_SCHEMAS if is_type(data_type)), None)
+        if scalar is not None:
+            return scalar
+        if types.is_decimal128(data_type):
+            size = MIN_BYTES_FOR_DIGITS[data_type.precision]
+            fixed = {"type": "fixed", "name": "fixed", "namespace": f"{namespace}.{name}", "size": size}
+            return {**fixed, "logicalType": "decimal", "precision": data_type.precision, "scale": data_type.scale}
+        if types.is_list(data_type):
+            return {
+                "type": "array",
+                "items": self._build_nullable(data_type.value_field, name, namespace, f"{path}.element"),
+            }
+        if types.is_map(data_type) and types.is_string(data_type.key_type):
+            return {
+                "type": "map",
+                "values": self._build_nullable(data_type.item_field, name, namespace, f"{path}.value"),
+            }
+        if types.is_struct(data_type):
+            return self.build_record(
+                [data_type.field(i) for i in range(data_type.num_fields)], name, namespace, f"{path}."
+            )
+        raise SchemaError(f"column {path} of type {data_type} has no corresponding Avro type; cast it to a string")
 
 
-def _timestamp(kind: pa.DataType, has_zone: bool) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and (kind.tz is not None) == has_zone
+def _is_timestamp(data_type: pa.DataType, has_zone: bool) -> bool:
+    return bool(pa.types.is_timestamp(data_type)) and (data_type.tz is not None) == has_zone
 
 
-_SIMPLE: tuple[tuple[Any, Any], ...] = (
+_SCALAR_SCHEMAS: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_null, "null"),
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_int64, "long"),
@@ -85,13 +95,13 @@ _SIMPLE: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_string, "string"),
     (pa.types.is_binary, "bytes"),
     (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
-    (lambda kind: _timestamp(kind, True), {"type": "long", "logicalType": "timestamp-micros"}),
-    (lambda kind: _timestamp(kind, False), {"type": "long", "logicalType": "local-timestamp-micros"}),
+    (lambda data_type: _is_timestamp(data_type, True), {"type": "long", "logicalType": "timestamp-micros"}),
+    (lambda data_type: _is_timestamp(data_type, False), {"type": "long", "logicalType": "local-timestamp-micros"}),
     (pa.types.is_time64, {"type": "long", "logicalType": "time-micros"}),
 )
 
 
-# --- what a schema must have, by its type: JSON may have anything in its place
+# --- checks of a schema that was parsed from JSON: each attribute may be missing or have any type
 
 
 def _is_name(value: Any) -> bool:
@@ -107,115 +117,114 @@ def _is_schema(value: Any) -> bool:
 
 
 def _is_union(value: Any) -> bool:
-    """A union is written by the number of the branch, in one byte."""
-    return isinstance(value, list) and len(value) <= 64 and all(isinstance(one, str | Mapping) for one in value)
+    """Return whether this is a union of at most 64 branches, so that the index of a branch is one byte."""
+    return isinstance(value, list) and len(value) <= 64 and all(isinstance(item, str | Mapping) for item in value)
 
 
-def _are_fields(value: Any) -> bool:
+def _is_field_list(value: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(one, Mapping) and _is_name(one.get("name")) and _is_schema(one.get("type")) for one in value
+        isinstance(item, Mapping) and _is_name(item.get("name")) and _is_schema(item.get("type")) for item in value
     )
 
 
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_name(one) for one in value)
+def _is_name_list(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_name(item) for item in value)
 
 
-_WORDS: dict[Callable[[Any], bool], str] = {
+_DESCRIPTIONS: dict[Callable[[Any], bool], str] = {
     _is_name: "a name",
-    _is_number: "a whole number",
+    _is_number: "an integer",
     _is_schema: "a type",
-    _are_fields: "a list of objects with name and type",
-    _are_names: "a list of names",
+    _is_field_list: "a list of objects with name and type",
+    _is_name_list: "a list of names",
 }
-_NAMED = ("record", "error", "enum", "fixed")
-_Shape = dict[str, Callable[[Any], bool]]
-_SHAPES: dict[str, _Shape] = {
-    "record": {"name": _is_name, "fields": _are_fields},
-    "error": {"name": _is_name, "fields": _are_fields},
-    "enum": {"name": _is_name, "symbols": _are_names},
+_NAMED_TYPES = ("record", "error", "enum", "fixed")
+_Attributes = dict[str, Callable[[Any], bool]]
+_REQUIRED_ATTRIBUTES: dict[str, _Attributes] = {
+    "record": {"name": _is_name, "fields": _is_field_list},
+    "error": {"name": _is_name, "fields": _is_field_list},
+    "enum": {"name": _is_name, "symbols": _is_name_list},
     "fixed": {"name": _is_name, "size": _is_number},
     "array": {"items": _is_schema},
     "map": {"values": _is_schema},
 }
-_DECIMAL: _Shape = {"precision": _is_number}
+_DECIMAL_ATTRIBUTES: _Attributes = {"precision": _is_number}
 
 
-def _check_shape(schema: Mapping[str, Any]) -> None:
-    kind, logical = schema.get("type"), schema.get("logicalType")
-    if not _is_schema(kind):
-        raise SchemaError("the Avro schema has an object whose type is missing or none")
-    shape = _SHAPES.get(kind, {}) if isinstance(kind, str) else {}
-    for name, is_right in (shape | (_DECIMAL if logical == "decimal" else {})).items():
-        if not is_right(schema.get(name)):
-            raise SchemaError(f"the Avro schema has a type {kind} whose {name} must be {_WORDS[is_right]}")
+def _check_attributes(schema: Mapping[str, Any]) -> None:
+    avro_type, logical = schema.get("type"), schema.get("logicalType")
+    if not _is_schema(avro_type):
+        raise SchemaError("the Avro schema has an object whose type is missing or invalid")
+    attributes = _REQUIRED_ATTRIBUTES.get(avro_type, {}) if isinstance(avro_type, str) else {}
+    for name, is_valid in (attributes | (_DECIMAL_ATTRIBUTES if logical == "decimal" else {})).items():
+        if not is_valid(schema.get(name)):
+            raise SchemaError(f"the Avro schema has a type {avro_type} whose {name} must be {_DESCRIPTIONS[is_valid]}")
     if logical is not None and not _is_name(logical):
-        raise SchemaError("the Avro schema has a logicalType that is no name")
+        raise SchemaError("the Avro schema has a logicalType that is not a name")
 
 
-class AvroNames:
-    """The named types of a schema, under their full names."""
+class NamedTypes:
+    """Named types of a schema, by full name."""
 
     def __init__(self, schema: Any) -> None:
-        self._known: dict[str, Any] = {}
+        self._definitions: dict[str, tuple[Any, str]] = {}
         self._collect(schema, "")
 
-    def resolved(self, schema: Any, space: str) -> tuple[Any, str]:
-        """A schema that is no name, and the namespace for the names in it."""
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            found = self._known.get(f"{space}.{schema}" if space and "." not in schema else schema)
-            found = self._known.get(schema) if found is None else found
-            if found is None:
-                raise SchemaError(f"the Avro schema uses the name '{schema}' and does not define it")
-            found_schema: tuple[Any, str] = found
-            return found_schema
-        return schema, _namespace(schema, space)
+    def resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
+        """Replace the name of a type by its definition, and return it with the namespace of the names inside it."""
+        if isinstance(schema, str) and schema not in PRIMITIVE_TYPES:
+            definition = self._definitions.get(f"{namespace}.{schema}" if namespace and "." not in schema else schema)
+            definition = self._definitions.get(schema) if definition is None else definition
+            if definition is None:
+                raise SchemaError(f"the Avro schema uses the undefined name '{schema}'")
+            return definition
+        return schema, _inner_namespace(schema, namespace)
 
-    def _collect(self, schema: Any, space: str) -> None:
+    def _collect(self, schema: Any, namespace: str) -> None:
         if isinstance(schema, list):
             for branch in schema:
-                self._collect(branch, space)
+                self._collect(branch, namespace)
         if not isinstance(schema, Mapping):
             return
-        _check_shape(schema)
-        inner = _namespace(schema, space)
-        if schema["type"] in _NAMED:
+        _check_attributes(schema)
+        inner_namespace = _inner_namespace(schema, namespace)
+        if schema["type"] in _NAMED_TYPES:
             name = schema["name"]
-            full = name if "." in name or not inner else f"{inner}.{name}"
-            self._known[full] = (schema, inner)
-        for field in _members(schema):
-            self._collect(field, inner)
+            full_name = name if "." in name or not inner_namespace else f"{inner_namespace}.{name}"
+            self._definitions[full_name] = (schema, inner_namespace)
+        for inner_schema in _inner_schemas(schema):
+            self._collect(inner_schema, inner_namespace)
 
 
-def _members(schema: Mapping[str, Any]) -> list[Any]:
-    """The schemas inside of a schema."""
+def _inner_schemas(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas that are directly nested in a schema."""
     if schema["type"] in ("record", "error"):
         return [field["type"] for field in schema["fields"]]
-    inner = [schema.get(name) for name in ("items", "values")]
-    return [member for member in [*inner, schema.get("type")] if isinstance(member, (Mapping, list))]
+    inner_schemas = [schema.get(name) for name in ("items", "values", "type")]
+    return [inner for inner in inner_schemas if isinstance(inner, (Mapping, list))]
 
 
-def _namespace(schema: Any, space: str) -> str:
-    """The namespace of the names inside of a schema."""
-    if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED:
-        return space
+def _inner_namespace(schema: Any, namespace: str) -> str:
+    """Return the namespace that applies to names inside a schema."""
+    if not isinstance(schema, Mapping) or schema.get("type") not in _NAMED_TYPES:
+        return namespace
     name = schema.get("name")
     if isinstance(name, str) and "." in name:
         return name.rpartition(".")[0]
-    own = schema.get("namespace", space)
-    return own if isinstance(own, str) else space
+    declared_namespace = schema.get("namespace", namespace)
+    return declared_namespace if isinstance(declared_namespace, str) else namespace
 
 
-def record_name(text: str) -> str:
-    """The full name of the record that a schema describes; what subjects by record are named after."""
-    schema = parsed_schema(text)
-    space, name = _namespace(schema, ""), str(schema["name"])
-    return name if "." in name or not space else f"{space}.{name}"
+def full_record_name(text: str) -> str:
+    """Return the full name of the record. The subject name strategies `record` and `topicRecord` use it."""
+    schema = parse_record_schema(text)
+    namespace, name = _inner_namespace(schema, ""), str(schema["name"])
+    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def parsed_schema(text: str) -> Any:
-    """SchemaError if the text is no schema of a record."""
-    schema = parsed_json(text, "the Avro schema")
+def parse_record_schema(text: str) -> Any:
+    """Parse an Avro schema. Raise SchemaError if it is not the schema of a named record."""
+    schema = parse_schema_json(text, "the Avro schema")
     if not isinstance(schema, Mapping) or schema.get("type") != "record" or not isinstance(schema.get("name"), str):
-        raise SchemaError("the Avro schema must be a record with a name, as the columns are its fields")
+        raise SchemaError("the Avro schema must be a record with a name, because the columns become its fields")
     return schema

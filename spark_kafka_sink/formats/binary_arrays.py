@@ -1,10 +1,9 @@
-"""Small tools to put columns of bytes together: constants, joins, choices, rows of one width.
+"""Operations on Arrow's binary arrays: constants, joins, selection, nulls.
 
-An encoder of a nested type makes one binary array for each part and joins them row by row in one call of Arrow. What a
-join costs grows with the number of its pieces (10 to 15 ns for each row and piece), so neighbouring constants belong
-into one piece.
+An encoder of a nested type builds a binary array for each part and joins them row by row in one call of Arrow. A join
+takes 10 to 15 ns for each row and piece, so adjacent constants should be combined into one piece.
 
-Constants are built from bytes here and not by `pa.scalar`, which imports pandas (see `records/arrays.py`).
+Constants are built from bytes and not by `pa.scalar`, which imports pandas (see `records/arrays.py`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ _BINARY = pa.binary()
 
 
 @lru_cache(maxsize=4096)
-def constant(data: bytes) -> pa.Scalar:
-    """A piece that is the same in every row."""
+def binary_scalar(data: bytes) -> pa.Scalar:
+    """Return a binary scalar, for a piece that is the same in every row."""
     return bytes_to_arrow([data])[0]
 
 
-def as_binary(array: pa.Array) -> pa.Array:
-    """A string or binary array as binary with 32-bit offsets; its bytes are copied only if its offsets were wider."""
+def to_binary(array: pa.Array) -> pa.Array:
+    """Convert a string or binary array to binary with 32-bit offsets. The bytes are copied only from 64-bit offsets."""
     if array.type == _BINARY:
         return array
     if pa.types.is_string(array.type):
@@ -38,92 +37,96 @@ def as_binary(array: pa.Array) -> pa.Array:
     return array.cast(_BINARY)
 
 
-def text_for_error(texts: pa.Array, row: int) -> str:
-    """Return one text of an array of strings. Spark hands over strings that are not UTF-8: it casts any bytes."""
-    text: bytes = as_binary(texts)[row].as_py()
+def decode_for_error(texts: pa.Array, row: int) -> str:
+    """Return a string for an error message. It may be invalid UTF-8, since Spark can cast any bytes to string."""
+    text: bytes = to_binary(texts)[row].as_py()
     return text.decode("utf-8", "backslashreplace")
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Spark hands text over with wide offsets where spark.sql.execution.arrow.useLargeVarTypes is set."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def is_string_type(data_type: pa.DataType) -> bool:
+    """Return whether this is a string type.
+
+    Spark uses large_string if spark.sql.execution.arrow.useLargeVarTypes is set.
+    """
+    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
 
 
-def is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def is_binary_type(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type))
 
 
-def text_of(array: pa.Array) -> pa.Array:
-    """Arrow's own text for numbers and decimals, as binary."""
+def to_text(array: pa.Array) -> pa.Array:
+    """Convert numbers, booleans or decimals to Arrow's text representation, as a binary array."""
     return array.cast(pa.string()).view(_BINARY)
 
 
 def join(*pieces: Any) -> pa.Array:
-    """The pieces of each row one after the other. A row is null where one of its pieces is."""
+    """Concatenate the pieces row by row. A row is null if one of its pieces is null."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES)
 
 
-def join_present(*pieces: Any) -> pa.Array:
-    """The pieces of each row one after the other, without those that are null."""
+def join_non_null(*pieces: Any) -> pa.Array:
+    """Concatenate the pieces row by row, without those that are null."""
     return pc.binary_join_element_wise(*pieces, EMPTY_BYTES, null_handling="replace", null_replacement="")
 
 
-def constant_rows(data: bytes, rows: int) -> pa.Array:
-    """An array whose rows are all the same."""
-    return chosen(np.zeros(rows, np.int64), [data])
+def repeat_value(data: bytes, row_count: int) -> pa.Array:
+    """Return an array with the same value in every row."""
+    return choose(np.zeros(row_count, np.int64), [data])
 
 
-def chosen(which: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
-    """For each row the text with this number."""
-    return bytes_to_arrow(texts).take(numbers_to_arrow(which.astype(np.int64, copy=False)))
+def choose(indices: NDArray[Any], texts: Sequence[bytes]) -> pa.Array:
+    """Return an array with `texts[indices[row]]` in each row."""
+    return bytes_to_arrow(texts).take(numbers_to_arrow(indices.astype(np.int64, copy=False)))
 
 
-def either(mask: NDArray[np.bool_], yes: Any, no: Any) -> pa.Array:
-    """`yes` in the rows of the mask, `no` in the others; each is an array or a constant."""
+def if_else(mask: NDArray[np.bool_], true_values: Any, false_values: Any) -> pa.Array:
+    """Return `true_values` where the mask is True, else `false_values`. Each of them is an array or a scalar."""
     bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), yes, no)
+    return pc.if_else(pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits]), true_values, false_values)
 
 
-def fixed_rows(table: NDArray[np.uint8], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
-    """A binary array of a table of bytes: each of its rows is a row."""
-    rows, width = table.shape
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
-    data = pa.py_buffer(np.ascontiguousarray(table))
-    return pa.Array.from_buffers(_BINARY, rows, [_validity(nulls), pa.py_buffer(offsets), data])
+def from_byte_table(byte_table: NDArray[np.uint8], nulls: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return a binary array whose rows are the rows of a two-dimensional byte array."""
+    row_count, width = byte_table.shape
+    offsets = np.arange(row_count + 1, dtype=np.int32) * np.int32(width)
+    data = pa.py_buffer(np.ascontiguousarray(byte_table))
+    return pa.Array.from_buffers(_BINARY, row_count, [_validity_buffer(nulls), pa.py_buffer(offsets), data])
 
 
-def with_nulls_of(array: pa.Array, source: pa.Array) -> pa.Array:
-    """`array`, which has no nulls, with nulls in the rows where `source` has them."""
-    return with_nulls(array, null_mask(source)) if source.null_count else array
+def copy_nulls(array: pa.Array, nulls_from: pa.Array) -> pa.Array:
+    """Return `array`, which must have no nulls, with nulls in the rows where `nulls_from` is null."""
+    return set_nulls(array, null_mask(nulls_from)) if nulls_from.null_count else array
 
 
-def with_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
-    """`array` with nulls in these rows, in place of the ones that it has."""
+def set_nulls(array: pa.Array, nulls: NDArray[np.bool_]) -> pa.Array:
+    """Return `array` with nulls in exactly the rows of the mask; previous nulls are replaced."""
     _, offsets, data = array.buffers()
-    validity = np.zeros(array.offset + len(array), np.bool_)
-    validity[array.offset :] = nulls
-    return pa.Array.from_buffers(_BINARY, len(array), [_validity(validity), offsets, data], offset=array.offset)
+    padded_nulls = np.zeros(array.offset + len(array), np.bool_)
+    padded_nulls[array.offset :] = nulls
+    validity = _validity_buffer(padded_nulls)
+    return pa.Array.from_buffers(_BINARY, len(array), [validity, offsets, data], offset=array.offset)
 
 
-def in_place_of_nulls(array: pa.Array, data: bytes) -> pa.Array:
-    """`array` with these bytes where it is null."""
-    return pc.fill_null(array, constant(data)) if array.null_count else array
+def fill_nulls(array: pa.Array, data: bytes) -> pa.Array:
+    """Return `array` with its nulls replaced by these bytes."""
+    return pc.fill_null(array, binary_scalar(data)) if array.null_count else array
 
 
-def merged(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], rows: int) -> pa.Array:
-    """One array from groups of rows: for each group the places of its rows, and their bytes."""
-    source = np.empty(rows, np.int64)
+def scatter_groups(groups: Sequence[tuple[NDArray[np.int64], pa.Array]], row_count: int) -> pa.Array:
+    """Combine groups of rows to one array. A group is the indices of its rows in the result, and their values."""
+    concatenated_indices = np.empty(row_count, np.int64)
     end = 0
-    for places, _ in groups:
-        source[places] = np.arange(end, end + len(places))
-        end += len(places)
-    return pa.concat_arrays([array for _, array in groups]).take(numbers_to_arrow(source))
+    for row_indices, _ in groups:
+        concatenated_indices[row_indices] = np.arange(end, end + len(row_indices))
+        end += len(row_indices)
+    return pa.concat_arrays([array for _, array in groups]).take(numbers_to_arrow(concatenated_indices))
 
 
-def take(array: pa.Array, places: NDArray[np.int64]) -> pa.Array:
-    """The rows at these places."""
-    return array.take(numbers_to_arrow(places))
+def take_rows(array: pa.Array, row_indices: NDArray[np.int64]) -> pa.Array:
+    """Return the rows with these indices."""
+    return array.take(numbers_to_arrow(row_indices))
 
 
-def _validity(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
+def _validity_buffer(nulls: NDArray[np.bool_] | None) -> pa.Buffer | None:
     return None if nulls is None else pa.py_buffer(np.packbits(~nulls, bitorder="little"))

@@ -1,7 +1,7 @@
-"""Rows of bytes for binary formats: numbers as fields, bytes as arrays, and how they are put together.
+"""Rows of binary formats, joined from pieces.
 
-A piece is a `Field` (up to 8 bytes of each row in a number, see `records/fields.py`) or a binary array without nulls.
-The pieces of a column follow each other in every row. A row that must not appear has length 0 in all of them.
+A piece is a column of bytes: a `Field` (up to 8 bytes of each row as an integer, see `records/fields.py`) or a binary
+array without nulls. A row is the concatenation of its bytes in all pieces. A masked row has length 0 in every piece.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_kafka_sink.formats.binary_arrays import as_binary, constant, constant_rows, either
+from spark_kafka_sink.formats.binary_arrays import binary_scalar, if_else, repeat_value, to_binary
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import read_byte_column
 from spark_kafka_sink.records.fields import Field, mask_field
@@ -21,37 +21,37 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Which rows are meant; None: all."""
+"""Selected rows, with True; None selects all rows."""
 
 
-def joined(pieces: Sequence[Piece], rows: int, header: bytes = b"") -> pa.Array:
-    """One binary array: `header` and then the pieces of each row."""
-    if not rows or not (pieces or header):
-        return constant_rows(b"", rows)
-    result = JoinedRowsBuilder(rows)
-    result.add_constant(header)
+def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
+    """Join the pieces to one binary array. Each row begins with `header`."""
+    if not row_count or not (pieces or header):
+        return repeat_value(b"", row_count)
+    builder = JoinedRowsBuilder(row_count)
+    builder.add_constant(header)
     for piece in pieces:
         if isinstance(piece, Field):
-            result.add_fields([piece])
+            builder.add_fields([piece])
         else:
-            result.add_payloads([read_byte_column(piece)])
-    return result.to_array()
+            builder.add_payloads([read_byte_column(piece)])
+    return builder.to_array()
 
 
-def masked(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
-    """The pieces with nothing in the other rows."""
+def mask_pieces(pieces: Sequence[Piece], mask: Mask) -> list[Piece]:
+    """Return copies of the pieces in which rows with a False mask have length 0."""
     if mask is None:
         return list(pieces)
-    return [mask_field(piece, mask) if isinstance(piece, Field) else _masked_array(piece, mask) for piece in pieces]
+    return [mask_field(piece, mask) if isinstance(piece, Field) else _mask_array(piece, mask) for piece in pieces]
 
 
-def _masked_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
-    return array if mask.all() else either(mask, array, constant(b""))
+def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
+    return array if mask.all() else if_else(mask, array, binary_scalar(b""))
 
 
-def bytes_of(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Lengths and bytes of a string or binary column, none where it is null."""
-    array = as_binary(column)
+def lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """Return the lengths and the bytes of a string or binary column. Null has length 0."""
+    array = to_binary(column)
     _, offset_buffer, _ = array.buffers()
     if not len(array):
         return np.zeros(0, np.int64), array
@@ -60,54 +60,59 @@ def bytes_of(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
     if array.null_count:
         nulls = null_mask(array)
         if lengths[nulls].any():
-            return bytes_of(array.take(numbers_to_arrow(np.arange(len(array)))))
+            # The array stores bytes for null rows; take() makes a copy without them.
+            return lengths_and_bytes(array.take(numbers_to_arrow(np.arange(len(array)))))
         lengths[nulls] = 0
         array = pa.BinaryArray.from_buffers(pa.binary(), len(array), [None, *array.buffers()[1:]], 0, array.offset)
     return lengths, array
 
 
-def lengths_of(array: pa.Array) -> NDArray[np.int64]:
-    """The length of each row of a binary array without nulls."""
+def binary_lengths(array: pa.Array) -> NDArray[np.int64]:
+    """Return the length of each row of a binary array without nulls."""
     if not len(array):
         return np.zeros(0, np.int64)
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
     return np.diff(offsets).astype(np.int64)
 
 
-def list_ranges(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
-    """Where the elements of each row of a list or map begin, counted from the first one, that one, and their number."""
+def list_offsets(column: pa.Array) -> tuple[NDArray[np.int64], int, int]:
+    """Return the offsets of a list or map column, the index of its first element, and the number of elements.
+
+    The offsets are relative to the first element.
+    """
     offsets = integers_to_numpy(column.offsets).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     return offsets - first, first, last - first
 
 
-def rows_of_elements(elements: pa.Array, starts: NDArray[np.int64]) -> pa.Array:
-    """The bytes of each row's elements. They lie one after the other already, so nothing is copied."""
+def group_elements(elements: pa.Array, offsets: NDArray[np.int64]) -> pa.Array:
+    """Concatenate the elements of each list. Adjacent elements are contiguous in memory, so no bytes are copied."""
     if not len(elements):
-        return constant_rows(b"", len(starts) - 1)
+        return repeat_value(b"", len(offsets) - 1)
     _, offset_buffer, data = elements.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1, 4 * elements.offset)
-    at = pa.py_buffer(offsets[starts])
-    return pa.BinaryArray.from_buffers(pa.binary(), len(starts) - 1, [None, at, data], 0)
+    byte_offsets = np.frombuffer(offset_buffer, np.int32, len(elements) + 1, 4 * elements.offset)
+    buffers = [None, pa.py_buffer(byte_offsets[offsets]), data]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers, 0)
 
 
-def element_mask(starts: NDArray[np.int64], mask: Mask) -> Mask:
-    """Which elements belong to rows that are meant."""
-    return None if mask is None else np.repeat(mask, np.diff(starts))
+def element_mask(offsets: NDArray[np.int64], mask: Mask) -> Mask:
+    """Return a mask of the elements that belong to selected rows."""
+    return None if mask is None else np.repeat(mask, np.diff(offsets))
 
 
-def both(mask: Mask, other: Mask) -> Mask:
+def combine_masks(mask: Mask, other: Mask) -> Mask:
+    """Return a mask of the rows that both masks select."""
     if mask is None or other is None:
         return other if mask is None else mask
     return mask & other
 
 
-def valid_mask(column: pa.Array) -> Mask:
-    """Which rows are not null."""
+def validity_mask(column: pa.Array) -> Mask:
+    """Return a mask of the rows that are not null."""
     return ~null_mask(column) if column.null_count else None
 
 
-def bool_values(column: pa.Array) -> NDArray[np.uint8]:
-    """1 for true; 0 for false and null."""
+def bools_to_numpy(column: pa.Array) -> NDArray[np.uint8]:
+    """Return 1 for true, and 0 for false and null."""
     values: NDArray[np.uint8] = integers_to_numpy(column.cast(pa.uint8()))
     return values

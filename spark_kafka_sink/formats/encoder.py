@@ -1,7 +1,7 @@
-"""ColumnsEncoder: which columns of a batch become the bytes of a record's value or key, and in which format.
+"""Encoder of selected columns to the bytes of record values or keys.
 
-It is made on the driver, where the columns are chosen and their types checked, and pickled to the tasks. A task hands
-it each Arrow batch and gets one binary column back.
+The driver builds an encoder after it has checked the column types, and the encoder is pickled to the tasks. A task
+encodes each Arrow batch to one binary column.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import pyarrow as pa
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import RecordTooLargeError
-from spark_kafka_sink.formats.arrow_errors import name_columns
+from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.records.arrays import null_mask, numbers_to_arrow
 
-_BYTES_MAX = 32 << 20
-"""Of columns that are encoded in one call: what is made of them must stay below Arrow's limit of 2 GiB for an array."""
+_MAX_BATCH_BYTES = 32 << 20
+"""Maximum size of a batch that is encoded in one call, so that the result stays below the 2 GiB of an Arrow array."""
 
 
 class RowFormat(Protocol):
-    """How rows are written. Each format is a frozen dataclass, so that it can be pickled."""
+    """Encoding of rows. Implementations are frozen dataclasses, so that they can be pickled."""
 
-    def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes) -> pa.Array:
-        """A binary array with `header` and then the bytes of each row; none is null."""
+    def encode_rows(self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes) -> pa.Array:
+        """Return a binary array without nulls: in each row, `header` and the encoded columns."""
         ...
 
 
 @dataclass(frozen=True)
 class ColumnsEncoder:
-    """`positions` are those of columns in a batch, or of fields in the struct column at position `parent`.
+    """Encoder of the columns at `positions`, or of these fields of the struct column at position `parent`.
 
-    `fields` are their names and types as the driver knows them; a timestamp has its time zone in the tasks only.
-    `header` stands in front of each record: the id of its schema, where there is a schema registry.
+    `fields` are the names and types that the driver sees; only the tasks know the time zone of a timestamp.
+    `header` precedes each encoded row: it holds the schema id of formats with a schema registry.
     """
 
     format: RowFormat
@@ -49,27 +49,27 @@ class ColumnsEncoder:
         return tuple(field.name for field in self.fields)
 
     def encode(self, batch: pa.RecordBatch) -> pa.ChunkedArray:
-        """One row of bytes for each row of the batch; null where the struct at `parent` is null."""
-        return pa.chunked_array(self._encoded(batch), pa.binary())
+        """Return one binary value for each row of the batch; null where the struct at `parent` is null."""
+        return pa.chunked_array(self._encode_chunks(batch), pa.binary())
 
-    def _encoded(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        if batch.num_rows > 1 and batch.nbytes > _BYTES_MAX:
-            return self._in_halves(batch)
+    def _encode_chunks(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        if batch.num_rows > 1 and batch.nbytes > _MAX_BATCH_BYTES:
+            return self._encode_halves(batch)
         try:
-            with name_columns(*self.names):
-                return [self._rows(batch)]
+            with convert_arrow_errors(*self.names):
+                return [self._encode_rows(batch)]
         except (pa.ArrowCapacityError, RecordTooLargeError) as error:
             if batch.num_rows <= 1:
                 raise RecordTooLargeError(
-                    f"The row is too large to be encoded: {sanitize(str(error))}. Leave large columns out of it"
+                    f"The row is too large to be encoded: {sanitize(str(error))}. Exclude large columns"
                 ) from error
-            return self._in_halves(batch)
+            return self._encode_halves(batch)
 
-    def _in_halves(self, batch: pa.RecordBatch) -> list[pa.Array]:
+    def _encode_halves(self, batch: pa.RecordBatch) -> list[pa.Array]:
         half = batch.num_rows // 2
-        return self._encoded(batch.slice(0, half)) + self._encoded(batch.slice(half))
+        return self._encode_chunks(batch.slice(0, half)) + self._encode_chunks(batch.slice(half))
 
-    def _rows(self, batch: pa.RecordBatch) -> pa.Array:
+    def _encode_rows(self, batch: pa.RecordBatch) -> pa.Array:
         if self.parent is None:
             columns = [batch.column(position) for position in self.positions]
             return self.format.encode_rows(self.names, columns, batch.num_rows, self.header)
@@ -77,11 +77,11 @@ class ColumnsEncoder:
         fields = [parent.field(position) for position in self.positions]
         if not parent.null_count:
             return self.format.encode_rows(self.names, fields, batch.num_rows, self.header)
-        # Spark hands the fields of a null struct over as null, also those that the schema says are never null. So only
-        # the structs that are there are encoded.
+        # In a null struct, Spark sets all fields to null, even those that the schema declares as not nullable. A format
+        # would reject them, so only the structs that are not null are encoded.
         nulls = null_mask(parent)
-        there = parent.is_valid()
+        valid = parent.is_valid()
         rows = self.format.encode_rows(
-            self.names, [field.filter(there) for field in fields], batch.num_rows - parent.null_count, self.header
+            self.names, [field.filter(valid) for field in fields], batch.num_rows - parent.null_count, self.header
         )
         return rows.take(numbers_to_arrow(np.cumsum(~nulls) - 1, nulls))

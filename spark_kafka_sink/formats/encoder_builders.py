@@ -1,7 +1,7 @@
-"""From the options of formats and a table's columns to the encoders of value and key.
+"""Builders of the encoders of values and keys, from format options and the columns of a table.
 
-The columns come from Spark's schema or from Arrow's. Every fault of them is one sentence, reported with those of the
-options. Then, if nothing else is wrong, a schema registry is asked for the ids of the schemas.
+The columns come from Spark's schema or from Arrow's. Errors about columns are reported together with those about
+options. If there are none, the schema registry is queried for the schema ids.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from spark_kafka_sink.errors import (
     SchemaError,
 )
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
-from spark_kafka_sink.formats.format_builders import WITH_DESCRIPTOR, build_format, build_latest_format
+from spark_kafka_sink.formats.format_builders import DESCRIPTOR_FORMATS, SchemaFormat, build_format, build_latest_format
 from spark_kafka_sink.formats.options import FormatOptions
 from spark_kafka_sink.formats.registry_options import RegistryOptions
 from spark_kafka_sink.formats.schema_registry import get_registry_client
 
-ROLES = ("key", "topic", "partition", "headers", "timestamp")
-"""Columns that say where a record goes; they are no part of its value unless `valueColumns` names them."""
+NON_VALUE_COLUMNS = ("key", "topic", "partition", "headers", "timestamp")
+"""Columns for other fields of a record. They are part of the value only if `valueColumns` names them."""
 
 
 class Columns(Protocol):
-    """The columns of a table, or the fields of a struct, by their positions."""
+    """Columns of a table, or fields of a struct, by position."""
 
     @property
     def names(self) -> Sequence[str]: ...
 
     def field(self, position: int) -> pa.Field:
-        """Its type as formats know it. SchemaError for a type that no format can write."""
+        """Return the name and Arrow type of a column. Raise SchemaError for a type that no format supports."""
         ...
 
     def struct_fields(self, position: int) -> Columns | None:
-        """The fields of a struct; None for a column of another type."""
+        """Return the fields of a struct column; None for a column of another type."""
         ...
 
 
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """An encoder for each side that has a format, or None where the columns do not allow it: `faults` say why."""
-    return {options.side: _try_to_build(options, columns, faults) for options in formats}
+    """Build an encoder for each side that has a format. If this fails, add the errors to `faults` and use None."""
+    return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
 
 
 def attach_schema_id(
@@ -60,27 +60,32 @@ def attach_schema_id(
     topic: str | None,
     start: str | None = None,
 ) -> ColumnsEncoder:
-    """The encoder that writes the id of the schema in front of each record. `start`: of a stream of Spark."""
+    """Query the schema registry and return an encoder that writes the schema id in front of each row.
+
+    `start` identifies the start of a Spark stream, for which a latest schema is cached; None for a batch job.
+    """
     client = get_registry_client(registry.config)
-    if registry.source == "latest":
-        subject = options.subject or registry.subject(options.side, topic, options.schema.name or "")
-        found = client.latest(subject, is_serialized=options.format in WITH_DESCRIPTOR, start=start)
+    if registry.schema_source == "latest":
+        subject = options.subject or registry.subject_name(options.side, topic, options.schema.name or "")
+        latest = client.get_latest(subject, is_serialized=options.format in DESCRIPTOR_FORMATS, start=start)
         try:
-            schema_format = build_latest_format(options.format, encoder.fields, found, options.schema.name)
+            schema_format = build_latest_format(options.format, encoder.fields, latest, options.schema.name)
         except SchemaError as error:
-            words = client.shown(str(error))
-            raise SchemaError(f"The columns do not fit the latest schema of '{subject}': {words}.") from None
-        return dataclasses.replace(encoder, format=schema_format.row_format, header=schema_format.header(found.id))
+            reason = client.sanitize(str(error))
+            raise SchemaError(f"The columns do not fit the latest schema of subject '{subject}': {reason}.") from None
+        return _replace_format(encoder, schema_format, latest.id)
     schema_format = build_format(options.format, encoder.fields, options.schema)
-    assert schema_format.schema is not None  # formats with a registry have one
-    subject = options.subject or registry.subject(options.side, topic, schema_format.schema.name)
-    ask = client.register if registry.source == "register" else client.lookup
-    return dataclasses.replace(
-        encoder, format=schema_format.row_format, header=schema_format.header(ask(subject, schema_format.schema))
-    )
+    assert schema_format.schema is not None  # every registry format has a schema
+    subject = options.subject or registry.subject_name(options.side, topic, schema_format.schema.name)
+    get_id = client.register if registry.schema_source == "register" else client.lookup
+    return _replace_format(encoder, schema_format, get_id(subject, schema_format.schema))
 
 
-def _try_to_build(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
+def _replace_format(encoder: ColumnsEncoder, schema_format: SchemaFormat, schema_id: int) -> ColumnsEncoder:
+    return dataclasses.replace(encoder, format=schema_format.row_format, header=schema_format.build_header(schema_id))
+
+
+def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionFaults) -> ColumnsEncoder | None:
     try:
         return _build_encoder(options, columns)
     except MissingDependencyError:
@@ -91,51 +96,58 @@ def _try_to_build(options: FormatOptions, columns: Columns, faults: OptionFaults
 
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
-    """Raise ConfigurationError with everything that is wrong with the columns of one side."""
-    parent = _parent(options, columns)
-    within = columns if parent is None else columns.struct_fields(parent)
-    assert within is not None
-    chosen = _chosen(options, columns) if parent is None else list(range(len(within.names)))
+    """Raise ConfigurationError with all errors about the columns of one side."""
+    parent = _find_parent(options, columns)
+    fields_of_parent = columns if parent is None else columns.struct_fields(parent)
+    assert fields_of_parent is not None
+    positions = _find_positions(options, columns) if parent is None else list(range(len(fields_of_parent.names)))
     try:
-        fields = tuple(within.field(position) for position in chosen)
+        fields = tuple(fields_of_parent.field(position) for position in positions)
         schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
         problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
         raise ConfigurationError(OptionFault(f"{options.side}Format", "{format}: {problem}.", problem)) from error
-    return ColumnsEncoder(schema_format.row_format, fields, tuple(chosen), parent)
+    return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), parent)
 
 
-def _parent(options: FormatOptions, columns: Columns) -> int | None:
-    """The position of the struct whose fields are meant, for `payload.*`; None where the columns themselves are."""
+def _find_parent(options: FormatOptions, columns: Columns) -> int | None:
+    """Return the position of struct `payload` if the columns are `payload.*`, else None."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)
     structs = [other for position, other in enumerate(names) if columns.struct_fields(position) is not None]
     if names.count(name) == 1 and name in structs:
         return names.index(name)
-    values = {"name": name, "there": describe_missing_column(name, structs, "struct columns")}
+    values = {"name": name, "alternatives": describe_missing_column(name, structs, "struct columns")}
     raise ConfigurationError(
-        OptionFault(f"{options.side}Columns", "names a struct column '{name}', which does not exist. {there}", values)
+        OptionFault(
+            f"{options.side}Columns", "names a struct column '{name}', which does not exist. {alternatives}", values
+        )
     )
 
 
-def _chosen(options: FormatOptions, columns: Columns) -> list[int]:
-    """The positions of the columns that the option names."""
+def _find_positions(options: FormatOptions, columns: Columns) -> list[int]:
+    """Return the positions of the columns that the option names, or of the default columns."""
     names = list(columns.names)
-    meant: Sequence[str] = options.columns or [name for name in names if name not in ROLES]
+    selected: Sequence[str] = options.columns or [name for name in names if name not in NON_VALUE_COLUMNS]
     option, faults = f"{options.side}Columns", OptionFaults()
-    if not meant:
+    if not selected:
         faults.add(
             f"{options.side}Format",
-            f"finds no columns: {', '.join(ROLES)} are not written into the value by themselves, and there is no "
-            f"other. Name the columns in {{{option}}}.",
+            f"has no columns to encode: {', '.join(NON_VALUE_COLUMNS)} are not part of the value by default, and the "
+            f"table has no other columns. Name the columns in {{{option}}}.",
         )
-    for name in dict.fromkeys(meant):
+    for name in dict.fromkeys(selected):
         if name not in names:
-            there = describe_missing_column(name, names)
-            faults.add(option, "names a column '{name}', which does not exist. {there}", name=name, there=there)
-        elif names.count(name) > 1 or meant.count(name) > 1:
-            faults.add(option, "names the column '{name}', which is there more than once.", name=name)
+            alternatives = describe_missing_column(name, names)
+            faults.add(
+                option,
+                "names a column '{name}', which does not exist. {alternatives}",
+                name=name,
+                alternatives=alternatives,
+            )
+        elif names.count(name) > 1 or selected.count(name) > 1:
+            faults.add(option, "names the column '{name}', which occurs more than once.", name=name)
     if faults:
         raise ConfigurationError(faults)
-    return [names.index(name) for name in meant]
+    return [names.index(name) for name in selected]

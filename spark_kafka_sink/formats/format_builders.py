@@ -1,4 +1,4 @@
-"""From the name of a format and the columns to what writes them, on the driver."""
+"""Builders of row formats and their schemas, by format name. They run on the driver."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.avro import AvroFormat, record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, record_name
+from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
+from spark_kafka_sink.formats.avro_schema import derive_schema, full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder, RowFormat
 from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat, check_json_type
@@ -18,12 +18,12 @@ from spark_kafka_sink.formats.protobuf_descriptor import parse_descriptor
 from spark_kafka_sink.formats.protobuf_schema import derive_message
 from spark_kafka_sink.formats.schema_registry import RegisteredSchema, Schema
 
-MAGIC = b"\0"
-"""What every record begins with whose schema is in a registry; the id of the schema follows."""
+MAGIC_BYTE = b"\0"
+"""First byte of every record whose schema is in a schema registry. The schema id follows."""
 
 
 class SchemaOptions(NamedTuple):
-    """The user's schema, if there is one, and the name for the record of one that is made."""
+    """The user's schema, if any, and the name of the record or message."""
 
     text: str | None = None
     name: str | None = None
@@ -33,82 +33,91 @@ NO_SCHEMA = SchemaOptions()
 
 
 class SchemaFormat(NamedTuple):
-    """What writes the rows, and for a registry the schema, with the bytes that stand between its id and the row."""
+    """Row format with its schema.
+
+    `message_indexes`: Confluent's encoding of the message's position in a Protobuf file; empty for other formats.
+    """
 
     row_format: RowFormat
     schema: Schema | None = None
-    after_id: bytes = b""
+    message_indexes: bytes = b""
 
-    def header(self, schema_id: int) -> bytes:
-        return MAGIC + schema_id.to_bytes(4, "big") + self.after_id
+    def build_header(self, schema_id: int) -> bytes:
+        """Return the bytes that precede each row in Confluent's wire format."""
+        return MAGIC_BYTE + schema_id.to_bytes(4, "big") + self.message_indexes
 
 
-def build_format(name: str, fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
-    """Raise SchemaError if these columns cannot be written so."""
-    schema_format = _BUILDERS[name](fields, choice)
-    # Arrow raises ArrowNotImplementedError by the type alone, so a batch without rows is enough to find it here.
+def build_format(name: str, fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    """Build the format of this name. Raise SchemaError if the columns cannot be encoded with it."""
+    schema_format = _BUILDERS[name](fields, schema)
+    # Arrow raises ArrowNotImplementedError for a type even if there are no rows, so an empty batch detects it here.
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in fields], [field.name for field in fields])
     ColumnsEncoder(schema_format.row_format, tuple(fields), tuple(range(len(fields)))).encode(empty)
     return schema_format
 
 
 def build_latest_format(
-    name: str, fields: Sequence[pa.Field], found: RegisteredSchema, schema_name: str | None
+    name: str, fields: Sequence[pa.Field], registered: RegisteredSchema, schema_name: str | None
 ) -> SchemaFormat:
-    """By a schema that a registry gave."""
-    wanted = _KINDS[name]
-    if found.kind != wanted:
-        raise SchemaError(f"the registry's schema with the id {found.id} is of type {found.kind}, not {wanted}")
-    return build_format(name, fields, SchemaOptions(found.text, schema_name))
+    """Build the format of this name with a schema from the registry. Raise SchemaError if the schema does not fit."""
+    expected_type = _SCHEMA_TYPES[name]
+    if registered.schema_type != expected_type:
+        raise SchemaError(
+            f"the schema with id {registered.id} in the registry has type {registered.schema_type}, not {expected_type}"
+        )
+    return build_format(name, fields, SchemaOptions(registered.text, schema_name))
 
 
-def _json(fields: Sequence[pa.Field], _choice: SchemaOptions) -> SchemaFormat:
+def _build_json(fields: Sequence[pa.Field], _schema: SchemaOptions) -> SchemaFormat:
     for field in fields:
         check_json_type(field.type, field.name)
     return SchemaFormat(JsonFormat())
 
 
-def _avro(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
-    return _avro_format(fields, choice.text or derive_schema(fields, choice.name, null_first=False))
+def _build_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    return _build_avro_format(fields, schema.text or derive_schema(fields, schema.name, null_first=False))
 
 
-def _registered_avro(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
-    return _avro_format(fields, choice.text or derive_schema(fields, choice.name, null_first=True))
+def _build_confluent_avro(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    return _build_avro_format(fields, schema.text or derive_schema(fields, schema.name, null_first=True))
 
 
-def _avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
-    record_writer(text, tuple(field.name for field in fields), tuple(field.type for field in fields))
-    return SchemaFormat(AvroFormat(text), Schema("AVRO", text, record_name(text)))
+def _build_avro_format(fields: Sequence[pa.Field], text: str) -> SchemaFormat:
+    build_record_writer(text, tuple(field.name for field in fields), tuple(field.type for field in fields))
+    return SchemaFormat(AvroFormat(text), Schema("AVRO", text, full_record_name(text)))
 
 
-def _protobuf(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
-    if choice.text is None:
-        made = derive_message(fields, choice.name)
-        return SchemaFormat(ProtobufFormat(made.fields), Schema("PROTOBUF", made.text, made.name), b"\0")
-    found = parse_descriptor(choice.text, choice.name, fields)
-    return SchemaFormat(ProtobufFormat(found.fields), Schema("PROTOBUF", found.text, found.name), found.indexes)
+def _build_protobuf(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    if schema.text is None:
+        derived = derive_message(fields, schema.name)
+        return SchemaFormat(ProtobufFormat(derived.fields), Schema("PROTOBUF", derived.text, derived.name), b"\0")
+    message = parse_descriptor(schema.text, schema.name, fields)
+    return SchemaFormat(
+        ProtobufFormat(message.fields), Schema("PROTOBUF", message.text, message.name), message.message_indexes
+    )
 
 
-def _json_schema(fields: Sequence[pa.Field], choice: SchemaOptions) -> SchemaFormat:
-    schema_format = _json(fields, choice)
-    text = choice.text or derive_json_schema(fields, choice.name)
-    written = [field.name for field in fields if not pa.types.is_null(field.type)]  # a null is left out
-    title = check_json_schema(text, written)
+def _build_json_schema(fields: Sequence[pa.Field], schema: SchemaOptions) -> SchemaFormat:
+    schema_format = _build_json(fields, schema)
+    text = schema.text or derive_json_schema(fields, schema.name)
+    property_names = [field.name for field in fields if not pa.types.is_null(field.type)]  # null fields are omitted
+    title = check_json_schema(text, property_names)
     return SchemaFormat(schema_format.row_format, Schema("JSON", text, title))
 
 
 _BUILDERS: dict[str, Callable[[Sequence[pa.Field], SchemaOptions], SchemaFormat]] = {
-    "json": _json,
-    "avro": _avro,
-    "avro-confluent": _registered_avro,
-    "protobuf-confluent": _protobuf,
-    "json-schema-confluent": _json_schema,
+    "json": _build_json,
+    "avro": _build_avro,
+    "avro-confluent": _build_confluent_avro,
+    "protobuf-confluent": _build_protobuf,
+    "json-schema-confluent": _build_json_schema,
 }
 FORMATS = tuple(_BUILDERS)
-WITH_SCHEMA = tuple(name for name in FORMATS if name != "json")
+SCHEMA_FORMATS = tuple(name for name in FORMATS if name != "json")
 """Formats whose rows follow a schema."""
-_KINDS = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}
-WITH_REGISTRY = tuple(_KINDS)
-"""Formats whose schemas are in a registry."""
-WITH_DESCRIPTOR = ("protobuf-confluent",)
-"""Formats whose schemas are descriptors: bytes, which stand in base64 where text is wanted."""
+_SCHEMA_TYPES = {"avro-confluent": "AVRO", "protobuf-confluent": "PROTOBUF", "json-schema-confluent": "JSON"}
+"""Format name -> `schemaType` in the registry."""
+REGISTRY_FORMATS = tuple(_SCHEMA_TYPES)
+"""Formats whose schemas are in a schema registry."""
+DESCRIPTOR_FORMATS = ("protobuf-confluent",)
+"""Formats whose schemas are binary descriptors. As text, a descriptor is in base64."""

@@ -1,7 +1,7 @@
-"""A JSON Schema made from the types of columns, for rows that `JsonFormat` writes; and what of the user's is checked.
+"""JSON Schemas for rows in `JsonFormat`: derived from the types of columns, or checked if the user provides one.
 
-A field that may be null is not required, since null fields are left out. Objects are closed (`additionalProperties` is
-false): only then a registry takes a new field for a compatible change.
+Nullable fields are not required, since null fields are omitted. Objects are closed (`additionalProperties` is false),
+because the registry accepts a new field as a compatible change only in closed objects.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.avro_schema import DEFAULT_NAME
-from spark_kafka_sink.formats.schema_json import parsed_json
+from spark_kafka_sink.formats.schema_json import parse_schema_json
 
-_DRAFT = "http://json-schema.org/draft-07/schema#"
+_DRAFT_URI = "http://json-schema.org/draft-07/schema#"
 
 
 def derive_json_schema(fields: Sequence[pa.Field], name: str | None) -> str:
-    schema = {"$schema": _DRAFT, "title": name or DEFAULT_NAME, **_object(fields)}
+    """Return the schema of the columns as JSON, with `name` as its title."""
+    schema = {"$schema": _DRAFT_URI, "title": name or DEFAULT_NAME, **_object_schema(fields)}
     return json.dumps(schema, separators=(",", ":"))
 
 
 def check_json_schema(text: str, names: Sequence[str]) -> str:
-    """The schema's title. SchemaError if columns of these names cannot follow it; values are not looked at."""
-    schema = parsed_json(text, "the JSON Schema")
+    """Return the title of the schema. Raise SchemaError if it does not fit columns with these names.
+
+    Types and values are not checked.
+    """
+    schema = parse_schema_json(text, "the JSON Schema")
     if not isinstance(schema, Mapping):
         raise SchemaError("the JSON Schema must be an object")
     properties, required = schema.get("properties", {}), schema.get("required", [])
@@ -41,33 +45,33 @@ def check_json_schema(text: str, names: Sequence[str]) -> str:
     return title if isinstance(title, str) else DEFAULT_NAME
 
 
-def _object(fields: Sequence[pa.Field]) -> dict[str, Any]:
-    properties = {field.name: _type(field.type) for field in fields if not pa.types.is_null(field.type)}
+def _object_schema(fields: Sequence[pa.Field]) -> dict[str, Any]:
+    properties = {field.name: _type_schema(field.type) for field in fields if not pa.types.is_null(field.type)}
     required = [field.name for field in fields if not field.nullable]
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": required} if required else schema
 
 
-def _type(kind: pa.DataType) -> dict[str, Any]:
+def _type_schema(data_type: pa.DataType) -> dict[str, Any]:
     types = pa.types
-    if types.is_struct(kind):
-        return _object([kind.field(index) for index in range(kind.num_fields)])
-    if types.is_list(kind):
-        return {"type": "array", "items": _element(kind.value_field)}
-    if types.is_map(kind):
-        return {"type": "object", "additionalProperties": _element(kind.item_field)}
-    if types.is_timestamp(kind) and kind.tz is not None:
+    if types.is_struct(data_type):
+        return _object_schema([data_type.field(index) for index in range(data_type.num_fields)])
+    if types.is_list(data_type):
+        return {"type": "array", "items": _element_schema(data_type.value_field)}
+    if types.is_map(data_type):
+        return {"type": "object", "additionalProperties": _element_schema(data_type.item_field)}
+    if types.is_timestamp(data_type) and data_type.tz is not None:
         return {"type": "string", "format": "date-time"}
-    return dict(next((schema for is_type, schema in _TYPES if is_type(kind)), {"type": "string"}))
+    return dict(next((schema for is_type, schema in _SCALAR_SCHEMAS if is_type(data_type)), {"type": "string"}))
 
 
-def _element(field: pa.Field) -> dict[str, Any]:
-    """Of an array or map, where null is written as null."""
-    schema = _type(field.type) if not pa.types.is_null(field.type) else {}
+def _element_schema(field: pa.Field) -> dict[str, Any]:
+    """Return the schema of an element of an array or map. Unlike in an object, null is written as `null`."""
+    schema = _type_schema(field.type) if not pa.types.is_null(field.type) else {}
     return {"oneOf": [{"type": "null"}, schema]} if field.nullable and schema else schema or {"type": "null"}
 
 
-_TYPES: tuple[tuple[Any, dict[str, Any]], ...] = (
+_SCALAR_SCHEMAS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (pa.types.is_boolean, {"type": "boolean"}),
     (pa.types.is_integer, {"type": "integer"}),
     (pa.types.is_floating, {"type": "number"}),

@@ -1,12 +1,12 @@
-"""Columns -> one JSON object for each row, in the bytes of Spark's `to_json(struct(...))`.
+"""Encoder of columns to JSON, one object per row. The output is identical to that of Spark's `to_json(struct(...))`.
 
-What Spark does and so this does too: a field that is null is left out (an element of an array or map that is null is
-`null`), binary is base64, decimals are numbers with all their digits, NaN and infinities are strings, the keys of maps
-are the text of Spark's own representation (a date is its day since 1970, a timestamp its microseconds).
+As in Spark, null fields are omitted, but null elements of arrays and maps are written as `null`. Binary is base64,
+decimals are numbers with all of their digits, and NaN and infinities are strings. Map keys are the text of Spark's
+internal representation: a date is the number of days since 1970, a timestamp the number of microseconds.
 
-Each column is turned into text at once and the columns are joined row by row; no Python runs for a row. An encoder of a
-type gives `Text`: the bytes between quotation marks, if there are to be any. Quotation marks, names and commas go into
-the constants between the columns.
+Each column is encoded at once, and the columns are then joined row by row; no Python code runs for a row. The encoder
+of a type returns a `JsonColumn` without enclosing quotation marks. Quotation marks, names and commas become part of the
+constants between the columns.
 """
 
 from __future__ import annotations
@@ -22,246 +22,256 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.arrow_errors import name_columns
+from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
 from spark_kafka_sink.formats.binary_arrays import (
-    as_binary,
-    chosen,
-    constant,
-    constant_rows,
-    either,
-    in_place_of_nulls,
-    is_bytes,
-    is_text,
+    binary_scalar,
+    choose,
+    copy_nulls,
+    fill_nulls,
+    if_else,
+    is_binary_type,
+    is_string_type,
     join,
-    join_present,
-    text_of,
-    with_nulls_of,
+    join_non_null,
+    repeat_value,
+    to_binary,
+    to_text,
 )
-from spark_kafka_sink.formats.java_numbers import float_text, not_finite
-from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
+from spark_kafka_sink.formats.java_numbers import find_non_finite, format_floats
+from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 
 _ESCAPES = {ord('"'): b'\\"', ord("\\"): b"\\\\", 8: b"\\b", 9: b"\\t", 10: b"\\n", 12: b"\\f", 13: b"\\r"}
 _ESCAPES |= {byte: b"\\u%04X" % byte for byte in range(0x20) if byte not in _ESCAPES}
 
 
-class Text(NamedTuple):
-    """A column as JSON, null where it is null. `is_quoted`: quotation marks belong around each row."""
+class JsonColumn(NamedTuple):
+    """Column in JSON, null where the source column is null.
 
-    rows: pa.Array
-    is_quoted: bool = False
+    `needs_quotes`: each value still has to be enclosed in quotation marks.
+    """
+
+    values: pa.Array
+    needs_quotes: bool = False
 
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """One object for each row."""
+    """JSON objects, one per row."""
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
     ) -> pa.Array:
         fields = []
         for name, column in zip(names, columns, strict=True):
-            with name_columns(name):
-                fields.append(_text(column))
-        return _object(names, fields, rows, header)
+            with convert_arrow_errors(name):
+                fields.append(_encode_column(column))
+        return _encode_objects(names, fields, row_count, header)
 
 
-def check_json_type(kind: pa.DataType, where: str) -> None:
+def check_json_type(data_type: pa.DataType, path: str) -> None:
     """Raise SchemaError if a column of this type cannot be written as JSON."""
     types = pa.types
-    if types.is_struct(kind):
-        for index in range(kind.num_fields):
-            check_json_type(kind.field(index).type, f"{where}.{kind.field(index).name}")
-    elif types.is_map(kind):
-        if _writer(kind.key_type) in (None, _base64_text):
+    if types.is_struct(data_type):
+        for index in range(data_type.num_fields):
+            check_json_type(data_type.field(index).type, f"{path}.{data_type.field(index).name}")
+    elif types.is_map(data_type):
+        if _find_scalar_encoder(data_type.key_type) in (None, _encode_binary):
             raise SchemaError(
-                f"column {where}: a map with keys of type {kind.key_type} cannot be JSON; make its keys strings"
+                f"column {path}: a map with keys of type {data_type.key_type} cannot be written as JSON; "
+                "cast the keys to strings"
             )
-        check_json_type(kind.item_type, f"{where}.value")
-    elif types.is_list(kind):
-        check_json_type(kind.value_type, f"{where}.element")
-    elif not types.is_null(kind) and _writer(kind) is None:
-        raise SchemaError(f"column {where} of type {kind} cannot be written as JSON; cast it to a string")
+        check_json_type(data_type.item_type, f"{path}.value")
+    elif types.is_list(data_type):
+        check_json_type(data_type.value_type, f"{path}.element")
+    elif not types.is_null(data_type) and _find_scalar_encoder(data_type) is None:
+        raise SchemaError(f"column {path} of type {data_type} cannot be written as JSON; cast it to a string")
 
 
-def _text(column: pa.Array) -> Text:
-    kind, types = column.type, pa.types
-    writer = _writer(kind)
-    if writer is not None:
-        return writer(column)
-    if types.is_null(kind):
-        return Text(column.cast(pa.binary()))
-    if types.is_struct(kind):
-        names = [kind.field(index).name for index in range(kind.num_fields)]
-        # Column by column, since flatten() would copy to bring in the struct's own nulls.
-        fields = [_text(column.field(index)) for index in range(kind.num_fields)]
-        return Text(with_nulls_of(_object(names, fields, len(column)), column))
-    return Text(_map(column) if types.is_map(kind) else _list(column))
+def _encode_column(column: pa.Array) -> JsonColumn:
+    data_type, types = column.type, pa.types
+    encode = _find_scalar_encoder(data_type)
+    if encode is not None:
+        return encode(column)
+    if types.is_null(data_type):
+        return JsonColumn(column.cast(pa.binary()))
+    if types.is_struct(data_type):
+        names = [data_type.field(index).name for index in range(data_type.num_fields)]
+        # flatten() is not used, because it copies the data to apply the nulls of the struct.
+        fields = [_encode_column(column.field(index)) for index in range(data_type.num_fields)]
+        return JsonColumn(copy_nulls(_encode_objects(names, fields, len(column)), column))
+    return JsonColumn(_encode_maps(column) if types.is_map(data_type) else _encode_lists(column))
 
 
-def _writer(kind: pa.DataType) -> Callable[[pa.Array], Text] | None:
-    """How a type without parts is written; None for all others."""
-    return next((write for is_kind, write in _WRITERS if is_kind(kind)), None)
+def _find_scalar_encoder(data_type: pa.DataType) -> Callable[[pa.Array], JsonColumn] | None:
+    """Return the encoder of a type; None if it is a nested type or null, or unsupported."""
+    return next((encode for is_type, encode in _SCALAR_ENCODERS if is_type(data_type)), None)
 
 
-def _plain(column: pa.Array) -> Text:
-    return Text(text_of(column))
+def _encode_unquoted(column: pa.Array) -> JsonColumn:
+    return JsonColumn(to_text(column))
 
 
-def _string(column: pa.Array) -> Text:
-    return Text(_escaped(as_binary(column)), is_quoted=True)
+def _encode_strings(column: pa.Array) -> JsonColumn:
+    return JsonColumn(_escape(to_binary(column)), needs_quotes=True)
 
 
-def _base64_text(column: pa.Array) -> Text:
-    return Text(_base64(as_binary(column)), is_quoted=True)
+def _encode_binary(column: pa.Array) -> JsonColumn:
+    return JsonColumn(_encode_base64(to_binary(column)), needs_quotes=True)
 
 
-def _float(column: pa.Array) -> Text:
-    text = float_text(column)
-    is_word = not_finite(column)
-    if is_word.any():
-        text = either(is_word, join(constant(b'"'), text, constant(b'"')), text)
-    return Text(text)
+def _encode_floats(column: pa.Array) -> JsonColumn:
+    text = format_floats(column)
+    is_non_finite = find_non_finite(column)
+    if is_non_finite.any():
+        text = if_else(is_non_finite, join(binary_scalar(b'"'), text, binary_scalar(b'"')), text)
+    return JsonColumn(text)
 
 
-def _object(names: Sequence[str], fields: Sequence[Text], rows: int, header: bytes = b"") -> pa.Array:
-    pieces = _ObjectPieces(header + b"{")
-    for name, text in zip(names, fields, strict=True):
-        if rows and text.rows.null_count < rows:
-            pieces.add(_escaped_name(name), text)
-    return pieces.joined(rows)
+def _encode_objects(
+    names: Sequence[str], fields: Sequence[JsonColumn], row_count: int, header: bytes = b""
+) -> pa.Array:
+    builder = _ObjectBuilder(header + b"{")
+    for name, field in zip(names, fields, strict=True):
+        if row_count and field.values.null_count < row_count:
+            builder.add_field(_escape_name(name), field)
+    return builder.build(row_count)
 
 
-class _ObjectPieces:
-    """What is to be joined for one object in each row. Fields that are null are left out, and with them their comma."""
+class _ObjectBuilder:
+    """Builder of one object per row. Null fields are omitted together with their comma."""
 
-    def __init__(self, begin: bytes) -> None:
+    def __init__(self, opening: bytes) -> None:
         self._pieces: list[Any] = []
-        self._pending = begin
-        self._seen: bool | NDArray[np.bool_] = False
-        """Whether a field stands before the next one: in all rows, in no row, or in these rows."""
+        self._pending_constant = opening
+        self._has_previous: bool | NDArray[np.bool_] = False
+        """Whether the object already has a field: True for all rows, False for no row, or a mask of rows."""
 
-    def add(self, name: bytes, text: Text) -> None:
-        quote = b'"' if text.is_quoted else b""
+    def add_field(self, name: bytes, field: JsonColumn) -> None:
+        quote = b'"' if field.needs_quotes else b""
         label = b'"%s":%s' % (name, quote)
-        if text.rows.null_count:
-            self._end_constant()
-            self._pieces.append(join(self._lead(label), text.rows, *([constant(quote)] if quote else [])))
-            if self._seen is not True:
-                self._seen = self._seen | ~null_mask(text.rows)
+        if field.values.null_count:
+            self._flush_constant()
+            self._pieces.append(
+                join(self._field_prefix(label), field.values, *([binary_scalar(quote)] if quote else []))
+            )
+            if self._has_previous is not True:
+                self._has_previous = self._has_previous | ~null_mask(field.values)
             return
-        if isinstance(self._seen, bool):
-            self._pending += b"," + label if self._seen else label
-            self._end_constant()
+        if isinstance(self._has_previous, bool):
+            self._pending_constant += b"," + label if self._has_previous else label
+            self._flush_constant()
         else:
-            self._end_constant()
-            self._pieces.append(self._lead(label))
-        self._pieces.append(text.rows)
-        self._pending, self._seen = quote, True
+            self._flush_constant()
+            self._pieces.append(self._field_prefix(label))
+        self._pieces.append(field.values)
+        self._pending_constant, self._has_previous = quote, True
 
-    def joined(self, rows: int) -> pa.Array:
-        self._pending += b"}"
+    def build(self, row_count: int) -> pa.Array:
+        self._pending_constant += b"}"
         arrays = [piece for piece in self._pieces if isinstance(piece, pa.Array)]
         if not arrays:
-            return constant_rows(self._pending, rows)
-        self._end_constant()
-        return (join_present if any(piece.null_count for piece in arrays) else join)(*self._pieces)
+            return repeat_value(self._pending_constant, row_count)
+        self._flush_constant()
+        return (join_non_null if any(piece.null_count for piece in arrays) else join)(*self._pieces)
 
-    def _lead(self, label: bytes) -> Any:
-        """The name of a field, with a comma in front where one is needed."""
-        if isinstance(self._seen, bool):
-            return constant(b"," + label if self._seen else label)
-        return chosen(self._seen, [label, b"," + label])
+    def _field_prefix(self, label: bytes) -> Any:
+        """Return the piece with the name of a field, preceded by a comma in rows that already have a field."""
+        if isinstance(self._has_previous, bool):
+            return binary_scalar(b"," + label if self._has_previous else label)
+        return choose(self._has_previous, [label, b"," + label])
 
-    def _end_constant(self) -> None:
-        if self._pending:
-            self._pieces.append(constant(self._pending))
-            self._pending = b""
+    def _flush_constant(self) -> None:
+        if self._pending_constant:
+            self._pieces.append(binary_scalar(self._pending_constant))
+            self._pending_constant = b""
 
 
-def _list(column: pa.Array) -> pa.Array:
+def _encode_lists(column: pa.Array) -> pa.Array:
     offsets = integers_to_numpy(column.offsets)
-    values, is_quoted = _text(column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
-    if is_quoted:
-        values = join(constant(b'"'), values, constant(b'"'))
-    return _joined_elements(in_place_of_nulls(values, b"null"), offsets, column, b"[", b"]")
+    values, needs_quotes = _encode_column(column.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])))
+    if needs_quotes:
+        values = join(binary_scalar(b'"'), values, binary_scalar(b'"'))
+    return _join_elements(fill_nulls(values, b"null"), offsets, column, b"[", b"]")
 
 
-def _map(column: pa.Array) -> pa.Array:
+def _encode_maps(column: pa.Array) -> pa.Array:
     offsets = integers_to_numpy(column.offsets)
     start, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-    keys = _key_text(column.keys.slice(start, count))
-    values, is_quoted = _text(column.items.slice(start, count))
-    if is_quoted:
-        values = join(constant(b'"'), values, constant(b'"'))
-    entries = join(constant(b'"'), keys, constant(b'":'), in_place_of_nulls(values, b"null"))
-    return _joined_elements(entries, offsets, column, b"{", b"}")
+    keys = _encode_keys(column.keys.slice(start, count))
+    values, needs_quotes = _encode_column(column.items.slice(start, count))
+    if needs_quotes:
+        values = join(binary_scalar(b'"'), values, binary_scalar(b'"'))
+    entries = join(binary_scalar(b'"'), keys, binary_scalar(b'":'), fill_nulls(values, b"null"))
+    return _join_elements(entries, offsets, column, b"{", b"}")
 
 
-def _joined_elements(values: pa.Array, offsets: NDArray[Any], column: pa.Array, begin: bytes, end: bytes) -> pa.Array:
+def _join_elements(
+    values: pa.Array, offsets: NDArray[Any], column: pa.Array, opening: bytes, closing: bytes
+) -> pa.Array:
     lists = pa.ListArray.from_arrays(numbers_to_arrow((offsets - offsets[0]).astype(np.int32)), values)
-    joined = pc.binary_join(lists, constant(b","))
-    return with_nulls_of(join(constant(begin), joined, constant(end)), column)
+    joined = pc.binary_join(lists, binary_scalar(b","))
+    return copy_nulls(join(binary_scalar(opening), joined, binary_scalar(closing)), column)
 
 
-def _key_text(keys: pa.Array) -> pa.Array:
-    """Keys as Spark's own representation has them: times and dates are numbers."""
-    kind, types = keys.type, pa.types
-    if types.is_date32(kind):
-        return text_of(keys.view(pa.int32()))
-    if types.is_timestamp(kind) or types.is_time64(kind):
-        return text_of(keys.view(pa.int64()))
-    if types.is_floating(kind):
-        return float_text(keys)
-    return _text(keys).rows
+def _encode_keys(keys: pa.Array) -> pa.Array:
+    """Encode map keys in Spark's internal representation, in which dates and times are numbers."""
+    data_type, types = keys.type, pa.types
+    if types.is_date32(data_type):
+        return to_text(keys.view(pa.int32()))
+    if types.is_timestamp(data_type) or types.is_time64(data_type):
+        return to_text(keys.view(pa.int64()))
+    if types.is_floating(data_type):
+        return format_floats(keys)
+    return _encode_column(keys).values
 
 
-def _escaped(text: pa.Array) -> pa.Array:
-    """With the escapes that Jackson makes: of quotation marks, backslashes and control characters."""
+def _escape(text: pa.Array) -> pa.Array:
+    """Escape quotation marks, backslashes and control characters in the same way as Jackson."""
     _, offset_buffer, data = text.buffers()
     if data is None or not len(text):
         return text
     offsets = np.frombuffer(offset_buffer, np.int32, len(text) + 1, 4 * text.offset)
-    used = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
-    special = (used < 0x20) | (used == ord('"')) | (used == ord("\\"))
+    data_bytes = np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
+    special = (data_bytes < 0x20) | (data_bytes == ord('"')) | (data_bytes == ord("\\"))
     if not special.any():
         return text
-    # The backslash comes first, as the escapes of the others have one.
-    for byte in sorted(np.unique(used[special]).tolist(), key=lambda byte: byte != ord("\\")):
+    # The backslash comes first, because all other escape sequences contain a backslash.
+    for byte in sorted(np.unique(data_bytes[special]).tolist(), key=lambda byte: byte != ord("\\")):
         text = pc.replace_substring(text, bytes([byte]), _ESCAPES[byte])
     return text
 
 
-def _escaped_name(name: str) -> bytes:
+def _escape_name(name: str) -> bytes:
     return b"".join(_ESCAPES.get(byte, bytes([byte])) for byte in name.encode())
 
 
-def _base64(column: pa.Array) -> pa.Array:
-    """Each row is filled up to a multiple of three bytes; then one call encodes all, and the ends are marked."""
-    filled = in_place_of_nulls(column, b"")
-    missing = -integers_to_numpy(pc.binary_length(filled)) % 3
-    padded = join(filled, chosen(missing, [b"", b"\0", b"\0\0"])) if missing.any() else filled
+def _encode_base64(column: pa.Array) -> pa.Array:
+    """Pad each row to a multiple of three bytes, encode all rows in one call, and overwrite the padding with `=`."""
+    filled = fill_nulls(column, b"")
+    padding = -integers_to_numpy(pc.binary_length(filled)) % 3
+    padded = join(filled, choose(padding, [b"", b"\0", b"\0\0"])) if padding.any() else filled
     _, offset_buffer, data = padded.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(padded) + 1, 4 * padded.offset)
-    used = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
-    text = np.frombuffer(bytearray(base64.b64encode(used)), np.uint8)
+    data_bytes = memoryview(data)[int(offsets[0]) : int(offsets[-1])] if data is not None else b""
+    text = np.frombuffer(bytearray(base64.b64encode(data_bytes)), np.uint8)
     ends = (offsets - offsets[0]) // 3 * 4
     for count in (1, 2):
-        text[ends[1:][missing >= count] - count] = ord("=")
-    at = pa.py_buffer(ends.astype(np.int32))
-    encoded = pa.Array.from_buffers(pa.binary(), len(column), [None, at, pa.py_buffer(text)])
-    return with_nulls_of(encoded, column)
+        text[ends[1:][padding >= count] - count] = ord("=")
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(text)]
+    encoded = pa.Array.from_buffers(pa.binary(), len(column), buffers)
+    return copy_nulls(encoded, column)
 
 
-_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Text]], ...] = (
-    (is_text, _string),
-    (pa.types.is_integer, _plain),
-    (pa.types.is_decimal128, _plain),
-    (pa.types.is_boolean, _plain),
-    (pa.types.is_float32, _float),
-    (pa.types.is_float64, _float),
-    (pa.types.is_date32, lambda column: Text(date_text(column), is_quoted=True)),
-    (pa.types.is_timestamp, lambda column: Text(timestamp_text(column), is_quoted=True)),
-    (pa.types.is_time64, lambda column: Text(time_text(column), is_quoted=True)),
-    (is_bytes, _base64_text),
+_SCALAR_ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], JsonColumn]], ...] = (
+    (is_string_type, _encode_strings),
+    (pa.types.is_integer, _encode_unquoted),
+    (pa.types.is_decimal128, _encode_unquoted),
+    (pa.types.is_boolean, _encode_unquoted),
+    (pa.types.is_float32, _encode_floats),
+    (pa.types.is_float64, _encode_floats),
+    (pa.types.is_date32, lambda column: JsonColumn(format_dates(column), needs_quotes=True)),
+    (pa.types.is_timestamp, lambda column: JsonColumn(format_timestamps(column), needs_quotes=True)),
+    (pa.types.is_time64, lambda column: JsonColumn(format_times(column), needs_quotes=True)),
+    (is_binary_type, _encode_binary),
 )

@@ -1,4 +1,4 @@
-"""The options that say which columns become the value or the key, in which format: `valueFormat` and its like."""
+"""Options that select the columns of the value and the key and their format: `valueFormat`, `keyColumns` and others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.formats.format_builders import (
+    DESCRIPTOR_FORMATS,
     FORMATS,
     NO_SCHEMA,
-    WITH_DESCRIPTOR,
-    WITH_REGISTRY,
-    WITH_SCHEMA,
+    REGISTRY_FORMATS,
+    SCHEMA_FORMATS,
     SchemaOptions,
 )
 from spark_kafka_sink.options import Option
@@ -20,50 +20,60 @@ from spark_kafka_sink.options.column_lists import parse_column_list
 from spark_kafka_sink.options.files import read_regular_file
 
 SIDES = ("value", "key")
+"""The two sides of a record that can be encoded from columns."""
 
 
-def _columns(value: object) -> tuple[str, ...]:
+def _parse_columns(value: object) -> tuple[str, ...]:
     return tuple(name for name, _ in parse_column_list(parse_text(value), "'id, name' or 'payload.*'"))
 
 
-_ROWS = (
+_VALUE_OPTIONS = (
     (
         "Format",
         None,
         choice_parser(*FORMATS),
-        "makes the value out of columns: " + ", ".join(f"`{name}`" for name in FORMATS),
+        "the format in which columns are encoded to the value: " + ", ".join(f"`{name}`" for name in FORMATS),
     ),
-    ("Columns", (), _columns, "the columns of the value, as `id, name`, or `payload.*` for the fields of a struct"),
     (
-        "Schema",
-        None,
-        parse_optional_text,
-        "the schema that the value follows; without one it is made from the types of the columns",
+        "Columns",
+        (),
+        _parse_columns,
+        "the columns of the value, for example `id, name`, or `payload.*` for the fields of the struct `payload`",
     ),
+    ("Schema", None, parse_optional_text, "the schema of the value; by default it is derived from the column types"),
     (
         "SchemaFile",
         None,
         parse_optional_text,
-        "a file with the schema of the value, which the driver [reads](security.md#decide-who-may-set-options)",
+        "a file with the schema of the value, [read on the driver](security.md#decide-who-may-set-options)",
     ),
-    ("SchemaName", None, parse_optional_text, "how the record or message of the value is called"),
+    (
+        "SchemaName",
+        None,
+        parse_optional_text,
+        "the full name of the record or message in the schema of the value, for example `com.acme.Order`",
+    ),
     (
         "Subject",
         None,
         parse_optional_text,
-        "the subject of the schema registry, in place of the one by `subjectNameStrategy`",
+        "the subject of the value's schema in the schema registry; overrides `subjectNameStrategy`",
     ),
 )
+"""Options of the value. The key has the same ones, with `key` in place of `value`."""
 FORMAT_OPTIONS = tuple(
     Option(f"{side}{name}", default, parse, meaning.replace("value", side))
     for side in SIDES
-    for name, default, parse, meaning in _ROWS
+    for name, default, parse, meaning in _VALUE_OPTIONS
 )
 
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """One of the two sides of a record, `value` or `key`, and how columns become it. No columns: all but the roles."""
+    """Options of one side of a record, `value` or `key`, that is encoded from columns.
+
+    Without `columns`, all columns are encoded except those in NON_VALUE_COLUMNS.
+    """
 
     side: str
     format: str
@@ -73,55 +83,58 @@ class FormatOptions:
 
     @property
     def has_registry(self) -> bool:
-        return self.format in WITH_REGISTRY
+        return self.format in REGISTRY_FORMATS
 
 
 def find_encoded_sides(options: Mapping[str, str]) -> dict[str, None]:
-    """Which of value and key are made out of columns, for options that may be faulty: no encoder is built yet."""
-    given = {name.lower() for name in options}
-    return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & given)
+    """Return the sides that are encoded from columns, for options that may be invalid, without building encoders."""
+    names = {name.lower() for name in options}
+    return dict.fromkeys(side for side in SIDES if {f"{side}format", f"{side}columns"} & names)
 
 
 def parse_format_options(parsed_options: ParsedOptions) -> tuple[FormatOptions, ...]:
-    """The sides that are made out of columns."""
-    read = (_format_of(parsed_options, side) for side in SIDES)
-    return tuple(options for options in read if options is not None)
+    """Return the options of each side that is encoded from columns. Add errors to the faults of `parsed_options`."""
+    parsed = (_parse_side(parsed_options, side) for side in SIDES)
+    return tuple(options for options in parsed if options is not None)
 
 
-def _format_of(parsed_options: ParsedOptions, side: str) -> FormatOptions | None:
-    """The options of one side, or None if its column is written as it is."""
+def _parse_side(parsed_options: ParsedOptions, side: str) -> FormatOptions | None:
+    """Return the options of one side; None if its column is written without a format, or if the format is invalid."""
     values = parsed_options.values
-    asked = f"{side}Format"
-    if asked not in parsed_options.raw_values and f"{side}Columns" in parsed_options.raw_values:
-        asked = "valueFormat"
-    if asked in parsed_options.invalid_fields:
+    format_option = f"{side}Format"
+    if format_option not in parsed_options.raw_values and f"{side}Columns" in parsed_options.raw_values:
+        format_option = "valueFormat"
+    if format_option in parsed_options.invalid_fields:
         return None
-    name: str | None = values[asked]
-    if name is None:
+    format_name: str | None = values[format_option]
+    if format_name is None:
         side_options = (option for option in FORMAT_OPTIONS if option.name.startswith(side))
-        parsed_options.reject_unused(side_options, f"{{{side}Format}} is one of {_listed_formats()}")
+        parsed_options.reject_unused(side_options, f"{{{side}Format}} is one of {_list_formats()}")
         return None
     if side == "key" and "keyColumns" not in parsed_options.raw_values:
-        parsed_options.faults.add("keyFormat", "needs {keyColumns}: the columns that are the key.")
+        parsed_options.faults.add("keyFormat", "needs {keyColumns}, which names the columns of the key.")
     subject = values[f"{side}Subject"]
-    if subject and name not in WITH_REGISTRY:
-        parsed_options.faults.add(f"{side}Subject", f"has no effect, as the format '{name}' has no registry.")
-    return FormatOptions(side, name, values[f"{side}Columns"], _schema_choice(parsed_options, side, name), subject)
+    if subject and format_name not in REGISTRY_FORMATS:
+        parsed_options.faults.add(
+            f"{side}Subject", f"has no effect, because the format '{format_name}' does not use a schema registry."
+        )
+    schema = _parse_schema_options(parsed_options, side, format_name)
+    return FormatOptions(side, format_name, values[f"{side}Columns"], schema, subject)
 
 
-def _schema_choice(parsed_options: ParsedOptions, side: str, name: str) -> SchemaOptions:
+def _parse_schema_options(parsed_options: ParsedOptions, side: str, format_name: str) -> SchemaOptions:
     values = parsed_options.values
     options = [f"{side}{option}" for option in ("Schema", "SchemaFile", "SchemaName")]
-    text, path, record = (values[option] for option in options)
-    if name not in WITH_SCHEMA:
+    text, path, schema_name = (values[option] for option in options)
+    if format_name not in SCHEMA_FORMATS:
         for option in [option for option in options if values[option]][:1]:
-            parsed_options.faults.add(option, f"has no effect, as the format '{name}' follows no schema.")
+            parsed_options.faults.add(option, f"has no effect, because the format '{format_name}' has no schema.")
     if text and path:
         parsed_options.faults.add(f"{side}Schema", f"cannot be set together with {{{side}SchemaFile}}.")
     elif path:
         try:
             data = read_regular_file(path)
-            text = base64.b64encode(data).decode() if name in WITH_DESCRIPTOR else data.decode()
+            text = base64.b64encode(data).decode() if format_name in DESCRIPTOR_FORMATS else data.decode()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             parsed_options.faults.add(
@@ -130,8 +143,8 @@ def _schema_choice(parsed_options: ParsedOptions, side: str, name: str) -> Schem
                 path=path,
                 reason=reason,
             )
-    return SchemaOptions(text, record)
+    return SchemaOptions(text, schema_name)
 
 
-def _listed_formats() -> str:
+def _list_formats() -> str:
     return ", ".join(f"'{name}'" for name in FORMATS)

@@ -1,8 +1,8 @@
-"""Columns -> Protobuf's wire format, one message for each row, in the bytes that protobuf itself writes.
+"""Encoder of columns to Protobuf's wire format, one message per row. The output is identical to that of protobuf.
 
-A field is a tag, its number and how it is written, and the value; fields come in the order of their numbers, and one
-that is null is left out. Numbers are varints or have 4 or 8 bytes; text, bytes, messages and packed numbers have their
-length in front. So a message is like a record of Avro: pieces side by side, each empty where its field is absent.
+A field consists of a tag (field number and wire type) and a value. Fields are in the order of their numbers; null
+fields are omitted. Numbers are varints or have 4 or 8 bytes. Strings, bytes, messages and packed numbers follow their
+length. As in Avro, a message is therefore a sequence of pieces, which are empty in rows without the field.
 """
 
 from __future__ import annotations
@@ -17,238 +17,242 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import InvalidRecordError
-from spark_kafka_sink.formats.arrow_errors import name_columns
-from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text, text_for_error, text_of
+from spark_kafka_sink.formats.arrow_errors import convert_arrow_errors
+from spark_kafka_sink.formats.binary_arrays import decode_for_error, is_binary_type, is_string_type, to_text
 from spark_kafka_sink.formats.binary_pieces import (
     Mask,
     Piece,
-    bool_values,
-    both,
-    bytes_of,
+    binary_lengths,
+    bools_to_numpy,
+    combine_masks,
     element_mask,
-    joined,
-    lengths_of,
-    list_ranges,
-    masked,
-    rows_of_elements,
-    valid_mask,
+    group_elements,
+    join_pieces,
+    lengths_and_bytes,
+    list_offsets,
+    mask_pieces,
+    validity_mask,
 )
-from spark_kafka_sink.formats.java_numbers import float_values
-from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
+from spark_kafka_sink.formats.java_numbers import floats_to_numpy
+from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 from spark_kafka_sink.formats.protobuf_fields import MessageField
 from spark_kafka_sink.records.arrays import bytes_to_arrow, integers_to_numpy, numbers_to_arrow
 from spark_kafka_sink.records.fields import constant_field, fixed_field, signed_varint_fields, unsigned_varint_fields
 
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+# Wire types, with the names of Protobuf's documentation.
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _WIRE_TYPES = {
-    **dict.fromkeys(("fixed64", "sfixed64", "double"), _EIGHT_BYTES),
-    **dict.fromkeys(("fixed32", "sfixed32", "float"), _FOUR_BYTES),
-    **dict.fromkeys(("string", "bytes", "message", "map", "timestamp"), _LENGTH),
+    **dict.fromkeys(("fixed64", "sfixed64", "double"), _I64),
+    **dict.fromkeys(("fixed32", "sfixed32", "float"), _I32),
+    **dict.fromkeys(("string", "bytes", "message", "map", "timestamp"), _LEN),
 }
 _UNSIGNED_BITS = {"uint32": 32, "fixed32": 32, "uint64": 63, "fixed64": 63}
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Bits of unsigned types that a column can use: columns are signed, so the highest bit of 64 is always 0."""
+_TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True)
 class ProtobufFormat:
-    """One message for each row. A field is filled by the column of its name."""
+    """Protobuf messages with these fields. Fields and columns are matched by name."""
 
     fields: tuple[MessageField, ...]
 
     def encode_rows(
-        self, names: Sequence[str], columns: Sequence[pa.Array], rows: int, header: bytes = b""
+        self, names: Sequence[str], columns: Sequence[pa.Array], row_count: int, header: bytes = b""
     ) -> pa.Array:
-        return joined(_message(self.fields, names, columns, None, ""), rows, header)
+        return join_pieces(_encode_message(self.fields, names, columns, None, ""), row_count, header)
 
 
-def _message(
-    fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, where: str
+def _encode_message(
+    fields: Sequence[MessageField], names: Sequence[str], columns: Sequence[pa.Array], mask: Mask, path: str
 ) -> list[Piece]:
-    """The mask says which rows have this message at all."""
+    """Return the pieces of a message. The mask selects the rows in which the message is present."""
     by_name = dict(zip(names, columns, strict=True))
     pieces: list[Piece] = []
     for field in fields:
-        with name_columns(f"{where}{field.name}"):
-            pieces += _field(field, by_name[field.name], mask, f"{where}{field.name}")
-    _check_oneofs(fields, by_name, mask, where)
+        with convert_arrow_errors(f"{path}{field.name}"):
+            pieces += _encode_field(field, by_name[field.name], mask, f"{path}{field.name}")
+    _check_oneofs(fields, by_name, mask, path)
     return pieces
 
 
-def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, where: str) -> None:
+def _check_oneofs(fields: Sequence[MessageField], columns: dict[str, pa.Array], mask: Mask, path: str) -> None:
     for oneof in {field.oneof for field in fields if field.oneof}:
         members = [columns[field.name] for field in fields if field.oneof == oneof]
         count: Any = sum(integers_to_numpy(member.is_valid().cast(pa.uint8())).astype(np.int64) for member in members)
         if (count > 1 if mask is None else (count > 1) & mask).any():
-            raise InvalidRecordError(f"columns of the oneof {where}{oneof}: more than one of them is set in a row")
+            raise InvalidRecordError(f"more than one column of the oneof {path}{oneof} is set in a row")
 
 
-def _field(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
+def _encode_field(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
     if pa.types.is_null(column.type):
         return []
-    present = both(mask, valid_mask(column))
-    if field.kind == "map":
-        return masked(_map(field, column, present, where), present)
+    present = combine_masks(mask, validity_mask(column))
+    if field.type_name == "map":
+        return mask_pieces(_encode_map(field, column, present, path), present)
     if field.is_repeated:
-        return masked(_repeated(field, column, present, where), present)
+        return mask_pieces(_encode_repeated(field, column, present, path), present)
     if not field.has_presence:
-        is_named = field.kind == "enum" and not pa.types.is_integer(column.type)
-        is_set = _enum_numbers(field, column, present, where) != 0 if is_named else _differs_from_default(column)
-        present = both(present, None if is_set.all() else is_set)
-    return masked([_tag(field), *_value(field, column, present, where)], present)
+        has_value_names = field.type_name == "enum" and not pa.types.is_integer(column.type)
+        is_set = _find_enum_numbers(field, column, present, path) != 0 if has_value_names else _find_non_default(column)
+        present = combine_masks(present, None if is_set.all() else is_set)
+    return mask_pieces([_encode_tag(field), *_encode_value(field, column, present, path)], present)
 
 
-def _tag(field: MessageField) -> Piece:
-    code = field.number << 3 | (_LENGTH if field.is_packed else _WIRE_TYPES.get(field.kind, _VARINT))
-    return constant_field(_varint(code))
+def _encode_tag(field: MessageField) -> Piece:
+    number = field.number << 3 | (_LEN if field.is_packed else _WIRE_TYPES.get(field.type_name, _VARINT))
+    return constant_field(_encode_unsigned_varint(number))
 
 
-def _varint(code: int) -> bytes:
+def _encode_unsigned_varint(number: int) -> bytes:
     out = bytearray()
-    while code > 0x7F:
-        out.append(code & 0x7F | 0x80)
-        code >>= 7
-    return bytes([*out, code])
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
 
 
-def _differs_from_default(column: pa.Array) -> NDArray[np.bool_]:
-    """A field without presence leaves 0, false and what is empty out; -0.0 is not 0."""
-    types, kind = pa.types, column.type
-    if types.is_floating(kind):
-        values = float_values(column)
-        found: NDArray[np.bool_] = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
-    elif types.is_boolean(kind):
-        found = bool_values(column) != 0
-    elif types.is_integer(kind):
-        found = integers_to_numpy(column) != 0
-    elif is_text(kind) or is_bytes(kind):
-        found = bytes_of(column)[0] > 0
+def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
+    """Return a mask of the values other than 0, false and empty. -0.0 counts as different from 0."""
+    types, data_type = pa.types, column.type
+    if types.is_floating(data_type):
+        values = floats_to_numpy(column)
+        is_non_default: NDArray[np.bool_] = np.ascontiguousarray(values).view(f"u{values.itemsize}") != 0
+    elif types.is_boolean(data_type):
+        is_non_default = bools_to_numpy(column) != 0
+    elif types.is_integer(data_type):
+        is_non_default = integers_to_numpy(column) != 0
+    elif is_string_type(data_type) or is_binary_type(data_type):
+        is_non_default = lengths_and_bytes(column)[0] > 0
     else:
-        found = np.ones(len(column), np.bool_)
-    return found
+        is_non_default = np.ones(len(column), np.bool_)
+    return is_non_default
 
 
-def _value(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
-    """The value without its tag."""
-    if field.kind == "message":
+def _encode_value(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    """Return the pieces of a value, without the tag."""
+    if field.type_name == "message":
         names = [column.type.field(index).name for index in range(column.type.num_fields)]
         columns = [column.field(index) for index in range(column.type.num_fields)]
-        return _with_length(joined(_message(field.message, names, columns, mask, f"{where}."), len(column)))
-    if field.kind == "timestamp":
-        return _with_length(joined(_timestamp(column), len(column)))
-    if field.kind == "enum" and not pa.types.is_integer(column.type):
-        return list(unsigned_varint_fields(_enum_numbers(field, column, mask, where).view(np.uint64)))
-    if field.kind in _UNSIGNED_BITS:
-        _check_unsigned(_UNSIGNED_BITS[field.kind], integers_to_numpy(column), mask, where)
-    return _SCALARS[field.kind](column)
+        return _prefix_lengths(
+            join_pieces(_encode_message(field.inner_fields, names, columns, mask, f"{path}."), len(column))
+        )
+    if field.type_name == "timestamp":
+        return _prefix_lengths(join_pieces(_encode_timestamps(column), len(column)))
+    if field.type_name == "enum" and not pa.types.is_integer(column.type):
+        return list(unsigned_varint_fields(_find_enum_numbers(field, column, mask, path).view(np.uint64)))
+    if field.type_name in _UNSIGNED_BITS:
+        _check_unsigned(_UNSIGNED_BITS[field.type_name], integers_to_numpy(column), mask, path)
+    return _SCALAR_ENCODERS[field.type_name](column)
 
 
-def _with_length(messages: pa.Array) -> list[Piece]:
-    return [*unsigned_varint_fields(lengths_of(messages).view(np.uint64)), messages]
+def _prefix_lengths(messages: pa.Array) -> list[Piece]:
+    return [*unsigned_varint_fields(binary_lengths(messages).view(np.uint64)), messages]
 
 
-def _timestamp(column: pa.Array) -> list[Piece]:
-    """google.protobuf.Timestamp: seconds since 1970 in field 1, nanoseconds from there on in field 2."""
-    per_second = _PER_SECOND[column.type.unit]
-    seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), per_second)
-    parts = (
+def _encode_timestamps(column: pa.Array) -> list[Piece]:
+    """Return the pieces of a google.protobuf.Timestamp: seconds since 1970 in field 1, their nanoseconds in field 2."""
+    ticks_per_second = _TICKS_PER_SECOND[column.type.unit]
+    seconds, fraction = np.divmod(integers_to_numpy(column.view(pa.int64())), ticks_per_second)
+    timestamp_fields = (
         MessageField("seconds", 1, "int64", has_presence=False),
         MessageField("nanos", 2, "int32", has_presence=False),
     )
-    numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // per_second))]
-    return _message(parts, ("seconds", "nanos"), numbers, None, "")
+    numbers = [numbers_to_arrow(seconds), numbers_to_arrow(fraction * (1_000_000_000 // ticks_per_second))]
+    return _encode_message(timestamp_fields, ("seconds", "nanos"), numbers, None, "")
 
 
-def _enum_numbers(field: MessageField, column: pa.Array, mask: Mask, where: str) -> NDArray[np.int64]:
-    names = bytes_to_arrow([name.encode() for name, _ in field.symbols]).view(pa.string())
-    places = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
-    is_unknown = places < 0 if mask is None else (places < 0) & mask
+def _find_enum_numbers(field: MessageField, column: pa.Array, mask: Mask, path: str) -> NDArray[np.int64]:
+    names = bytes_to_arrow([name.encode() for name, _ in field.enum_values]).view(pa.string())
+    indices = integers_to_numpy(pc.index_in(column.cast(pa.string()), names), null=-1)
+    is_unknown = indices < 0 if mask is None else (indices < 0) & mask
     if is_unknown.any():
-        example = text_for_error(column, int(np.argmax(is_unknown)))
-        raise InvalidRecordError(f"column {where}: {example!r} is no name in the schema's enum")
-    numbers: NDArray[np.int64] = np.array([number for _, number in field.symbols], np.int64)
-    chosen: NDArray[np.int64] = numbers[places]
-    return chosen
+        example = decode_for_error(column, int(np.argmax(is_unknown)))
+        raise InvalidRecordError(f"column {path}: {example!r} is not a value of the enum in the schema")
+    numbers: NDArray[np.int64] = np.array([number for _, number in field.enum_values], np.int64)
+    selected: NDArray[np.int64] = numbers[indices]
+    return selected
 
 
-def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, where: str) -> None:
-    is_wrong = (numbers < 0) | (numbers.astype(np.int64) >> bits > 0)
-    if (is_wrong if mask is None else is_wrong & mask).any():
-        raise InvalidRecordError(f"column {where} has numbers that do not fit the schema's unsigned type")
+def _check_unsigned(bits: int, numbers: NDArray[Any], mask: Mask, path: str) -> None:
+    is_invalid = (numbers < 0) | (numbers.astype(np.int64) >> bits > 0)
+    if (is_invalid if mask is None else is_invalid & mask).any():
+        raise InvalidRecordError(f"column {path} has a number that is out of range for the schema's unsigned type")
 
 
-def _repeated(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
-    starts, first, count = list_ranges(column)
+def _encode_repeated(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    offsets, first, count = list_offsets(column)
     values = column.values.slice(first, count)
-    among = element_mask(starts, mask)
-    _refuse_null_elements(values, among, where)
+    selected = element_mask(offsets, mask)
+    _reject_null_elements(values, selected, path)
     if not field.is_packed:
-        elements = joined([_tag(field), *_value(field, values, among, f"{where}.element")], count)
-        return [rows_of_elements(elements, starts)]
-    packed = rows_of_elements(joined(_value(field, values, among, f"{where}.element"), count), starts)
-    return masked([_tag(field), *_with_length(packed)], np.diff(starts) > 0)
+        elements = join_pieces([_encode_tag(field), *_encode_value(field, values, selected, f"{path}.element")], count)
+        return [group_elements(elements, offsets)]
+    packed = group_elements(join_pieces(_encode_value(field, values, selected, f"{path}.element"), count), offsets)
+    return mask_pieces([_encode_tag(field), *_prefix_lengths(packed)], np.diff(offsets) > 0)
 
 
-def _map(field: MessageField, column: pa.Array, mask: Mask, where: str) -> list[Piece]:
-    starts, first, count = list_ranges(column)
-    key, value = field.message
-    among = element_mask(starts, mask)
+def _encode_map(field: MessageField, column: pa.Array, mask: Mask, path: str) -> list[Piece]:
+    offsets, first, count = list_offsets(column)
+    key, value = field.inner_fields
+    selected = element_mask(offsets, mask)
     keys, values = column.keys.slice(first, count), column.items.slice(first, count)
-    _refuse_null_elements(values, among, where)
-    entry = [_tag(key), *_value(key, keys, among, f"{where}.key"), _tag(value)]
-    entries = joined([*entry, *_value(value, values, among, f"{where}.value")], count)
-    return [rows_of_elements(joined([_tag(field), *_with_length(entries)], count), starts)]
+    _reject_null_elements(values, selected, path)
+    entry = [_encode_tag(key), *_encode_value(key, keys, selected, f"{path}.key"), _encode_tag(value)]
+    entries = join_pieces([*entry, *_encode_value(value, values, selected, f"{path}.value")], count)
+    return [group_elements(join_pieces([_encode_tag(field), *_prefix_lengths(entries)], count), offsets)]
 
 
-def _refuse_null_elements(values: pa.Array, mask: Mask, where: str) -> None:
-    valid = valid_mask(values)
+def _reject_null_elements(values: pa.Array, mask: Mask, path: str) -> None:
+    valid = validity_mask(values)
     if valid is not None and (~valid if mask is None else ~valid & mask).any():
         raise InvalidRecordError(
-            f"column {where} has null among its elements, which Protobuf cannot write. Drop them, for example with "
+            f"column {path} has null elements, which Protobuf does not support. Remove them, for example with "
             "array_compact()."
         )
 
 
-def _signed_codes(column: pa.Array) -> list[Piece]:
-    """A negative number is a varint of 64 bits, also where the type has 32."""
+def _encode_varints(column: pa.Array) -> list[Piece]:
+    """Encode signed integers without zigzag. A negative number is encoded with 64 bits, even if the type has 32."""
     return list(unsigned_varint_fields(integers_to_numpy(column).astype(np.int64).view(np.uint64)))
 
 
-def _zigzag(column: pa.Array) -> list[Piece]:
+def _encode_zigzag(column: pa.Array) -> list[Piece]:
     return list(signed_varint_fields(integers_to_numpy(column)))
 
 
-def _fixed(kind: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(integers_to_numpy(column).astype(kind))]
+def _fixed_encoder(data_type: Any) -> Callable[[pa.Array], list[Piece]]:
+    return lambda column: [fixed_field(integers_to_numpy(column).astype(data_type))]
 
 
-def _floating(kind: Any) -> Callable[[pa.Array], list[Piece]]:
-    return lambda column: [fixed_field(float_values(column).astype(kind))]
+def _float_encoder(data_type: Any) -> Callable[[pa.Array], list[Piece]]:
+    return lambda column: [fixed_field(floats_to_numpy(column).astype(data_type))]
 
 
-def _bytes(column: pa.Array) -> list[Piece]:
-    """Text and bytes; dates, times and decimals as their text in JSON."""
-    types, kind = pa.types, column.type
-    if types.is_decimal128(kind):
-        column = text_of(column)
-    elif types.is_date32(kind):
-        column = date_text(column)
-    elif types.is_timestamp(kind):
-        column = timestamp_text(column)
-    elif types.is_time64(kind):
-        column = time_text(column)
-    lengths, data = bytes_of(column)
+def _encode_length_delimited(column: pa.Array) -> list[Piece]:
+    """Encode strings and bytes. Dates, times and decimals become strings, in the same format as in JSON."""
+    types, data_type = pa.types, column.type
+    if types.is_decimal128(data_type):
+        column = to_text(column)
+    elif types.is_date32(data_type):
+        column = format_dates(column)
+    elif types.is_timestamp(data_type):
+        column = format_timestamps(column)
+    elif types.is_time64(data_type):
+        column = format_times(column)
+    lengths, data = lengths_and_bytes(column)
     return [*unsigned_varint_fields(lengths.view(np.uint64)), data]
 
 
-_SCALARS: dict[str, Callable[[pa.Array], list[Piece]]] = {
-    "bool": lambda column: [fixed_field(bool_values(column))],
-    **dict.fromkeys(("int32", "int64", "uint32", "uint64", "enum"), _signed_codes),
-    **dict.fromkeys(("sint32", "sint64"), _zigzag),
-    "fixed32": _fixed(np.uint32),
-    "sfixed32": _fixed(np.int32),
-    "fixed64": _fixed(np.uint64),
-    "sfixed64": _fixed(np.int64),
-    "float": _floating(np.float32),
-    "double": _floating(np.float64),
-    **dict.fromkeys(("string", "bytes"), _bytes),
+_SCALAR_ENCODERS: dict[str, Callable[[pa.Array], list[Piece]]] = {
+    "bool": lambda column: [fixed_field(bools_to_numpy(column))],
+    **dict.fromkeys(("int32", "int64", "uint32", "uint64", "enum"), _encode_varints),
+    **dict.fromkeys(("sint32", "sint64"), _encode_zigzag),
+    "fixed32": _fixed_encoder(np.uint32),
+    "sfixed32": _fixed_encoder(np.int32),
+    "fixed64": _fixed_encoder(np.uint64),
+    "sfixed64": _fixed_encoder(np.int64),
+    "float": _float_encoder(np.float32),
+    "double": _float_encoder(np.float64),
+    **dict.fromkeys(("string", "bytes"), _encode_length_delimited),
 }

@@ -1,8 +1,8 @@
-"""The fields of a message that the user or a registry describes, by a descriptor that protoc makes.
+"""Parser of Protobuf descriptors from the user or from a schema registry. protoc generates them:
 
     protoc --include_imports --descriptor_set_out=order.desc order.proto
 
-This is read on the driver and needs the package protobuf there. Descriptors come in base64, since options are text.
+Descriptors are parsed on the driver, which needs the package protobuf. They are in base64, because options are text.
 """
 
 from __future__ import annotations
@@ -15,55 +15,67 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_kafka_sink.errors import MissingDependencyError, SchemaError
-from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, check_fit
+from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField, check_column_type
 from spark_kafka_sink.records.fields import encode_varint
 
 _WELL_KNOWN = "google/protobuf/"
 
 
 class ParsedMessage(NamedTuple):
-    """`text` is its file's descriptor, as registries take it; `indexes` say which message of the file it is."""
+    """Message from a descriptor.
+
+    `text` is the descriptor of the message's file in the form that a registry accepts. `message_indexes` is the
+    position of the message in the file, in Confluent's encoding.
+    """
 
     fields: tuple[MessageField, ...]
     text: str
     name: str
-    indexes: bytes
+    message_indexes: bytes
 
 
 def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -> ParsedMessage:
-    """SchemaError if the text describes nothing, or not a message that the columns fit."""
-    files = _files(_decoded(text))
-    message = _found(files, name)
+    """Parse the descriptor of a message. Raise SchemaError if it is invalid or if the columns do not fit the message.
+
+    `name` is the full name of the message; by default the first message of the last file is used.
+    """
+    files = _parse_files(_decode_base64(text))
+    message = _find_message(files, name)
     pool_file = message.file
-    foreign = [file.name for file in pool_file.dependencies if not file.name.startswith(_WELL_KNOWN)]
-    if foreign:
-        raise SchemaError(f"the file of {message.full_name} imports {foreign[0]}; only {_WELL_KNOWN}* can be imported")
-    fields = _fields(message, list(columns), "")
+    unsupported_imports = [file.name for file in pool_file.dependencies if not file.name.startswith(_WELL_KNOWN)]
+    if unsupported_imports:
+        raise SchemaError(
+            f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN}* can be imported"
+        )
+    fields = _select_fields(message, list(columns), "")
     return ParsedMessage(
         fields,
         base64.b64encode(pool_file.serialized_pb).decode(),
         message.full_name,
-        encode_message_indexes(_path(message)),
+        encode_message_indexes(_message_path(message)),
     )
 
 
 def encode_message_indexes(path: Sequence[int]) -> bytes:
-    """As Confluent writes them: their count and each of them, as varints; a 0 alone for a file's first message."""
+    """Encode the position of a message in Confluent's format: the number of indexes and the indexes, as varints.
+
+    The first message of a file is encoded as a single 0.
+    """
     if list(path) == [0]:
         return b"\0"
     return b"".join(encode_varint(number) for number in (len(path), *path))
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        # Apicurio gives the bytes as they are, in the text of its answer.
+        # Apicurio does not use base64 but returns the bytes themselves as text.
         return text.encode()
 
 
-def _files(data: bytes) -> list[Any]:
-    """The descriptors of files: of a set, as protoc writes it, or of one, as a registry gives it."""
+def _parse_files(data: bytes) -> list[Any]:
+    """Return the file descriptors from a FileDescriptorSet (protoc) or a single FileDescriptorProto (registry)."""
     try:
         from google.protobuf import descriptor_pb2
         from google.protobuf.message import DecodeError
@@ -77,14 +89,14 @@ def _files(data: bytes) -> list[Any]:
             return [file]
         files = list(descriptor_pb2.FileDescriptorSet.FromString(data).file)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise SchemaError(f"the Protobuf schema is no descriptor: {error}") from error
+        raise SchemaError(f"the Protobuf schema is not a valid descriptor: {error}") from error
     if not any(file.message_type for file in files):
-        raise SchemaError("the Protobuf schema describes no message; make it with protoc --descriptor_set_out")
+        raise SchemaError("the Protobuf schema has no messages; generate it with protoc --descriptor_set_out")
     return files
 
 
-def _found(files: Sequence[Any], name: str | None) -> Any:
-    """The message with this full name; without one the first message of the last file."""
+def _find_message(files: Sequence[Any], name: str | None) -> Any:
+    """Return the descriptor of the message with this full name; by default the first message of the last file."""
     from google.protobuf import descriptor_pool, timestamp_pb2
 
     pool = descriptor_pool.DescriptorPool()
@@ -99,81 +111,100 @@ def _found(files: Sequence[Any], name: str | None) -> Any:
         raise SchemaError(f"the Protobuf schema has no message {name or ''}".rstrip()) from error
     except TypeError as error:
         raise SchemaError(
-            f"the Protobuf schema is not whole ({error}); make it with protoc --include_imports --descriptor_set_out"
+            f"the Protobuf schema is incomplete ({error}); generate it with protoc --include_imports "
+            "--descriptor_set_out"
         ) from error
 
 
-def _path(message: Any) -> list[int]:
+def _message_path(message: Any) -> list[int]:
     if message.containing_type is None:
         return [list(message.file.message_types_by_name).index(message.name)]
-    return [*_path(message.containing_type), [t.name for t in message.containing_type.nested_types].index(message.name)]
+    return [
+        *_message_path(message.containing_type),
+        [t.name for t in message.containing_type.nested_types].index(message.name),
+    ]
 
 
-def _fields(message: Any, columns: Sequence[pa.Field], where: str) -> tuple[MessageField, ...]:
-    """The fields that columns are written into, in the order of their numbers."""
+def _select_fields(message: Any, columns: Sequence[pa.Field], path: str) -> tuple[MessageField, ...]:
+    """Return the fields that have a column, in the order of their numbers."""
     by_name = {column.name: column for column in columns}
     unknown = [name for name in by_name if name not in message.fields_by_name]
     if unknown:
-        raise SchemaError(f"the message {message.full_name} has no field for the column {where}{unknown[0]}")
+        raise SchemaError(f"the message {message.full_name} has no field for the column {path}{unknown[0]}")
     missing = [field.name for field in message.fields if field.is_required and field.name not in by_name]
     if missing:
-        raise SchemaError(f"there is no column for the required field {where}{missing[0]} of {message.full_name}")
+        raise SchemaError(f"there is no column for the required field {path}{missing[0]} of {message.full_name}")
     fields = sorted(message.fields, key=lambda field: int(field.number))
     return tuple(
-        _message_field(field, by_name[field.name].type, f"{where}{field.name}")
+        _build_field(field, by_name[field.name].type, f"{path}{field.name}")
         for field in fields
         if field.name in by_name
     )
 
 
-def _message_field(field: Any, column: pa.DataType, where: str) -> MessageField:
+def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
     if pa.types.is_null(column):
         return MessageField(field.name, field.number, "null")
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not pa.types.is_map(column):
-            raise SchemaError(f"column {where} of type {column} does not fit a map of Protobuf")
+            raise SchemaError(f"column {path} of type {column} does not fit a Protobuf map")
         parts = field.message_type.fields_by_name
         if "key" not in parts or "value" not in parts:
             raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
         key, value = parts["key"], parts["value"]
-        entry = (_single(key, column.key_type, f"{where}.key"), _single(value, column.item_type, f"{where}.value"))
-        return MessageField(field.name, field.number, "map", message=entry)
+        entry = (
+            _build_singular_field(key, column.key_type, f"{path}.key"),
+            _build_singular_field(value, column.item_type, f"{path}.value"),
+        )
+        return MessageField(field.name, field.number, "map", inner_fields=entry)
     if field.is_repeated:
         if not pa.types.is_list(column):
-            raise SchemaError(f"column {where} of type {column} does not fit a repeated field of Protobuf")
-        element = _single(field, column.value_type, f"{where}.element")
+            raise SchemaError(f"column {path} of type {column} does not fit a repeated Protobuf field")
+        element = _build_singular_field(field, column.value_type, f"{path}.element")
         return MessageField(
-            field.name, field.number, element.kind, True, field.is_packed, True, None, element.message, element.symbols
+            field.name,
+            field.number,
+            element.type_name,
+            True,
+            field.is_packed,
+            True,
+            None,
+            element.inner_fields,
+            element.enum_values,
         )
-    return _single(field, column, where)
+    return _build_singular_field(field, column, path)
 
 
-def _single(field: Any, column: pa.DataType, where: str) -> MessageField:
-    """A value of the field's type."""
-    kind = _KINDS[field.type]
-    message: tuple[MessageField, ...] = ()
-    values = field.enum_type.values if kind == "enum" else ()
-    symbols = tuple((value.name, value.number) for value in values)
-    if kind == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(column):
-        kind = "timestamp"
-    if kind == "message":
+def _build_singular_field(field: Any, column: pa.DataType, path: str) -> MessageField:
+    """Build a field with a single value: a singular field, or an element of a repeated field or map."""
+    type_name = _TYPE_NAMES[field.type]
+    inner_fields: tuple[MessageField, ...] = ()
+    values = field.enum_type.values if type_name == "enum" else ()
+    enum_values = tuple((value.name, value.number) for value in values)
+    if type_name == "message" and field.message_type.full_name == TIMESTAMP and not pa.types.is_struct(column):
+        type_name = "timestamp"
+    if type_name == "message":
         if not pa.types.is_struct(column):
-            raise SchemaError(
-                f"column {where} of type {column} does not fit the message {field.message_type.full_name}"
-            )
-        inner = [column.field(index) for index in range(column.num_fields)]
-        message = _fields(field.message_type, inner, f"{where}.")
+            raise SchemaError(f"column {path} of type {column} does not fit the message {field.message_type.full_name}")
+        inner_columns = [column.field(index) for index in range(column.num_fields)]
+        inner_fields = _select_fields(field.message_type, inner_columns, f"{path}.")
     else:
-        check_fit(kind, column, where)
+        check_column_type(type_name, column, path)
     oneof = field.containing_oneof
-    # An optional field of proto3 stands in a oneof of its own, which protoc makes.
-    shared = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
+    # protoc adds a oneof for each optional field of proto3. A oneof with one field needs no check, so it is ignored.
+    oneof_name = oneof.name if oneof is not None and len(oneof.fields) > 1 else None
     return MessageField(
-        field.name, field.number, kind, has_presence=field.has_presence, oneof=shared, message=message, symbols=symbols
+        field.name,
+        field.number,
+        type_name,
+        has_presence=field.has_presence,
+        oneof=oneof_name,
+        inner_fields=inner_fields,
+        enum_values=enum_values,
     )
 
 
-_KINDS = {
+_TYPE_NAMES = {
     1: "double",
     2: "float",
     3: "int64",
@@ -193,4 +224,4 @@ _KINDS = {
     17: "sint32",
     18: "sint64",
 }
-"""By their numbers in descriptor.proto."""
+"""FieldDescriptorProto.Type -> name of the type in .proto syntax."""

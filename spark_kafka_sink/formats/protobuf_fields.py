@@ -1,7 +1,7 @@
-"""What a Protobuf message is made of, as values that can be pickled: the tasks need no package of Protobuf.
+"""Fields of a Protobuf message as picklable objects, so that the tasks do not need the package protobuf.
 
-They are those fields of a message that a column is written into. They are made from the types of the columns
-(`protobuf_schema.py`) or from the user's descriptor (`protobuf_descriptor.py`).
+Only fields that have a column are included. They are derived from the types of the columns (`protobuf_schema.py`) or
+parsed from the user's descriptor (`protobuf_descriptor.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.binary_arrays import is_bytes, is_text
+from spark_kafka_sink.formats.binary_arrays import is_binary_type, is_string_type
 
 TIMESTAMP = "google.protobuf.Timestamp"
 _SIGNED_32, _SIGNED_64 = ("int32", "sint32", "sfixed32"), ("int64", "sint64", "sfixed64")
@@ -20,43 +20,47 @@ _UNSIGNED = ("uint32", "fixed32", "uint64", "fixed64")
 
 @dataclass(frozen=True)
 class MessageField:
-    """A field of a message. `kind` is Protobuf's name of the type; `timestamp` is the well-known message."""
+    """Field of a message.
+
+    `type_name` is the name of the type in Protobuf, `map`, or `timestamp` for the message google.protobuf.Timestamp.
+    It is `null` if the column has Arrow's type null, so that the field is never written.
+    """
 
     name: str
     number: int
-    kind: str
+    type_name: str
     is_repeated: bool = False
     is_packed: bool = False
     has_presence: bool = True
-    """Whether a value that is the type's default is written; else a reader sees no difference to none."""
+    """Whether readers can distinguish the default value from an absent field. If not, the default value is omitted."""
     oneof: str | None = None
-    message: tuple[MessageField, ...] = ()
-    """The fields of a message, or key and value of a map's entry."""
-    symbols: tuple[tuple[str, int], ...] = ()
-    """Of an enum: names and numbers."""
+    inner_fields: tuple[MessageField, ...] = ()
+    """Fields of a message, or the key and the value of a map entry."""
+    enum_values: tuple[tuple[str, int], ...] = ()
+    """Names and numbers of the values of an enum."""
 
 
-def check_fit(kind: str, column: pa.DataType, where: str) -> None:
-    """Raise SchemaError if a column without parts cannot be written as this kind."""
+def check_column_type(type_name: str, data_type: pa.DataType, path: str) -> None:
+    """Raise SchemaError if a column of this type, which is not nested, cannot be encoded as the Protobuf type."""
     types = pa.types
-    allowed = next((kinds for is_type, kinds in _FITTING if is_type(column)), ())
-    if kind == "timestamp" and types.is_timestamp(column) and column.tz is not None:
+    compatible = next((type_names for is_type, type_names in _COMPATIBLE_TYPES if is_type(data_type)), ())
+    if type_name == "timestamp" and types.is_timestamp(data_type) and data_type.tz is not None:
         return
-    if kind not in allowed:
-        raise SchemaError(f"column {where} of type {column} does not fit Protobuf's type {kind}")
+    if type_name not in compatible:
+        raise SchemaError(f"column {path} of type {data_type} does not fit the Protobuf type {type_name}")
 
 
-_FITTING = (
+_COMPATIBLE_TYPES = (
     (pa.types.is_boolean, ("bool",)),
     (pa.types.is_int64, (*_SIGNED_64, *_UNSIGNED)),
     (pa.types.is_integer, (*_SIGNED_32, *_SIGNED_64, *_UNSIGNED, "enum")),
     (pa.types.is_float32, ("float", "double")),
     (pa.types.is_float64, ("double",)),
-    (is_text, ("string", "enum")),
-    (is_bytes, ("bytes",)),
+    (is_string_type, ("string", "enum")),
+    (is_binary_type, ("bytes",)),
     (pa.types.is_decimal128, ("string",)),
     (pa.types.is_date32, ("string",)),
     (pa.types.is_timestamp, ("string",)),
     (pa.types.is_time64, ("string",)),
 )
-"""The first row that a type is of counts."""
+"""Check of an Arrow type -> compatible Protobuf types. The first check that succeeds applies."""

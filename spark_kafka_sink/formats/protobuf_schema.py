@@ -1,8 +1,8 @@
-"""A Protobuf message made from the types of columns: its fields, and its text for a registry.
+"""Protobuf messages derived from the types of columns: the fields, and the .proto text for a schema registry.
 
-Fields are numbered in the order of the columns, so columns are to be added at the end. A column that may be null is
-`optional`; a null list or map reads like an empty one. Dates, decimals, local times and times of day have no
-type in Protobuf and become their text.
+Fields are numbered in the order of the columns, so new columns must be added at the end. Nullable columns are
+`optional`. Readers cannot distinguish a null list or map from an empty one. Protobuf has no types for dates, decimals,
+timestamps without a time zone and times of day, so these become strings.
 """
 
 from __future__ import annotations
@@ -17,110 +17,141 @@ from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.protobuf_fields import TIMESTAMP, MessageField
 
 DEFAULT_NAME = "TopLevelRecord"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-_KEYS = ("string", "int32", "int64", "bool")
+_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FULL_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_MAP_KEY_TYPES = ("string", "int32", "int64", "bool")
 
 
 class DerivedMessage(NamedTuple):
+    """Message with its .proto text and its full name."""
+
     fields: tuple[MessageField, ...]
     text: str
     name: str
 
 
-class _Declared(NamedTuple):
-    """A type as it stands in a declaration, its field without name and number, and the messages that it needs."""
+class _FieldDeclaration(NamedTuple):
+    """Declaration of a field that has no name and number yet.
+
+    `type_name` is the type in .proto syntax; `nested_messages` are the lines of the messages that the type refers to.
+    """
 
     type_name: str
     field: MessageField
-    inner: tuple[str, ...] = ()
+    nested_messages: tuple[str, ...] = ()
 
 
 def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessage:
-    """SchemaError names a column that Protobuf has no type or no name for."""
-    full = name or DEFAULT_NAME
-    if not _FULL_NAME.fullmatch(full):
-        raise SchemaError(f"{full!r} is no name for a message; it takes letters, digits and '_', and dots between them")
-    package, _, message = full.rpartition(".")
-    message_fields, lines = _message(fields, message, "")
-    head = ['syntax = "proto3";', *([f"package {package};"] if package else [])]
+    """Derive a message with this full name. Raise SchemaError if a name or type is impossible in Protobuf."""
+    full_name = name or DEFAULT_NAME
+    if not _FULL_NAME_PATTERN.fullmatch(full_name):
+        raise SchemaError(
+            f"{full_name!r} is not a valid message name; use letters, digits and '_', and dots as separators"
+        )
+    package, _, name_in_package = full_name.rpartition(".")
+    message_fields, lines = _declare_message(fields, name_in_package, "")
+    header = ['syntax = "proto3";', *([f"package {package};"] if package else [])]
     if any(TIMESTAMP in line for line in lines):
-        head.append('import "google/protobuf/timestamp.proto";')
-    return DerivedMessage(message_fields, "\n".join([*head, "", *lines, ""]), full)
+        header.append('import "google/protobuf/timestamp.proto";')
+    return DerivedMessage(message_fields, "\n".join([*header, "", *lines, ""]), full_name)
 
 
-def _message(fields: Iterable[pa.Field], name: str, where: str) -> tuple[tuple[MessageField, ...], list[str]]:
+def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[tuple[MessageField, ...], list[str]]:
     fields = list(fields)
-    taken = {field.name for field in fields}
-    message_fields, declarations, inner = [], [], []
+    used_names = {field.name for field in fields}
+    message_fields, declarations, nested_messages = [], [], []
     for number, field in enumerate(fields, 1):
-        if not _NAME.fullmatch(field.name):
+        if not _NAME_PATTERN.fullmatch(field.name):
             raise SchemaError(
-                f"column {where}{field.name}: Protobuf has no such names; rename it to letters, digits and '_'"
+                f"column {path}{field.name} is not a valid Protobuf name; rename it so that it has only letters, "
+                "digits and '_'"
             )
-        declared = _declared(field, _message_name(field.name, taken), f"{where}{field.name}")
-        is_optional = declared.field.has_presence and declared.field.kind not in ("message", "timestamp")
-        label = "optional " if is_optional and not declared.field.is_repeated and declared.field.kind != "map" else ""
-        declarations.append(f"  {label}{declared.type_name} {field.name} = {number};")
-        message_fields.append(_replaced(declared.field, field.name, number))
-        inner += [f"  {line}" for line in declared.inner]
-    return tuple(message_fields), [f"message {name} {{", *declarations, *inner, "}"]
+        declaration = _declare_field(field, _nested_message_name(field.name, used_names), f"{path}{field.name}")
+        is_optional = declaration.field.has_presence and declaration.field.type_name not in ("message", "timestamp")
+        label = (
+            "optional "
+            if is_optional and not declaration.field.is_repeated and declaration.field.type_name != "map"
+            else ""
+        )
+        declarations.append(f"  {label}{declaration.type_name} {field.name} = {number};")
+        message_fields.append(_set_name_and_number(declaration.field, field.name, number))
+        nested_messages += [f"  {line}" for line in declaration.nested_messages]
+    return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
 
 
-def _message_name(field: str, taken: set[str]) -> str:
-    """The name of the message for a struct: the field `shippingAddress` has the message ShippingAddressRecord."""
+def _nested_message_name(field: str, used_names: set[str]) -> str:
+    """Return a unique name for the message of a struct, for example ShippingAddressRecord for `shippingAddress`."""
     name = "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Record"
-    while name in taken:
+    while name in used_names:
         name += "_"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
-def _replaced(field: MessageField, name: str, number: int) -> MessageField:
+def _set_name_and_number(field: MessageField, name: str, number: int) -> MessageField:
     return MessageField(
-        name, number, field.kind, field.is_repeated, field.is_packed, field.has_presence, field.oneof, field.message
+        name,
+        number,
+        field.type_name,
+        field.is_repeated,
+        field.is_packed,
+        field.has_presence,
+        field.oneof,
+        field.inner_fields,
     )
 
 
-def _declared(field: pa.Field, message_name: str, where: str) -> _Declared:
-    kind, types = field.type, pa.types
-    if types.is_list(kind):
-        element = _single(kind.value_type, message_name, f"{where}.element")
-        is_packed = element.field.kind not in ("string", "bytes", "message", "timestamp")
-        repeated = MessageField("", 0, element.field.kind, True, is_packed, message=element.field.message)
-        return _Declared(f"repeated {element.type_name}", repeated, element.inner)
-    if types.is_map(kind):
-        key = _single(kind.key_type, message_name, f"{where}.key")
-        value = _single(kind.item_type, message_name, f"{where}.value")
-        if key.type_name not in _KEYS:
-            raise SchemaError(f"column {where}: keys of type {kind.key_type} cannot be those of a map in Protobuf")
-        entry = (_replaced(key.field, "key", 1), _replaced(value.field, "value", 2))
-        return _Declared(
-            f"map<{key.type_name}, {value.type_name}>", MessageField("", 0, "map", message=entry), value.inner
+def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
+    data_type, types = field.type, pa.types
+    if types.is_list(data_type):
+        element = _declare_singular(data_type.value_type, message_name, f"{path}.element")
+        is_packed = element.field.type_name not in ("string", "bytes", "message", "timestamp")
+        repeated = MessageField(
+            "", 0, element.field.type_name, True, is_packed, inner_fields=element.field.inner_fields
         )
-    single = _single(kind, message_name, where)
-    has_presence = field.nullable or single.field.kind in ("message", "timestamp")
-    message_field = MessageField("", 0, single.field.kind, has_presence=has_presence, message=single.field.message)
-    return single._replace(field=message_field)
+        return _FieldDeclaration(f"repeated {element.type_name}", repeated, element.nested_messages)
+    if types.is_map(data_type):
+        key = _declare_singular(data_type.key_type, message_name, f"{path}.key")
+        value = _declare_singular(data_type.item_type, message_name, f"{path}.value")
+        if key.type_name not in _MAP_KEY_TYPES:
+            raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {data_type.key_type}")
+        entry = (_set_name_and_number(key.field, "key", 1), _set_name_and_number(value.field, "value", 2))
+        return _FieldDeclaration(
+            f"map<{key.type_name}, {value.type_name}>",
+            MessageField("", 0, "map", inner_fields=entry),
+            value.nested_messages,
+        )
+    declaration = _declare_singular(data_type, message_name, path)
+    has_presence = field.nullable or declaration.field.type_name in ("message", "timestamp")
+    message_field = MessageField(
+        "", 0, declaration.field.type_name, has_presence=has_presence, inner_fields=declaration.field.inner_fields
+    )
+    return declaration._replace(field=message_field)
 
 
-def _single(kind: pa.DataType, message_name: str, where: str) -> _Declared:
-    """A type that is neither a list nor a map."""
-    if pa.types.is_struct(kind):
-        fields, lines = _message((kind.field(index) for index in range(kind.num_fields)), message_name, f"{where}.")
-        return _Declared(message_name, MessageField("", 0, "message", message=fields), tuple(lines))
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return _Declared(TIMESTAMP, MessageField("", 0, "timestamp"))
-    name = next((name for is_type, name in _TYPES if is_type(kind)), None)
+def _declare_singular(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:
+    """Declare a field that is neither a list nor a map."""
+    if pa.types.is_struct(data_type):
+        fields, lines = _declare_message(
+            (data_type.field(index) for index in range(data_type.num_fields)), message_name, f"{path}."
+        )
+        return _FieldDeclaration(message_name, MessageField("", 0, "message", inner_fields=fields), tuple(lines))
+    if pa.types.is_timestamp(data_type) and data_type.tz is not None:
+        return _FieldDeclaration(TIMESTAMP, MessageField("", 0, "timestamp"))
+    name = next((name for is_type, name in _SCALAR_TYPES if is_type(data_type)), None)
     if name is None:
         raise SchemaError(
-            f"column {where} of type {kind} has no type in Protobuf"
-            + ("; wrap the inner list or map in a struct" if pa.types.is_list(kind) or pa.types.is_map(kind) else "")
+            f"column {path} of type {data_type} has no corresponding Protobuf type"
+            + (
+                "; wrap the inner list or map in a struct"
+                if pa.types.is_list(data_type) or pa.types.is_map(data_type)
+                else ""
+            )
         )
-    return _Declared(name, MessageField("", 0, name))
+    return _FieldDeclaration(name, MessageField("", 0, name))
 
 
-_TYPES = (
+_SCALAR_TYPES = (
     (pa.types.is_boolean, "bool"),
     (pa.types.is_int64, "int64"),
     (pa.types.is_integer, "int32"),
@@ -133,4 +164,4 @@ _TYPES = (
     (pa.types.is_timestamp, "string"),
     (pa.types.is_time64, "string"),
 )
-"""The first row that a type is of counts."""
+"""Check of an Arrow type -> Protobuf type. The first check that succeeds applies."""

@@ -1,4 +1,4 @@
-"""The options of a schema registry: `schema.registry.*`, under the names of Confluent's own serializers, and ours."""
+"""Options of the schema registry: `schema.registry.*`, named as in Confluent's serializers, and two of the sink."""
 
 from __future__ import annotations
 
@@ -22,106 +22,112 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import HiddenValueError, Option
 
 REGISTRY_PREFIX = OPTION_PREFIX
-SOURCES = ("register", "lookup", "latest")
-_REGISTRY_FORMATS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
-"""Formats without a schema registry, and the corresponding format that has one."""
-STRATEGIES = ("topic", "record", "topicRecord")
+SCHEMA_SOURCES = ("register", "lookup", "latest")
+SUBJECT_NAME_STRATEGIES = ("topic", "record", "topicRecord")
+_REGISTRY_COUNTERPARTS = {"json": "json-schema-confluent", "avro": "avro-confluent"}
+"""Format without a schema registry -> the corresponding format that uses one."""
 
 
 @dataclass(frozen=True)
 class RegistryOptions:
+    """Connection to the schema registry, and the rules that select schemas and subjects."""
+
     config: RegistryConfig
-    source: str = SOURCES[0]
-    strategy: str = STRATEGIES[0]
+    schema_source: str = SCHEMA_SOURCES[0]
+    subject_name_strategy: str = SUBJECT_NAME_STRATEGIES[0]
 
-    def subject(self, side: str, topic: str | None, schema_name: str) -> str:
-        """Under which name a schema of the topic's values or keys is kept."""
-        if self.strategy == "topic":
+    def subject_name(self, side: str, topic: str | None, schema_name: str) -> str:
+        """Return the subject of a schema for the values or keys (`side`) of the topic."""
+        if self.subject_name_strategy == "topic":
             return f"{topic}-{side}"
-        return schema_name if self.strategy == "record" else f"{topic}-{schema_name}"
+        return schema_name if self.subject_name_strategy == "record" else f"{topic}-{schema_name}"
 
 
-def _token(value: object) -> str | None:
+def _parse_token(value: object) -> str | None:
     token = parse_optional_text(value)
     if token and not (token.isprintable() and token.isascii()):
-        raise HiddenValueError("has a line break or another character that no token has")
+        raise HiddenValueError("contains a line break or another character that is invalid in a token")
     return token
 
 
-_TLS = tuple(
+_TLS_OPTIONS = tuple(
     Option(
         f"{REGISTRY_PREFIX}{option.name}",
         option.default or "",
         parse_text,
-        option.description.replace("the broker's", "the registry's"),
+        option.meaning.replace("the broker's", "the registry's"),
         secret=option.secret,
     )
     for option in SECURITY_OPTIONS.values()
-    if option.name.startswith("ssl.") and not option.unsupported_reason and not option.ignored
+    if option.name.startswith("ssl.") and not option.refused and not option.ignored
 )
 REGISTRY_OPTIONS = (
     Option(
         "schema.registry.url",
         "",
         parse_text,
-        "the addresses of the registry, between commas; the next is asked if one is down",
+        "comma-separated URLs of the schema registry; if one fails, the next one is tried",
     ),
     Option(
         "schema.registry.basic.auth.user.info",
         None,
         parse_optional_text,
-        "`user:password` for the registry.",
+        "credentials for the schema registry, as `user:password`.",
         secret=True,
     ),
-    Option("schema.registry.bearer.auth.token", None, _token, "a token for the registry.", secret=True),
+    Option(
+        "schema.registry.bearer.auth.token", None, _parse_token, "bearer token for the schema registry.", secret=True
+    ),
     Option(
         "schema.registry.request.timeout.ms",
         RegistryConfig.timeout_ms,
         integer_parser(1, INT_MAX),
-        "how long a question to the registry may take, with each try and each wait",
+        "the timeout of a request to the schema registry, including all retries and backoffs",
     ),
     Option(
         "schema.registry.normalize.schemas",
         RegistryConfig.normalize,
         parse_boolean,
-        "let the registry compare schemas in their normal form",
+        "whether the schema registry normalizes schemas before it compares them",
     ),
     Option(
         "schemaSource",
-        RegistryOptions.source,
-        choice_parser(*SOURCES),
-        "`register` a new schema; `lookup`: it must be there; `latest`: take the subject's",
+        RegistryOptions.schema_source,
+        choice_parser(*SCHEMA_SOURCES),
+        "`register`: register the schema if the subject does not have it; `lookup`: use the registered schema and fail "
+        "if there is none; `latest`: use the latest schema of the subject",
     ),
     Option(
         "subjectNameStrategy",
-        RegistryOptions.strategy,
-        choice_parser(*STRATEGIES),
-        "`topic`: `<topic>-value`; `record`: the schema's name; `topicRecord`: both",
+        RegistryOptions.subject_name_strategy,
+        choice_parser(*SUBJECT_NAME_STRATEGIES),
+        "the name of the subject: `topic`: `<topic>-value` or `<topic>-key`; `record`: the name of the schema; "
+        "`topicRecord`: `<topic>-<name of the schema>`",
     ),
-    *_TLS,
+    *_TLS_OPTIONS,
 )
 
 
 def parse_registry_options(
     parsed_options: ParsedOptions, formats: Sequence[FormatOptions], topic: str | None
 ) -> RegistryOptions | None:
-    """The registry of the formats that have one, None if none has."""
-    sides = [options for options in formats if options.has_registry]
-    if not sides:
+    """Return the registry options; None if no format uses a registry. Add errors to the faults of `parsed_options`."""
+    registry_formats = [options for options in formats if options.has_registry]
+    if not registry_formats:
         if {"valueFormat", "keyFormat"} & parsed_options.invalid_fields:
             return None
         remedies = [
             f" The format '{options.format}' writes no schema id: set {{{options.side}Format}} to "
-            f"'{_REGISTRY_FORMATS[options.format]}', or remove the option."
+            f"'{_REGISTRY_COUNTERPARTS[options.format]}', or remove the option."
             for options in formats
         ]
         for option in REGISTRY_OPTIONS:
             if option.name in parsed_options.raw_values:
-                text = f"has no effect, as no format has a schema registry.{''.join(remedies)}"
-                parsed_options.faults.add(option.name, text)
+                problem = f"has no effect, because no format uses a schema registry.{''.join(remedies)}"
+                parsed_options.faults.add(option.name, problem)
         return None
-    registry = _registry(parsed_options)
-    for options in sides:
+    registry = _parse_registry(parsed_options)
+    for options in registry_formats:
         _check_subject(options, registry, topic, parsed_options.faults)
     return registry
 
@@ -129,22 +135,22 @@ def parse_registry_options(
 def _check_subject(options: FormatOptions, registry: RegistryOptions, topic: str | None, faults: OptionFaults) -> None:
     if options.subject:
         return
-    subject = f"{options.side}Subject"
-    if topic is None and registry.strategy != "record":
+    subject_option = f"{options.side}Subject"
+    if topic is None and registry.subject_name_strategy != "record":
         faults.add(
-            subject,
-            f"must be set, as the schema of the {options.side} has no subject. Set {{topic}} in its place, or "
-            "{subjectNameStrategy} to 'record'.",
+            subject_option,
+            f"must be set, because the subject of the {options.side} schema depends on the topic. Alternatively, set "
+            "{topic}, or set {subjectNameStrategy} to 'record'.",
         )
-    if registry.source == "latest" and registry.strategy != "topic" and not options.schema.name:
+    if registry.schema_source == "latest" and registry.subject_name_strategy != "topic" and not options.schema.name:
         faults.add(
             "schemaSource",
-            f"is 'latest' and {{subjectNameStrategy}} '{registry.strategy}', so the record's name must be in "
-            f"{{{options.side}SchemaName}}, or the subject in {{{subject}}}.",
+            f"is 'latest' and {{subjectNameStrategy}} is '{registry.subject_name_strategy}'. Set the record name in "
+            f"{{{options.side}SchemaName}}, or the subject in {{{subject_option}}}.",
         )
 
 
-def _registry(parsed_options: ParsedOptions) -> RegistryOptions:
+def _parse_registry(parsed_options: ParsedOptions) -> RegistryOptions:
     values = {name.removeprefix("schema_registry_"): value for name, value in parsed_options.values.items()}
     urls: tuple[str, ...] = ()
     try:
@@ -155,16 +161,16 @@ def _registry(parsed_options: ParsedOptions) -> RegistryOptions:
         parsed_options.faults.add(
             "schema.registry.basic.auth.user.info", "cannot be set together with {schema.registry.bearer.auth.token}."
         )
-    of_tls = OptionFaults()
+    tls_faults = OptionFaults()
     tls = parse_tls(
         {
             option.name.removeprefix(REGISTRY_PREFIX): parsed_options.values[option.field]
-            for option in _TLS
+            for option in _TLS_OPTIONS
             if option.name in parsed_options.raw_values
         },
-        of_tls,
+        tls_faults,
     )
-    parsed_options.faults += of_tls.with_prefix(REGISTRY_PREFIX)
+    parsed_options.faults += tls_faults.with_prefix(REGISTRY_PREFIX)
     config = RegistryConfig(
         urls=urls,
         user_info=values["basic_auth_user_info"],

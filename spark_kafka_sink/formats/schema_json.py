@@ -1,4 +1,4 @@
-"""The JSON of a schema that a user or a registry gave."""
+"""Parser of JSON schemas that come from a user or a registry."""
 
 from __future__ import annotations
 
@@ -7,31 +7,37 @@ from typing import Any
 
 from spark_kafka_sink.errors import SchemaError
 
-NESTING_MAX = 400
-"""Levels of arrays and objects. A struct in a struct takes four, and planning it fewer calls than Python allows."""
+MAX_NESTING = 400
+"""Maximum depth of arrays and objects.
+
+A nested struct takes four levels, and the recursion over a schema of this depth stays below Python's recursion limit.
+"""
 
 
-def parsed_json(text: str, what: str) -> Any:
-    """SchemaError, which begins with `what`, if the text is no JSON or nested too deeply to be worked through."""
+def parse_schema_json(text: str, description: str) -> Any:
+    """Parse JSON. Raise SchemaError if it is invalid or nested too deeply.
+
+    `description` is the subject of the error message.
+    """
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise SchemaError(f"{what} is no JSON: {error}") from error
+        raise SchemaError(f"{description} is not valid JSON: {error}") from error
     except RecursionError:
-        raise _too_deep(what) from None
+        raise _nesting_error(description) from None
     level = [schema]
-    for _ in range(NESTING_MAX):
-        level = [inner for outer in level for inner in _members(outer)]
+    for _ in range(MAX_NESTING):
+        level = [child for parent in level for child in _children(parent)]
         if not level:
             return schema
-    raise _too_deep(what)
+    raise _nesting_error(description)
 
 
-def _members(value: Any) -> list[Any]:
+def _children(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
-def _too_deep(what: str) -> SchemaError:
-    return SchemaError(f"{what} is nested more than {NESTING_MAX} levels deep")
+def _nesting_error(description: str) -> SchemaError:
+    return SchemaError(f"{description} is nested more than {MAX_NESTING} levels deep")

@@ -1,13 +1,13 @@
-"""A client of a Schema Registry that speaks Confluent's HTTP interface, for the driver.
+"""Client of a schema registry with Confluent's HTTP API, used on the driver.
 
-It asks for the id of a schema: registers it, looks it up, or takes the latest of a subject. Tasks get the id in the
-header of their records and never talk to the registry. A stream plans each of its micro-batches anew, so the id of a
-schema is kept for the life of the process, and so is the latest schema for each start of a stream. The process is
-Spark's Python worker: Spark ends one that was idle for a minute, and the next micro-batch asks again.
+The client registers a schema, looks it up, or fetches the latest schema of a subject. The tasks receive the schema id
+in the header of their records and never connect to the registry. A stream plans every micro-batch again, so the client
+caches schema ids for the lifetime of the process, and the latest schema for each start of a stream. The process is
+Spark's Python worker. Spark ends a worker that is idle for a minute; the next micro-batch queries the registry again.
 
-A question is asked again where the registry may do better in a moment: a request that is made twice does nothing more
-than once. All of it, each try and each wait, has the time of `schema.registry.request.timeout.ms`. What a registry says
-comes into an error or a log on one line, of bounded length, and without the credentials that it was sent.
+Requests are retried after errors that may be temporary. All of them are idempotent. The timeout
+`schema.registry.request.timeout.ms` covers all attempts and backoffs. Text from the registry appears in errors and logs
+on one line, with bounded length, and without the credentials that were sent.
 """
 
 from __future__ import annotations
@@ -41,37 +41,44 @@ from spark_kafka_sink.network.http_exchange import (
 )
 from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
 
-ANSWER_BYTES_MAX = 16 << 20
-RETRIES_MAX = 3
+MAX_RESPONSE_BYTES = 16 << 20
+MAX_RETRIES = 3
+OPTION_PREFIX = "schema.registry."
 _BACKOFF_S = 0.1
-_TRY_AGAIN = (408, 429, 500, 502, 503, 504)
-_KNOWN_MAX = 1_000
-_NOT_FOUND = (40401, 40402, 40403)
+_RETRIABLE_STATUSES = (408, 429, 500, 502, 503, 504)
+_NOT_FOUND_ERRORS = (40401, 40402, 40403)
+_MAX_CACHED_SCHEMAS = 1_000
 _WRITE_RULE_LISTS = ("domainRules", "encodingRules")
 _NON_WRITE_RULE_MODES = ("READ", "UPGRADE", "DOWNGRADE", "UPDOWN")
-OPTION_PREFIX = "schema.registry."
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
-_TIMEOUT = "schema.registry.request.timeout.ms"
+_TIMEOUT_OPTION = "schema.registry.request.timeout.ms"
 
 _log = logging.getLogger(__name__)
 
 
 class Schema(NamedTuple):
-    """A schema as a registry keeps it. `kind` is AVRO, JSON or PROTOBUF; `name` that of its record or message."""
+    """Schema as it is registered.
 
-    kind: str
+    `schema_type` is AVRO, JSON or PROTOBUF; `name` is the name of the record or message.
+    """
+
+    schema_type: str
     text: str
     name: str
 
 
 class RegisteredSchema(NamedTuple):
+    """Schema that the registry returned, with its id."""
+
     id: int
-    kind: str
+    schema_type: str
     text: str
 
 
 @dataclass(frozen=True)
 class RegistryConfig:
+    """URLs and credentials of a schema registry."""
+
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -81,29 +88,29 @@ class RegistryConfig:
 
     def __post_init__(self) -> None:
         if (self.user_info or self.token) and any(not (is_encrypted(url) or is_loopback(url)) for url in self.urls):
-            warn_once(_log, "schema.registry.url is http: the credentials travel in clear. Use https.")
+            warn_once(_log, "schema.registry.url is http: credentials are sent in cleartext. Use https.")
 
 
-class _Unanswered(NamedTuple):
-    """One address gave no answer that counts; it may be asked again after `wait_s`, if at all."""
+class _FailedAttempt(NamedTuple):
+    """Failed request to one URL. It may be retried after `backoff_s`, or never if this is infinite."""
 
-    words: str
-    wait_s: float = 0.0
+    message: str
+    backoff_s: float = 0.0
 
 
 class SchemaRegistryClient:
-    """Not for several threads: the driver plans one write after the other."""
+    """Client of a schema registry. It is not thread-safe: the driver plans one write at a time."""
 
     def __init__(
         self,
         config: RegistryConfig,
         *,
         now_s: Callable[[], float] = time.monotonic,
-        wait_s: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config = config
         self._now_s = now_s
-        self._wait_s = wait_s
+        self._sleep = sleep
         self._context: ssl.SSLContext | None = None
         if any(is_encrypted(url) for url in config.urls):
             try:
@@ -119,81 +126,88 @@ class SchemaRegistryClient:
             self._headers["Authorization"] = f"Basic {encoded}"
             secrets += [config.user_info, config.user_info.partition(":")[2], encoded]
         self._secrets = [secret for secret in secrets if secret]
-        self._known: dict[tuple[Any, ...], RegisteredSchema] = {}
+        self._cache: dict[tuple[Any, ...], RegisteredSchema] = {}
 
     def register(self, subject: str, schema: Schema) -> int:
-        """The id of the schema, which is registered as the subject's newest version if it is none yet."""
-        return self._once("register", subject, schema).id
+        """Register the schema as a new version of the subject unless it is registered already, and return its id."""
+        return self._get_cached("register", subject, schema).id
 
     def lookup(self, subject: str, schema: Schema) -> int:
-        """The id of a schema that the subject has already."""
-        return self._once("lookup", subject, schema).id
+        """Return the id of a schema that is registered under the subject."""
+        return self._get_cached("lookup", subject, schema).id
 
-    def latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
-        """The newest version of the subject; that of a Protobuf schema as a descriptor, if it `is_serialized`.
+    def get_latest(self, subject: str, *, is_serialized: bool = False, start: str | None = None) -> RegisteredSchema:
+        """Return the latest version of the subject. With `is_serialized`, a Protobuf schema is a serialized descriptor.
 
-        `start`: which start of a stream asks; it gets what it got before. None: a job, which gets what is newest now.
+        `start` identifies the start of a Spark stream: all calls with the same start return the same version. Without
+        it the registry is queried on every call.
         """
-        what = "serialized" if is_serialized else "latest"
-        return self._asked(what, subject, None) if start is None else self._once(what, subject, None, start)
+        operation = "serialized" if is_serialized else "latest"
+        if start is None:
+            return self._fetch(operation, subject, None)
+        return self._get_cached(operation, subject, None, start)
 
-    def _once(self, what: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
-        key = (what, subject, schema, start)
-        if key not in self._known:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[key] = self._asked(what, subject, schema)
-        return self._known[key]
+    def sanitize(self, text: str, max_characters: int = 1_000) -> str:
+        """Return text from the registry in a form that is safe in errors and logs."""
+        return sanitize(mask_secrets(text, self._secrets), max_characters)
 
-    def _asked(self, what: str, subject: str, schema: Schema | None) -> RegisteredSchema:
+    def _get_cached(self, operation: str, subject: str, schema: Schema | None, start: str = "") -> RegisteredSchema:
+        key = (operation, subject, schema, start)
+        if key not in self._cache:
+            if len(self._cache) >= _MAX_CACHED_SCHEMAS:
+                self._cache.clear()
+            self._cache[key] = self._fetch(operation, subject, schema)
+        return self._cache[key]
+
+    def _fetch(self, operation: str, subject: str, schema: Schema | None) -> RegisteredSchema:
         path = _subject_path(subject)
         if schema is None:
-            query = "?format=serialized" if what == "serialized" else ""
-            answer = self._latest_version(subject, query)
+            query = "?format=serialized" if operation == "serialized" else ""
+            response = self._fetch_latest_version(subject, query)
         else:
-            path += "/versions" if what == "register" else ""
+            path += "/versions" if operation == "register" else ""
             query = "?normalize=true" if self._config.normalize else ""
-            answer = self._request("POST", path + query, schema, subject)
-        has_rule_set = "schema" in answer or "ruleSet" in answer
-        # A follower of the registry forwards a registration to its leader and may see the new version a moment later.
-        version = answer if has_rule_set else self._latest_version(subject, retry_statuses=(404, *_TRY_AGAIN))
+            response = self._request("POST", path + query, schema, subject)
+        has_rule_set = "schema" in response or "ruleSet" in response
+        # A follower of the registry forwards a registration to the leader and may see the new version a moment later.
+        version = (
+            response
+            if has_rule_set
+            else self._fetch_latest_version(subject, retriable_statuses=(404, *_RETRIABLE_STATUSES))
+        )
         self._reject_write_rules(subject, version)
-        number, kind, text = answer.get("id"), answer.get("schemaType", "AVRO"), answer.get("schema", "")
-        if type(number) is not int or not 0 <= number < 1 << 31 or not isinstance(text, str):
+        schema_id, text = response.get("id"), response.get("schema", "")
+        if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
             raise SchemaRegistryError(
-                f"The schema registry's answer about the subject '{subject}' has no id of a schema."
+                f"The response of the schema registry about subject '{subject}' has no valid schema id."
             )
-        if schema is None and answer.get("references"):
+        if schema is None and response.get("references"):
             raise SchemaRegistryError(
-                f"The latest schema of the subject '{subject}' refers to other subjects, which is not supported. Give "
-                "the whole schema with valueSchema and set schemaSource to 'lookup'."
+                f"The latest schema of subject '{subject}' has references to other subjects, which are not supported. "
+                "Set valueSchema to a schema without references, and schemaSource to 'lookup'."
             )
-        return RegisteredSchema(number, self.shown(str(kind), 40), text)
+        return RegisteredSchema(schema_id, self.sanitize(str(response.get("schemaType", "AVRO")), 40), text)
 
-    def _latest_version(
-        self, subject: str, query: str = "", retry_statuses: Sequence[int] = _TRY_AGAIN
+    def _fetch_latest_version(
+        self, subject: str, query: str = "", retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES
     ) -> Mapping[str, Any]:
         path = f"{_subject_path(subject)}/versions/latest{query}"
-        return self._request("GET", path, None, subject, retry_statuses)
+        return self._request("GET", path, None, subject, retriable_statuses)
 
     def _reject_write_rules(self, subject: str, version: Mapping[str, Any]) -> None:
-        """Raise SchemaRegistryError if serializers must execute rules of this version of the subject.
+        """Raise SchemaRegistryError if this version of the subject has rules that serializers must execute.
 
         A registry copies the default rules of a subject and the rules of its previous version into each new version, so
         the rule set of the version is complete. A registry that answers a registration with the id alone does not say
-        which rules apply; the caller passes the subject's latest version then.
+        which rules apply. In this case `version` must be the subject's latest version.
         """
         rules = find_write_rules(version.get("ruleSet"))
         if rules:
             raise SchemaRegistryError(
-                f"The subject '{subject}' has {format_count(len(rules), 'active write rule')} in the schema registry, "
-                f"which this connector cannot execute: {self.shown(', '.join(rules))}. Disable the rules for this "
+                f"Subject '{subject}' has {format_count(len(rules), 'active write rule')} in the schema registry, "
+                f"which this connector cannot execute: {self.sanitize(', '.join(rules))}. Disable the rules for this "
                 "subject, or write the topic with a client that executes them."
             )
-
-    def shown(self, words: str, characters_max: int = 1_000) -> str:
-        """Words that came from the registry, as they may stand in an error or a log."""
-        return sanitize(mask_secrets(words, self._secrets), characters_max)
 
     def _request(
         self,
@@ -201,128 +215,134 @@ class SchemaRegistryClient:
         path: str,
         schema: Schema | None,
         subject: str,
-        retry_statuses: Sequence[int] = _TRY_AGAIN,
+        retriable_statuses: Sequence[int] = _RETRIABLE_STATUSES,
     ) -> Mapping[str, Any]:
-        """Asks each address, and all of them again after a wait, until one answers or the time is over."""
-        until_s = self._now_s() + self._config.timeout_ms / 1000
-        for attempt in range(1, RETRIES_MAX + 2):
-            faults: list[_Unanswered] = []
-            for number, url in enumerate(self._config.urls):
-                share_s = (until_s - self._now_s()) / (len(self._config.urls) - number)
-                found = self._asked_once(method, url, path, schema, share_s, retry_statuses)
-                if isinstance(found, _Unanswered):
-                    faults.append(found)
-                elif found.status == 200:
-                    return json_object(found.data)
+        """Send a request to each URL in turn, with retries, until one succeeds or the timeout expires.
+
+        An attempt tries all URLs and divides the remaining time among them. Return the JSON object of the response.
+        """
+        deadline_s = self._now_s() + self._config.timeout_ms / 1000
+        for attempt in range(1, MAX_RETRIES + 2):
+            failures: list[_FailedAttempt] = []
+            for index, url in enumerate(self._config.urls):
+                timeout_s = (deadline_s - self._now_s()) / (len(self._config.urls) - index)
+                result = self._try_request(method, url, path, schema, timeout_s, retriable_statuses)
+                if isinstance(result, _FailedAttempt):
+                    failures.append(result)
+                elif result.status == 200:
+                    return json_object(result.data)
                 else:
-                    raise SchemaRegistryError(self._refusal(found, subject, schema))
-            words = "; ".join(fault.words for fault in faults)
-            # All addresses rest as long as the one that wants the longest rest, except those that are not asked again.
-            rests_s = [fault.wait_s for fault in faults if fault.wait_s < math.inf]
-            left_s = until_s - self._now_s()
-            rest_s = max([_BACKOFF_S * 2 ** (attempt - 1), *rests_s])
-            if attempt > RETRIES_MAX or not rests_s or rest_s >= left_s:
+                    raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
+            message = "; ".join(failure.message for failure in failures)
+            # All URLs wait for the longest backoff that any of them requested, except for those that are not retried.
+            backoffs_s = [failure.backoff_s for failure in failures if failure.backoff_s < math.inf]
+            remaining_s = deadline_s - self._now_s()
+            backoff_s = max([_BACKOFF_S * 2 ** (attempt - 1), *backoffs_s])
+            if attempt > MAX_RETRIES or not backoffs_s or backoff_s >= remaining_s:
                 break
-            _log.warning("The schema registry gave no answer (%s). It is asked again in %.1f s.", words, rest_s)
-            self._wait_s(rest_s)
-        if max(rests_s, default=0.0) > max(0.0, left_s):
-            words += f"; it asks to wait for {rest_s:.0f} s, and {max(0.0, left_s):.1f} s are left"
+            _log.warning("The request to the schema registry failed (%s). Retrying in %.1f s.", message, backoff_s)
+            self._sleep(backoff_s)
+        if max(backoffs_s, default=0.0) > max(0.0, remaining_s):
+            message += f"; the requested backoff is {backoff_s:.0f} s, but only {max(0.0, remaining_s):.1f} s remain"
         raise SchemaRegistryError(
-            f"The schema registry gave no answer ({words}). It was asked {format_count(attempt, 'time')} and may take "
-            f"{self._config.timeout_ms} ms in all ({_TIMEOUT}). Check schema.registry.url, and that the driver can "
-            "reach it."
+            f"The request to the schema registry failed after {format_count(attempt, 'attempt')} ({message}). The "
+            f"timeout is {self._config.timeout_ms} ms for all attempts ({_TIMEOUT_OPTION}). Check schema.registry.url, "
+            "and that the driver can reach it."
         )
 
-    def _asked_once(
+    def _try_request(
         self,
         method: str,
         url: str,
         path: str,
         schema: Schema | None,
         timeout_s: float,
-        retry_statuses: Sequence[int],
-    ) -> HttpResponse | _Unanswered:
-        """What one address answers within this time."""
-        whole, until_s = url.rstrip("/") + path, self._now_s() + timeout_s
+        retriable_statuses: Sequence[int],
+    ) -> HttpResponse | _FailedAttempt:
+        """Send a request to one URL and return the response, or the failure if it may succeed later or elsewhere."""
+        full_url, deadline_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
-            connection = connected(whole, self._context, timeout_s)
-            answer = asked(
+            connection = connected(full_url, self._context, timeout_s)
+            response = asked(
                 connection,
                 method,
-                whole,
+                full_url,
                 self._headers,
-                _body(schema),
-                timeout_s=max(0.001, until_s - self._now_s()),
-                bytes_max=ANSWER_BYTES_MAX,
+                _encode_body(schema),
+                timeout_s=max(0.001, deadline_s - self._now_s()),
+                bytes_max=MAX_RESPONSE_BYTES,
             )
         except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
-            return _Unanswered(f"{url}: {failure_words(error)}", math.inf)
+            return _FailedAttempt(f"{url}: {failure_words(error)}", math.inf)
         except (OSError, http.client.HTTPException) as error:
-            return _Unanswered(f"{url}: {failure_words(error)}")
-        if answer.status not in retry_statuses:
-            return answer
-        said = self._message(json_object(answer.data))
-        return _Unanswered(f"{url}: status {answer.status} {said}".rstrip(), _seconds(answer.retry_after))
+            return _FailedAttempt(f"{url}: {failure_words(error)}")
+        if response.status not in retriable_statuses:
+            return response
+        message = self._sanitize_message(json_object(response.data))
+        return _FailedAttempt(
+            f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
+        )
 
-    def _refusal(self, found: HttpResponse, subject: str, schema: Schema | None) -> str:
-        status, answer = found.status, json_object(found.data)
-        about = f"The schema registry refused the request about the subject '{subject}' (status {status})"
+    def _describe_rejection(self, response: HttpResponse, subject: str, schema: Schema | None) -> str:
+        """Return the cause and the remedy of a response with an error status that is not retried."""
+        status, body = response.status, json_object(response.data)
+        prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         if status in (401, 403):
-            return f"{about}: {self._remedy_of_credentials()}"
-        if answer.get("error_code") in _NOT_FOUND or status == 404:
-            missing = "has no version" if schema is None else "does not have this schema"
+            return f"{prefix}: {self._describe_credentials_remedy()}"
+        if body.get("error_code") in _NOT_FOUND_ERRORS or status == 404:
+            problem = "has no version" if schema is None else "does not have this schema"
             return (
-                f"The subject '{subject}' {missing} in the schema registry. Register it, or set schemaSource to "
+                f"Subject '{subject}' {problem} in the schema registry. Register the schema, or set schemaSource to "
                 "'register'."
             )
         if status == 409:
             return (
-                f"The schema is not compatible with earlier versions of the subject '{subject}'. Change the columns or "
-                "the schema so that old readers understand it, or the subject's compatibility level. "
-                f"{self._message(answer)}"
+                f"The schema is incompatible with earlier versions of subject '{subject}'. Change the columns or the "
+                "schema so that consumers of earlier versions can read it, or change the compatibility level of the "
+                f"subject. {self._sanitize_message(body)}"
             ).rstrip()
-        return f"{about}: {self._message(answer) or 'no reason given'}"
+        return f"{prefix}: {self._sanitize_message(body) or 'no reason given'}"
 
-    def _remedy_of_credentials(self) -> str:
+    def _describe_credentials_remedy(self) -> str:
         if self._config.token is not None:
-            return "check the token in schema.registry.bearer.auth.token and what its owner may do."
+            return "check the token in schema.registry.bearer.auth.token and the permissions of its owner."
         if self._config.user_info is not None:
-            return "check the credentials in schema.registry.basic.auth.user.info and what they may do."
+            return "check the credentials in schema.registry.basic.auth.user.info and their permissions."
         return (
             "the request had no credentials: set schema.registry.basic.auth.user.info or "
             "schema.registry.bearer.auth.token."
         )
 
-    def _message(self, answer: Mapping[str, Any]) -> str:
-        message = answer.get("message")
-        return self.shown(message) if isinstance(message, str) else ""
+    def _sanitize_message(self, body: Mapping[str, Any]) -> str:
+        message = body.get("message")
+        return self.sanitize(message) if isinstance(message, str) else ""
 
 
 @lru_cache(maxsize=16)
 def get_registry_client(config: RegistryConfig) -> SchemaRegistryClient:
-    """One for each configuration of this process."""
+    """Return the client that all writes of this process with this configuration share."""
     return SchemaRegistryClient(config)
 
 
 def parse_registry_urls(text: str) -> tuple[str, ...]:
-    """Addresses between commas. ConfigurationError repeats none of them: one may hold a password."""
+    """Parse comma-separated URLs. The text of a ConfigurationError contains no URL, since a URL may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
     for url in urls:
-        fault = url_fault(url) or ("must have no query ('?...') in it" if "?" in url else None)
-        if fault is not None:
-            remedy = "; set {schema.registry.basic.auth.user.info}" if "password" in fault else ""
-            raise ConfigurationError(OptionFault("schema.registry.url", f"{{fault}}{remedy}.", {"fault": fault}))
+        problem = url_fault(url) or ("must have no query ('?...') in it" if "?" in url else None)
+        if problem is not None:
+            remedy = "; set {schema.registry.basic.auth.user.info}" if "password" in problem else ""
+            raise ConfigurationError(OptionFault("schema.registry.url", f"{{problem}}{remedy}.", {"problem": problem}))
     if not urls:
         raise ConfigurationError(
-            OptionFault("schema.registry.url", "is not set; a format that ends in '-confluent' needs it.")
+            OptionFault("schema.registry.url", "is not set, but formats that end in '-confluent' require it.")
         )
     return urls
 
 
 def find_write_rules(rule_set: object) -> list[str]:
-    """Name the active rules of a `ruleSet` that apply when a record is written.
+    """Return descriptions of the active rules in a `ruleSet` that apply when a record is written.
 
-    Only a rule that is disabled, or whose mode is known to concern readers or migrations, is left out.
+    A rule is inactive only if it is disabled or if its mode is known to concern readers or migrations.
     """
     if rule_set is None:
         return []
@@ -345,13 +365,13 @@ def _subject_path(subject: str) -> str:
     return f"/subjects/{urllib.parse.quote(subject, safe='')}"
 
 
-def _body(schema: Schema | None) -> bytes | None:
+def _encode_body(schema: Schema | None) -> bytes | None:
     if schema is None:
         return None
-    kind = {} if schema.kind == "AVRO" else {"schemaType": schema.kind}
-    return json.dumps({**kind, "schema": schema.text}).encode()
+    schema_type = {} if schema.schema_type == "AVRO" else {"schemaType": schema.schema_type}
+    return json.dumps({**schema_type, "schema": schema.text}).encode()
 
 
-def _seconds(retry_after: str | None) -> float:
-    """How long a registry asks to wait; 0 if it does not say, or says it as a date."""
+def _parse_retry_after_s(retry_after: str | None) -> float:
+    """Return the seconds of a Retry-After header; 0 if there is none, or if it is a date."""
     return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0

@@ -1,8 +1,8 @@
-"""How far the clocks of a zone are from UTC, for columns of times.
+"""UTC offsets of columns of timestamps.
 
-Python's zoneinfo answers for one time only. So the changes of a zone's clock are looked up year by year, for the years
-that a column has, and kept; the rows are then placed between them by a binary search. Arrow's own kernels are not used:
-they know no rule for the years after 2037.
+Python's zoneinfo computes the offset of a single time. Therefore the transitions of a zone (changes of its offset) are
+determined for the years that occur in a column, and cached. A binary search then finds the last transition before each
+row. Arrow's kernels are not used, because they apply no rules to years after 2037.
 """
 
 from __future__ import annotations
@@ -18,42 +18,47 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import SchemaError
 
-_FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
-_UTC = ("UTC", "Z", "GMT", "UT", "Etc/UTC")
+_FIXED_OFFSET_PATTERN = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+_UTC_NAMES = ("UTC", "Z", "GMT", "UT", "Etc/UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_YEAR_SECONDS = 31_556_952
-"""A year of the Gregorian calendar on average: 365.2425 days."""
+_MEAN_YEAR_SECONDS = 31_556_952
+"""Mean length of a year in the Gregorian calendar: 365.2425 days."""
 _CYCLE_YEARS = 400
 _FIRST_YEAR, _LAST_YEAR = 1800, 2800
-"""Before the first no zone had changed its clocks. What comes after the last repeats the 400 years before it."""
-_STEP = timedelta(days=5)
-"""No zone changes its clocks twice within this time."""
+"""No zone has a transition before the first year. The 400 years before the last year repeat after it."""
+_SEARCH_STEP = timedelta(days=5)
+"""Time within which no zone has more than one transition."""
 
 
-def utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:
-    """Seconds to be added to these seconds since 1970 in UTC; one number if it is the same at all times."""
-    fixed = _fixed_offset(zone)
-    if fixed is not None:
-        return fixed
+def compute_utc_offsets(seconds: NDArray[np.int64], zone: str) -> NDArray[np.int64] | int:
+    """Return the UTC offset of each time, in seconds; a single number if the zone has a fixed offset.
+
+    `seconds` are seconds since 1970 in UTC. Raise SchemaError if the zone is unknown.
+    """
+    fixed_offset = _parse_fixed_offset(zone)
+    if fixed_offset is not None:
+        return fixed_offset
     if not len(seconds):
         return 0
-    cycle = _CYCLE_YEARS * _YEAR_SECONDS
-    last = (_LAST_YEAR - 1970) * _YEAR_SECONDS
-    seconds = np.where(seconds >= last, last - cycle + (seconds - last) % cycle, seconds)
-    # A year early and late, as years of average length are not those of the calendar.
-    years = np.unique(np.clip(seconds // _YEAR_SECONDS + 1970, _FIRST_YEAR, _LAST_YEAR))
-    wanted = np.unique(np.concatenate([years - 1, years, years + 1]))
-    changes = [change for year in wanted for change in _changes(zone, int(year))]
-    at = np.array([time for time, _ in changes], np.int64)
-    offsets = np.array([changes[0][1], *(offset for _, offset in changes)], np.int64)
-    found: NDArray[np.int64] = offsets[np.searchsorted(at, seconds, side="right")]
-    return found
+    cycle_seconds = _CYCLE_YEARS * _MEAN_YEAR_SECONDS
+    last_seconds = (_LAST_YEAR - 1970) * _MEAN_YEAR_SECONDS
+    seconds = np.where(
+        seconds >= last_seconds, last_seconds - cycle_seconds + (seconds - last_seconds) % cycle_seconds, seconds
+    )
+    # The mean year length gives approximate years, so the years before and after are included.
+    years = np.unique(np.clip(seconds // _MEAN_YEAR_SECONDS + 1970, _FIRST_YEAR, _LAST_YEAR))
+    year_range = np.unique(np.concatenate([years - 1, years, years + 1]))
+    transitions = [transition for year in year_range for transition in _find_transitions(zone, int(year))]
+    transition_times = np.array([time for time, _ in transitions], np.int64)
+    offsets = np.array([transitions[0][1], *(offset for _, offset in transitions)], np.int64)
+    result: NDArray[np.int64] = offsets[np.searchsorted(transition_times, seconds, side="right")]
+    return result
 
 
-def _fixed_offset(zone: str) -> int | None:
-    if zone in _UTC:
+def _parse_fixed_offset(zone: str) -> int | None:
+    if zone in _UTC_NAMES:
         return 0
-    match = _FIXED.fullmatch(zone)
+    match = _FIXED_OFFSET_PATTERN.fullmatch(zone)
     if match is None:
         return None
     sign = -1 if match[1] == "-" else 1
@@ -61,49 +66,49 @@ def _fixed_offset(zone: str) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def _changes(zone: str, year: int) -> list[tuple[int, int]]:
-    """The second at which a year begins, and those at which it changes its clocks, with the offset from there on."""
-    known = _zone(zone)
-    begin, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
-    changes = [(_seconds(begin), _offset(known, begin))]
-    while begin < end:
-        then = min(begin + _STEP, end)
-        if _offset(known, then) != changes[-1][1]:
-            change = _change_between(known, _seconds(begin), _seconds(then))
-            changes.append((change, _offset(known, then)))
-        begin = then
-    return changes
+def _find_transitions(zone: str, year: int) -> list[tuple[int, int]]:
+    """Return the times of the beginning of a year and of its transitions, each with the offset that begins there."""
+    zone_info = _load_zone(zone)
+    time, end = datetime(year, 1, 1, tzinfo=timezone.utc), datetime(year + 1, 1, 1, tzinfo=timezone.utc)
+    transitions = [(_to_epoch_seconds(time), _utc_offset(zone_info, time))]
+    while time < end:
+        next_time = min(time + _SEARCH_STEP, end)
+        if _utc_offset(zone_info, next_time) != transitions[-1][1]:
+            transition = _find_transition(zone_info, _to_epoch_seconds(time), _to_epoch_seconds(next_time))
+            transitions.append((transition, _utc_offset(zone_info, next_time)))
+        time = next_time
+    return transitions
 
 
-def _change_between(zone: tzinfo, before: int, after: int) -> int:
-    """The first second with the offset that holds at `after`."""
-    final = _offset(zone, _EPOCH + timedelta(seconds=after))
+def _find_transition(zone: tzinfo, before: int, after: int) -> int:
+    """Return the first second that has the same offset as `after`, by binary search."""
+    final = _utc_offset(zone, _EPOCH + timedelta(seconds=after))
     while after - before > 1:
         middle = (before + after) // 2
-        if _offset(zone, _EPOCH + timedelta(seconds=middle)) == final:
+        if _utc_offset(zone, _EPOCH + timedelta(seconds=middle)) == final:
             after = middle
         else:
             before = middle
     return after
 
 
-def _seconds(time: datetime) -> int:
+def _to_epoch_seconds(time: datetime) -> int:
     return (time - _EPOCH) // timedelta(seconds=1)
 
 
-def _offset(zone: tzinfo, time: datetime) -> int:
+def _utc_offset(zone: tzinfo, time: datetime) -> int:
     offset: Any = time.astimezone(zone).utcoffset()
     return int(offset.total_seconds())
 
 
 @lru_cache(maxsize=64)
-def _zone(name: str) -> tzinfo:
+def _load_zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise SchemaError(
             f"The time zone {name!r} of a timestamp column is unknown on this machine. Use a region such as "
-            "'Europe/Paris' or an offset such as '+01:00': Spark takes it from spark.sql.session.timeZone, and an "
-            "Arrow table has it in the column's type. If the machine has no time zone database, install "
-            "the package tzdata."
+            "'Europe/Paris' or an offset such as '+01:00'. In Spark, set spark.sql.session.timeZone; in an Arrow "
+            "table, set the time zone of the column's type. If the machine has no time zone database, install the "
+            "package tzdata."
         ) from error

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import InvalidRecordError, RecordTooLargeError, SchemaError
-from spark_kafka_sink.formats.avro import AvroFormat, record_writer
-from spark_kafka_sink.formats.avro_schema import derive_schema, record_name
+from spark_kafka_sink.formats.avro import AvroFormat, build_record_writer
+from spark_kafka_sink.formats.avro_schema import derive_schema, full_record_name
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.records import joined_rows
 from tests.formats.arrow_strategies import batches
@@ -178,7 +178,7 @@ def test_what_lies_under_a_null_struct_is_not_looked_at() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("{", "the Avro schema is no JSON"),
+        ("{", "the Avro schema is not valid JSON"),
         ('"int"', "must be a record with a name"),
         (record(field("b", "int")), "the Avro schema has no field for the column a"),
         (record(field("a", "long"), field("b", "int")), "no column for the field b of the Avro schema"),
@@ -186,25 +186,25 @@ def test_what_lies_under_a_null_struct_is_not_looked_at() -> None:
         (record(field("a", "int")), "column a of type int64 does not fit the schema's type int"),
         (record(field("a", ["null", "string"])), "column a of type int64 does not fit the schema's type string"),
         (record(field("a", logical("long", "timestamp-micros"))), None),
-        (record(field("a", "Unknown")), "the Avro schema uses the name 'Unknown' and does not define it"),
+        (record(field("a", "Unknown")), "the Avro schema uses the undefined name 'Unknown'"),
         (record({"name": "a"}), "must be a list of objects with name and type"),
     ],
 )
 def test_a_schema_that_does_not_fit_is_refused(schema: str, words: str | None) -> None:
     plan = (schema, ("a",), (pa.int64(),))
     if words is None:
-        record_writer(*plan)
+        build_record_writer(*plan)
         return
     with pytest.raises(SchemaError) as refused:
-        record_writer(*plan)
+        build_record_writer(*plan)
     assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("avro", "values", "words"),
     [
-        ("string", ["a", None], "column a is null in 1 of 2 rows, and the schema does not allow null there"),
-        ({"type": "enum", "name": "e", "symbols": ["A"]}, ["A", "C"], "'C' is no symbol of the schema's enum e"),
+        ("string", ["a", None], "column a is null in 1 of 2 rows, but the schema does not allow null"),
+        ({"type": "enum", "name": "e", "symbols": ["A"]}, ["A", "C"], "'C' is not a symbol of the enum e"),
     ],
 )
 def test_rows_that_the_schema_does_not_allow_are_refused(avro: Any, values: list[str], words: str) -> None:
@@ -215,13 +215,13 @@ def test_rows_that_the_schema_does_not_allow_are_refused(avro: Any, values: list
 
 def test_enum_value_that_is_not_utf8_is_refused_and_shown() -> None:
     invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
-    with pytest.raises(InvalidRecordError, match=r"is no symbol of the schema's enum e") as refused:
+    with pytest.raises(InvalidRecordError, match=r"is not a symbol of the enum e") as refused:
         encoded(record(field("a", {"type": "enum", "name": "e", "symbols": ["A"]})), pa.record_batch({"a": invalid}))
     assert "\\xff" in str(refused.value)
 
 
 def test_bytes_of_another_size_than_the_fixed_types_are_refused() -> None:
-    with pytest.raises(InvalidRecordError, match="the schema wants 3 bytes"):
+    with pytest.raises(InvalidRecordError, match="the schema's fixed type has 3 bytes"):
         encoded(record(field("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]}))
 
 
@@ -232,8 +232,10 @@ def test_a_fixed_type_that_is_too_small_for_its_decimals_is_refused(is_nullable:
         digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
         kind = {"type": "fixed", "name": "f", "size": size, **digits}
         with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
-            record_writer(record(field("a", ["null", kind] if is_nullable else kind)), ("a",), (pa.decimal128(1, 0),))
-    record_writer(record(field("a", fixed_decimal("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),))
+            build_record_writer(
+                record(field("a", ["null", kind] if is_nullable else kind)), ("a",), (pa.decimal128(1, 0),)
+            )
+    build_record_writer(record(field("a", fixed_decimal("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),))
 
 
 def fixed_decimal(path: str, size: int, precision: int, scale: int) -> dict[str, Any]:
@@ -269,13 +271,13 @@ def test_a_schema_for_a_registry_has_null_first_and_as_the_default() -> None:
         "namespace": "com.acme",
         "fields": [{"name": "a", "type": ["null", "int"], "default": None}],
     }
-    assert record_name(json.dumps(schema)) == "com.acme.Order"
+    assert full_record_name(json.dumps(schema)) == "com.acme.Order"
 
 
 def test_a_name_that_avro_does_not_allow_is_refused() -> None:
-    with pytest.raises(SchemaError, match="column a b: Avro has no such names"):
+    with pytest.raises(SchemaError, match="column a b is not a valid Avro name"):
         derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
-    with pytest.raises(SchemaError, match=r"column m of type .* has no type in Avro"):
+    with pytest.raises(SchemaError, match=r"column m of type .* has no corresponding Avro type"):
         derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 

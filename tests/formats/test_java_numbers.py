@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.formats.java_numbers import float_text
+from spark_kafka_sink.formats.java_numbers import format_floats
 from tests.formats.slow_json import slow_double
 
 
 def text_of(kind: pa.DataType, *values: float | None) -> list[str | None]:
-    return [None if text is None else text.decode() for text in float_text(pa.array(values, kind)).to_pylist()]
+    return [None if text is None else text.decode() for text in format_floats(pa.array(values, kind)).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_the_smallest_numbers_have_two_digits() -> None:
 
 def test_a_slice_is_read_from_its_own_beginning() -> None:
     array = pa.array([1.0, None, 3e20, math.nan, 5.5]).slice(1)
-    assert float_text(array).to_pylist() == [None, b"3.0E20", b"NaN", b"5.5"]
+    assert format_floats(array).to_pylist() == [None, b"3.0E20", b"NaN", b"5.5"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import SchemaError
-from spark_kafka_sink.formats.java_times import date_text, time_text, timestamp_text
+from spark_kafka_sink.formats.java_times import format_dates, format_times, format_timestamps
 
 ZONES = (
     "America/New_York",
@@ -25,7 +25,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def timestamps(zone: str | None, *micros: int | None) -> list[str | None]:
-    texts = timestamp_text(pa.array(micros, pa.int64()).view(pa.timestamp("us", zone))).to_pylist()
+    texts = format_timestamps(pa.array(micros, pa.int64()).view(pa.timestamp("us", zone))).to_pylist()
     return [None if text is None else text.decode() for text in texts]
 
 
@@ -62,7 +62,7 @@ def test_clocks_change_at_the_right_second(zone: str) -> None:
 
 def test_years_without_four_digits_have_a_sign() -> None:
     array = pa.array([-721_000, 0, 3_000_000, None], pa.int32()).view(pa.date32())
-    assert date_text(array).to_pylist() == [b"-0005-12-21", b"1970-01-01", b"+10183-09-21", None]
+    assert format_dates(array).to_pylist() == [b"-0005-12-21", b"1970-01-01", b"+10183-09-21", None]
     assert timestamps("UTC", 10**18) == ["+33658-09-27T01:46:40.000Z"]
     assert timestamps(None, -62_198_755_200_000_000) == ["-0001-01-01T00:00:00.000"]
 
@@ -70,7 +70,7 @@ def test_years_without_four_digits_have_a_sign() -> None:
 @given(st.lists(st.none() | st.dates(), max_size=6))
 def test_dates(dates: list[dt.date | None]) -> None:
     expected = [None if date is None else date.isoformat().encode() for date in dates]
-    assert date_text(pa.array(dates, pa.date32())).to_pylist() == expected
+    assert format_dates(pa.array(dates, pa.date32())).to_pylist() == expected
 
 
 def test_rules_go_on_after_the_last_year_that_is_looked_up() -> None:
@@ -92,7 +92,7 @@ def test_rules_go_on_after_the_last_year_that_is_looked_up() -> None:
 )
 def test_a_zone_may_be_an_offset(zone: str, text: str) -> None:
     array = pa.array([0]).view(pa.timestamp("us", zone))
-    assert timestamp_text(array).to_pylist() == [text.encode()]
+    assert format_timestamps(array).to_pylist() == [text.encode()]
 
 
 def test_fractions_of_a_millisecond_are_cut_off_towards_the_past() -> None:
@@ -106,4 +106,4 @@ def test_a_zone_that_is_not_known_is_named_with_the_setting() -> None:
 
 def test_a_time_of_day_has_no_zeros_at_its_end() -> None:
     array = pa.array([0, 45_296_789_000_000, 500_000_000, 36_000_000_000_000, None]).view(pa.time64("ns"))
-    assert time_text(array).to_pylist() == [b"00:00:00", b"12:34:56.789", b"00:00:00.5", b"10:00:00", None]
+    assert format_times(array).to_pylist() == [b"00:00:00", b"12:34:56.789", b"00:00:00.5", b"10:00:00", None]

@@ -40,7 +40,7 @@ def test_null_columns_are_not_required_and_objects_are_closed() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("{", "the JSON Schema is no JSON"),
+        ("{", "the JSON Schema is not valid JSON"),
         ("[]", "must be an object"),
         ('{"properties": {"b": {}}, "additionalProperties": false}', "has no property for the column a"),
         ('{"required": ["b"]}', "no column for the required property b"),

@@ -98,7 +98,7 @@ def test_a_header_stands_in_front_of_every_row() -> None:
 
 
 def test_a_large_batch_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.formats.encoder._BYTES_MAX", 100)
+    monkeypatch.setattr("spark_kafka_sink.formats.encoder._MAX_BATCH_BYTES", 100)
     batch = pa.record_batch({"a": ["x" * 30] * 9, "b": range(9)})
     encoded = encoder(batch.schema).encode(batch)
     assert encoded.num_chunks > 1
@@ -128,8 +128,8 @@ def test_an_encoder_can_be_pickled_to_the_tasks() -> None:
         (pa.duration("us"), "column a of type duration[us] cannot be written as JSON"),
         (pa.list_(pa.duration("us")), "column a.element of type duration[us] cannot be written"),
         (pa.struct([("x", pa.month_day_nano_interval())]), "column a.x of type"),
-        (pa.map_(pa.binary(), pa.int32()), "column a: a map with keys of type binary cannot be JSON"),
-        (pa.map_(pa.list_(pa.int32()), pa.int32()), "make its keys strings"),
+        (pa.map_(pa.binary(), pa.int32()), "column a: a map with keys of type binary cannot be written as JSON"),
+        (pa.map_(pa.list_(pa.int32()), pa.int32()), "cast the keys to strings"),
     ],
     ids=str,
 )

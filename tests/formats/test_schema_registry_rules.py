@@ -34,7 +34,7 @@ def register(registry: SchemaRegistryClient) -> int:
 
 
 def use_latest(registry: SchemaRegistryClient) -> int:
-    return registry.latest("s").id
+    return registry.get_latest("s").id
 
 
 @pytest.mark.parametrize("returns_id_only", [False, True])
@@ -72,7 +72,7 @@ def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
         return answer(method, *request)
 
     monkeypatch.setattr(fake, "answer", answer_like_a_follower)
-    assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), wait_s=waits_s.append)) == 1
+    assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), sleep=waits_s.append)) == 1
     assert waits_s == [0.1]
 
 

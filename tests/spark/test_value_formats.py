@@ -112,14 +112,14 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
             {"valueFormat": "avro", "valueSchemaFile": "/no/x"},
             "is /no/x, which cannot be read on the driver: No such file or directory.",
         ),
-        ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id', which is there more than once"),
+        ({"valueFormat": "json", "valueColumns": "id, id"}, "the column 'id', which occurs more than once"),
         ({"valueFormat": "json", "valueColumns": "name.*"}, "names a struct column 'name', which does not exist"),
         (
             {"valueFormat": "json", "valueColumns": "id,,name"},
             "Option 'valueColumns' must be a list of columns such as 'id, name'",
         ),
         ({"valueFormat": "json", "valueColumn": "id"}, "Did you mean 'valueColumns'?"),
-        ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' follows no schema"),
+        ({"valueFormat": "json", "valueSchema": "{}"}, "the format 'json' has no schema"),
         (
             {"valueFormat": "avro", "valueSchema": "{}", "valueSchemaFile": "x"},
             "cannot be set together with 'valueSchemaFile'",
@@ -153,7 +153,7 @@ def test_an_option_of_a_format_that_is_not_set_is_refused(side: str, name: str) 
 
 def test_a_schema_without_a_column_for_the_value_is_refused() -> None:
     (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
-    assert "there is no other. Name the columns in 'valueColumns'" in fault
+    assert "the table has no other columns. Name the columns in 'valueColumns'" in fault
 
 
 def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
@@ -161,7 +161,7 @@ def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
     (fault,) = faults(schema, valueFormat="json")
     assert "column took of type interval day to second cannot be written; cast it to a string" in fault
     keys = StructType([StructField("m", MapType(PAYLOAD, LongType()))])
-    assert "make its keys strings" in faults(keys, valueFormat="json")[0]
+    assert "cast the keys to strings" in faults(keys, valueFormat="json")[0]
 
 
 NOTHING = NullType()
@@ -207,7 +207,7 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 
 @pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])
 def test_protobuf_refuses_a_column_without_a_type_by_its_name(kind: DataType) -> None:
-    with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no type in Protobuf"):
+    with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no corresponding Protobuf type"):
         build_format("protobuf-confluent", [to_arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats import avro
-from spark_kafka_sink.formats.avro_scalars import Writer, leaf_writer
+from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
-from spark_kafka_sink.formats.schema_json import NESTING_MAX
+from spark_kafka_sink.formats.schema_json import MAX_NESTING
 from tests.formats.test_protobuf import compiled
 
 ID = [pa.field("id", pa.int64())]
@@ -48,12 +48,12 @@ IN_PLACE = '[null, true, 1, -1, 1.5, "", "null", "record", [], {}, [[]], ["null"
 
 
 @pytest.mark.parametrize("name", ["avro", "avro-confluent", "json-schema-confluent"])
-@pytest.mark.parametrize("levels", [NESTING_MAX, 5_000, 1_000_000])
+@pytest.mark.parametrize("levels", [MAX_NESTING, 5_000, 1_000_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"type":', "}")])
 def test_a_schema_of_many_brackets_is_refused_in_words(name: str, levels: int, opening: str, closing: str) -> None:
     brackets = opening * levels + "1" + closing * levels
     for text in (brackets, AVRO.replace('"long"', brackets)):
-        with pytest.raises(SchemaError, match=f"is nested more than {NESTING_MAX} levels deep"):
+        with pytest.raises(SchemaError, match=f"is nested more than {MAX_NESTING} levels deep"):
             build_format(name, ID, SchemaOptions(text))
 
 
@@ -75,12 +75,12 @@ def test_each_branch_of_a_union_is_planned_once(monkeypatch: pytest.MonkeyPatch)
         schema = {"type": ["null", schema]}
     planned: list[str] = []
 
-    def counted(schema: Any, kind: pa.DataType, where: str) -> Writer:
+    def counted(schema: Any, kind: pa.DataType, where: str) -> ColumnWriter:
         planned.append(where)
         assert len(planned) == 1
-        return leaf_writer(schema, kind, where)
+        return build_scalar_writer(schema, kind, where)
 
-    monkeypatch.setattr(avro, "leaf_writer", counted)
+    monkeypatch.setattr(avro, "build_scalar_writer", counted)
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": schema}]})
     build_format("avro", ID, SchemaOptions(text))
     assert planned == ["id"]

@@ -145,10 +145,10 @@ def test_a_schema_that_must_be_there_is_not_registered(registry: FakeRegistry) -
 
 def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeRegistry) -> None:
     registry.subjects["orders-value"] = [(1, {"schema": json.dumps({"type": "record", "name": "r", "fields": []})})]
-    with pytest.raises(SchemaError, match=r"latest schema of 'orders-value': .* has no field for the column id"):
+    with pytest.raises(SchemaError, match=r"of subject 'orders-value': .* has no field for the column id"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
     registry.subjects["orders-value"] = [(1, {"schemaType": "JSON", "schema": "{}"})]
-    with pytest.raises(SchemaError, match="is of type JSON, not AVRO"):
+    with pytest.raises(SchemaError, match="has type JSON, not AVRO"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
 
 
@@ -163,7 +163,7 @@ def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentia
         {"schema": "[" * 5_000 + "]" * 5_000},
     ):
         registry.subjects["orders-value"] = [(1, dict(stored))]
-        with pytest.raises(SchemaError, match="The columns do not fit the latest schema of 'orders-value'") as refused:
+        with pytest.raises(SchemaError, match="do not fit the latest schema of subject 'orders-value'") as refused:
             writer_of(registry, SCHEMA, **latest, **secret)
         assert str(refused.value).isprintable()
         assert "s3cret" not in str(refused.value)
@@ -230,15 +230,15 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
         ({"valueFormat": "avro-confluent"}, "Option 'schema.registry.url' is not set"),
         (
             {"valueFormat": "avro-confluent", "schema__registry__bearer__auth__token": "a\nb"},
-            "Option 'schema.registry.bearer.auth.token' has a line break",
+            "Option 'schema.registry.bearer.auth.token' contains a line break",
         ),
-        ({"schemaSource": "latest"}, "has no effect, as no format has a schema registry"),
-        ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' has no registry"),
+        ({"schemaSource": "latest"}, "has no effect, because no format uses a schema registry"),
+        ({"valueFormat": "avro", "valueSubject": "s"}, "the format 'avro' does not use a schema registry"),
         ({"valueFormat": "avro-confluent", "schemaSource": "guess"}, "must be one of register, lookup, latest"),
         ({"valueFormat": "avro-confluent", "subjectNameStrategy": "x"}, "must be one of topic, record, topicRecord"),
         (
             {"valueFormat": "avro-confluent", "schemaSource": "latest", "subjectNameStrategy": "record"},
-            "the record's name must be in 'valueSchemaName'",
+            "Set the record name in 'valueSchemaName'",
         ),
         (
             {"valueFormat": "avro-confluent", "schema__registry__ssl__truststore__type": "x"},
@@ -280,7 +280,7 @@ def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str
 def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:
     given = {name: value for name, value in NEEDED.items() if name != "topic"}
     with pytest.raises(
-        ConfigurationError, match="'valueSubject' must be set, as the schema of the value has no subject"
+        ConfigurationError, match="'valueSubject' must be set, because the subject of the value schema depends on"
     ):
         parse_options(given | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
 
