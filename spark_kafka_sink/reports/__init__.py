@@ -1,9 +1,9 @@
-"""What each write or micro-batch has written: kept on the driver, read back, shown. Spark workers import none of it.
+"""Reports of writes and micro-batches: stored on the driver, read back and displayed. Spark workers do not import it.
 
-write_report.py     WriteReport, as a line of a log and as a line of JSON
-store.py            where reports are kept
-text_report.py      reports on a terminal
-html_page.py           reports as one page of HTML, with the charts of figures.py, drawn by charts.py
-skew.py             how even rows are spread over tasks and partitions
-number_format.py        numbers in few characters
+write_report.py   WriteReport: its log line, its JSON, and sums over several reports
+store.py          storage of reports in files and folders
+text_report.py    reports as text for a terminal
+html_page.py      reports as an HTML page, with the charts of figures.py, drawn by charts.py
+skew.py           distribution of rows over tasks and partitions
+number_format.py  short number formats
 """

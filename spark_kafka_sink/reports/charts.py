@@ -1,10 +1,9 @@
-"""Charts as SVG, in plain text: lines, columns and rows of bars. They are readable without colour.
+"""Charts in SVG: lines, columns and horizontal bars. They are readable without color.
 
-Lines differ by their dashes and carry their names at their ends; bars have their numbers beside them. What a `<title>`
-says is shown by a browser when the mouse rests there. Colours come from the page by CSS classes, so that dark pages are
-dark.
+Lines differ by their dashes and are labeled at their ends. Horizontal bars have numbers next to them. Browsers show a
+`<title>` as a tooltip. Colors are defined by the CSS classes of the page, which has a dark mode.
 
-Charts over time have a place for each write by when it began, so that a pause is as wide as it was long.
+The x axis of charts over time is to scale, and a write is drawn at its start time, so that pauses are visible.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-Words = Callable[[float], str]
-"""A number as it is shown."""
+NumberFormatter = Callable[[float], str]
+"""Function that formats a number for an axis, a label or a tooltip."""
 
 WIDTH, HEIGHT = 560, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 62, 14, 30
@@ -25,16 +24,16 @@ _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _ROW_HEIGHT = 20
 _LABEL_WIDTH = 150
 _NUMBER_WIDTH = 70
-_LABEL_CHARACTERS_MAX = 23
-_PAUSE_GAPS = 5
-"""A line ends where the next write began more than this many usual gaps later."""
-_NAME_DISTANCE = 13
-"""Between the names of lines that end close together."""
+_MAX_LABEL_LENGTH = 23
+_PAUSE_FACTOR = 5
+"""A line is interrupted if the gap to the next write is larger than this multiple of the median gap."""
+_MIN_NAME_DISTANCE = 13
+"""Minimum vertical distance of the names of two lines."""
 
 
 @dataclass(frozen=True)
-class Moments:
-    """When each column of a chart was, in any unit, in the order of time, and how it is called."""
+class TimeAxis:
+    """Times of the points of a chart in ascending order, in any unit, and their labels."""
 
     times: Sequence[float]
     labels: Sequence[str]
@@ -42,7 +41,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart; nan leaves a gap. `style` is one of the page's classes s1, s2 and s3."""
+    """Line of a chart, with gaps at nan. `style` is one of the CSS classes s1, s2 and s3."""
 
     name: str
     values: Sequence[float]
@@ -51,170 +50,182 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar. `hint` is shown when the mouse rests on it."""
+    """Bar of a chart."""
 
     label: str
     value: float
-    hint: str
+    tooltip: str
 
 
-def line_chart(title: str, lines: Sequence[Line], moments: Moments, words: Words, crossed: Collection[int] = ()) -> str:
-    """Lines over moments, from zero up. The moments in `crossed` get a cross below."""
-    known = [value for line in lines for value in line.values if not math.isnan(value)]
-    if not known:
-        return _nothing(title)
-    ticks = nice_ticks(max(known))
-    places = _by_time(moments.times)
-    parts = [*_grid(ticks, words), *_columns(places, moments.labels)]
+def draw_line_chart(
+    title: str,
+    lines: Sequence[Line],
+    time_axis: TimeAxis,
+    format_number: NumberFormatter,
+    failed_indices: Collection[int] = (),
+) -> str:
+    """Draw lines over time, with an axis that begins at 0. Mark the points at `failed_indices` with a cross."""
+    values = [value for line in lines for value in line.values if not math.isnan(value)]
+    if not values:
+        return _empty_chart(title)
+    ticks = compute_ticks(max(values))
+    positions = _positions_by_time(time_axis.times)
+    parts = [*_draw_grid(ticks, format_number), *_draw_x_labels(positions, time_axis.labels)]
     for line in lines:
-        parts += _path(line, places, moments.labels, ticks[-1], words)
-    parts += _names(lines, ticks[-1])
-    parts += [_text(places[index], _TOP + _PLOT_HEIGHT - 4, "✗", "middle", "cross") for index in crossed]
-    return _svg(title, HEIGHT, parts)
+        parts += _draw_line(line, positions, time_axis.labels, ticks[-1], format_number)
+    parts += _draw_line_names(lines, ticks[-1])
+    parts += [_draw_text(positions[index], _TOP + _PLOT_HEIGHT - 4, "✗", "middle", "cross") for index in failed_indices]
+    return _wrap_svg(title, HEIGHT, parts)
 
 
-def column_chart(title: str, bars: Sequence[Bar], words: Words, times: Sequence[float] | None = None) -> str:
-    """Bars that stand on a line: at these times, or side by side."""
+def draw_column_chart(
+    title: str, bars: Sequence[Bar], format_number: NumberFormatter, times: Sequence[float] | None = None
+) -> str:
+    """Draw vertical bars, at these times or with equal distances."""
     if not bars:
-        return _nothing(title)
-    ticks = nice_ticks(max(bar.value for bar in bars))
-    places = _side_by_side(len(bars)) if times is None else _by_time(times)
-    step = min((after - before for before, after in pairwise(places)), default=_PLOT_WIDTH)
+        return _empty_chart(title)
+    ticks = compute_ticks(max(bar.value for bar in bars))
+    positions = _equal_positions(len(bars)) if times is None else _positions_by_time(times)
+    step = min((after - before for before, after in pairwise(positions)), default=_PLOT_WIDTH)
     width = max(1.0, min(step * 0.8, 40))
-    parts = [*_grid(ticks, words), *_columns(places, [bar.label for bar in bars])]
-    for place, bar in zip(places, bars, strict=True):
-        top = _y(bar.value, ticks[-1])
-        parts.append(_bar(place - width / 2, top, width, _TOP + _PLOT_HEIGHT - top, bar))
-    return _svg(title, HEIGHT, parts)
+    parts = [*_draw_grid(ticks, format_number), *_draw_x_labels(positions, [bar.label for bar in bars])]
+    for position, bar in zip(positions, bars, strict=True):
+        top = _to_y(bar.value, ticks[-1])
+        parts.append(_draw_bar(position - width / 2, top, width, _TOP + _PLOT_HEIGHT - top, bar))
+    return _wrap_svg(title, HEIGHT, parts)
 
 
-def row_chart(title: str, bars: Sequence[Bar], words: Words, mark: tuple[str, float] | None = None) -> str:
-    """Bars that lie below each other, each with its label and number; `mark` is a line across all of them."""
+def draw_bar_chart(
+    title: str, bars: Sequence[Bar], format_number: NumberFormatter, reference_line: tuple[str, float] | None = None
+) -> str:
+    """Draw horizontal bars with their labels and numbers, and a vertical reference line with its label and value."""
     if not bars:
-        return _nothing(title)
-    top = max([bar.value for bar in bars] + ([mark[1]] if mark else [])) or 1.0
-    room = WIDTH - _LABEL_WIDTH - _NUMBER_WIDTH
+        return _empty_chart(title)
+    top = max([bar.value for bar in bars] + ([reference_line[1]] if reference_line else [])) or 1.0
+    bar_area_width = WIDTH - _LABEL_WIDTH - _NUMBER_WIDTH
     height = len(bars) * _ROW_HEIGHT + 34
     parts = []
     for index, bar in enumerate(bars):
         y = 8 + index * _ROW_HEIGHT
-        width = room * bar.value / top
-        parts.append(_text(_LABEL_WIDTH - 8, y + 13, _short(bar.label), "end"))
-        parts.append(_bar(_LABEL_WIDTH, y + 2, width, _ROW_HEIGHT - 6, bar))
-        parts.append(_text(WIDTH - 4, y + 13, words(bar.value), "end"))
-    if mark is not None:
-        x = _LABEL_WIDTH + room * mark[1] / top
+        width = bar_area_width * bar.value / top
+        parts.append(_draw_text(_LABEL_WIDTH - 8, y + 13, _shorten_label(bar.label), "end"))
+        parts.append(_draw_bar(_LABEL_WIDTH, y + 2, width, _ROW_HEIGHT - 6, bar))
+        parts.append(_draw_text(WIDTH - 4, y + 13, format_number(bar.value), "end"))
+    if reference_line is not None:
+        x = _LABEL_WIDTH + bar_area_width * reference_line[1] / top
         below = 10 + len(bars) * _ROW_HEIGHT
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="6" y2="{below}"/>')
-        parts.append(_text(x, below + 15, f"{mark[0]} {words(mark[1])}", "middle"))
-    return _svg(title, height, parts)
+        parts.append(_draw_text(x, below + 15, f"{reference_line[0]} {format_number(reference_line[1])}", "middle"))
+    return _wrap_svg(title, height, parts)
 
 
-def nice_ticks(top: float, wanted: int = 4) -> list[float]:
-    """From zero to at least `top`, by steps of 1, 2 or 5 times a power of ten."""
+def compute_ticks(top: float, max_steps: int = 4) -> list[float]:
+    """Return ticks from 0 to at least `top`, with a step of 1, 2 or 5 times a power of ten."""
     if not top > 0:
         return [0.0, 1.0]
-    power = 10 ** math.floor(math.log10(top / wanted))
-    step = next(step * power for step in (1, 2, 5, 10) if step * power * wanted >= top * (1 - 1e-9))
+    power = 10 ** math.floor(math.log10(top / max_steps))
+    step = next(step * power for step in (1, 2, 5, 10) if step * power * max_steps >= top * (1 - 1e-9))
     return [step * count for count in range(math.ceil(top / step - 1e-9) + 1)]
 
 
-def _side_by_side(count: int) -> list[float]:
+def _equal_positions(count: int) -> list[float]:
     return [_LEFT + _PLOT_WIDTH * (index + 0.5) / count for index in range(count)]
 
 
-def _by_time(times: Sequence[float]) -> list[float]:
-    """To scale, with a margin for the first and the last; side by side if all are of one moment."""
+def _positions_by_time(times: Sequence[float]) -> list[float]:
+    """Return positions to scale, with a margin at both ends; equal distances if all times are equal."""
     begin, length = min(times), max(times) - min(times)
     if not length:
-        return _side_by_side(len(times))
+        return _equal_positions(len(times))
     margin = min(20.0, _PLOT_WIDTH / (2 * len(times)))
     return [_LEFT + margin + (_PLOT_WIDTH - 2 * margin) * (time - begin) / length for time in times]
 
 
-def _y(value: float, top: float) -> float:
+def _to_y(value: float, top: float) -> float:
     return _TOP + _PLOT_HEIGHT * (1 - value / top)
 
 
-def _grid(ticks: Sequence[float], words: Words) -> Iterator[str]:
+def _draw_grid(ticks: Sequence[float], format_number: NumberFormatter) -> Iterator[str]:
     for tick in ticks:
-        y = _y(tick, ticks[-1])
-        kind = "axis" if tick == 0 else "grid"
-        yield f'<line class="{kind}" x1="{_LEFT}" x2="{_LEFT + _PLOT_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _text(_LEFT - 8, y + 4, words(tick), "end")
+        y = _to_y(tick, ticks[-1])
+        css_class = "axis" if tick == 0 else "grid"
+        yield f'<line class="{css_class}" x1="{_LEFT}" x2="{_LEFT + _PLOT_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield _draw_text(_LEFT - 8, y + 4, format_number(tick), "end")
 
 
-def _columns(places: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
-    """The labels of the first column and the last one, and of those between that have room."""
-    last, end, room = -math.inf, places[-1], 8 * max(map(len, labels)) + 6
-    for index, (place, label) in enumerate(zip(places, labels, strict=True)):
-        is_last = index == len(places) - 1
-        if place - last >= room and (is_last or end - place >= room):
-            yield _text(place, HEIGHT - 10, label, "middle")
-            last = place
+def _draw_x_labels(positions: Sequence[float], labels: Sequence[str]) -> Iterator[str]:
+    """Draw the labels of the first and the last column, and those in between that do not overlap with others."""
+    previous, end, label_width = -math.inf, positions[-1], 8 * max(map(len, labels)) + 6
+    for index, (position, label) in enumerate(zip(positions, labels, strict=True)):
+        is_last = index == len(positions) - 1
+        if position - previous >= label_width and (is_last or end - position >= label_width):
+            yield _draw_text(position, HEIGHT - 10, label, "middle")
+            previous = position
 
 
-def _pauses(places: Sequence[float]) -> set[int]:
-    """Return the indices of the moments that follow a pause: a gap much wider than most."""
-    gaps = [after - before for before, after in pairwise(places)]
+def _find_pauses(positions: Sequence[float]) -> set[int]:
+    """Return the indices of the points after a pause: a gap that is much larger than the median gap."""
+    gaps = [after - before for before, after in pairwise(positions)]
     if len(gaps) < 3:
         return set()
-    usual = statistics.median(gaps)
-    return {index for index, gap in enumerate(gaps, 1) if gap > _PAUSE_GAPS * usual}
+    median_gap = statistics.median(gaps)
+    return {index for index, gap in enumerate(gaps, 1) if gap > _PAUSE_FACTOR * median_gap}
 
 
-def _path(line: Line, places: Sequence[float], labels: Sequence[str], top: float, words: Words) -> Iterator[str]:
+def _draw_line(
+    line: Line, positions: Sequence[float], labels: Sequence[str], top: float, format_number: NumberFormatter
+) -> Iterator[str]:
     count, pen, path = len(line.values), "M", []
-    pauses = _pauses(places)
+    pauses = _find_pauses(positions)
     for index, value in enumerate(line.values):
         if math.isnan(value):
             pen = "M"
             continue
         if index in pauses:
             pen = "M"
-        path.append(f"{pen}{places[index]:.1f} {_y(value, top):.1f}")
+        path.append(f"{pen}{positions[index]:.1f} {_to_y(value, top):.1f}")
         pen = "L"
     yield f'<path class="line {line.style}" d="{"".join(path)}"/>'
-    radius = 5 if count == 1 else 2.4  # one point without a line is hard to find
+    radius = 5 if count == 1 else 2.4  # a single point without a line is hard to see
     for index, value in enumerate(line.values):
         if not math.isnan(value):
-            hint = escape(f"{line.name}, {labels[index]}: {words(value)}")
-            place = f'cx="{places[index]:.1f}" cy="{_y(value, top):.1f}" r="{radius}"'
-            yield f'<circle class="dot {line.style}" {place}><title>{hint}</title></circle>'
+            tooltip = escape(f"{line.name}, {labels[index]}: {format_number(value)}")
+            shape = f'cx="{positions[index]:.1f}" cy="{_to_y(value, top):.1f}" r="{radius}"'
+            yield f'<circle class="dot {line.style}" {shape}><title>{tooltip}</title></circle>'
 
 
-def _names(lines: Sequence[Line], top: float) -> Iterator[str]:
-    """At the ends of the lines, from the highest down, and never upon each other."""
-    ends = []
+def _draw_line_names(lines: Sequence[Line], top: float) -> Iterator[str]:
+    """Draw the names at the ends of the lines, from top to bottom, without overlaps."""
+    line_ends = []
     for line in lines:
-        known = [value for value in line.values if not math.isnan(value)]
-        if known and line.name:
-            ends.append((_y(known[-1], top) + 4, line))
-    lowest = 0.0
-    for y, line in sorted(ends, key=lambda end: end[0]):
-        lowest = max(y, lowest + _NAME_DISTANCE)
-        yield _text(_LEFT + _PLOT_WIDTH + 8, lowest, line.name, "start", f"name {line.style}")
+        values = [value for value in line.values if not math.isnan(value)]
+        if values and line.name:
+            line_ends.append((_to_y(values[-1], top) + 4, line))
+    name_y = 0.0
+    for y, line in sorted(line_ends, key=lambda end: end[0]):
+        name_y = max(y, name_y + _MIN_NAME_DISTANCE)
+        yield _draw_text(_LEFT + _PLOT_WIDTH + 8, name_y, line.name, "start", f"name {line.style}")
 
 
-def _bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
+def _draw_bar(x: float, y: float, width: float, height: float, bar: Bar) -> str:
     shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
-    return f'<rect class="bar" {shape} rx="1.5"><title>{escape(bar.hint)}</title></rect>'
+    return f'<rect class="bar" {shape} rx="1.5"><title>{escape(bar.tooltip)}</title></rect>'
 
 
-def _text(x: float, y: float, words: str, anchor: str, kind: str = "tick") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _draw_text(x: float, y: float, text: str, anchor: str, css_class: str = "tick") -> str:
+    return f'<text class="{css_class}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _short(label: str) -> str:
-    """The end of a long one, where partitions and tasks have their number."""
-    return label if len(label) <= _LABEL_CHARACTERS_MAX else "…" + label[1 - _LABEL_CHARACTERS_MAX :]
+def _shorten_label(label: str) -> str:
+    """Shorten a long label to its end, because names of partitions end with their number."""
+    return label if len(label) <= _MAX_LABEL_LENGTH else "…" + label[1 - _MAX_LABEL_LENGTH :]
 
 
-def _nothing(title: str) -> str:
-    return _svg(title, 60, [_text(WIDTH / 2, 34, "nothing to show", "middle")])
+def _empty_chart(title: str) -> str:
+    return _wrap_svg(title, 60, [_draw_text(WIDTH / 2, 34, "no data", "middle")])
 
 
-def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+def _wrap_svg(title: str, height: int, parts: Sequence[str]) -> str:
     body = "".join(parts)
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">'

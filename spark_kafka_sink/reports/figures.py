@@ -1,4 +1,4 @@
-"""What a page of reports shows: each chart with a sentence that says what to see in it."""
+"""Figures of the HTML page: charts with captions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from html import escape
 
 from spark_kafka_sink.diagnostics.text import format_count
 from spark_kafka_sink.producer.windows import bucket_end_ms
-from spark_kafka_sink.reports.charts import Bar, Line, Moments, column_chart, line_chart, row_chart
-from spark_kafka_sink.reports.number_format import milliseconds, share, short
+from spark_kafka_sink.reports.charts import (
+    Bar,
+    Line,
+    TimeAxis,
+    draw_bar_chart,
+    draw_column_chart,
+    draw_line_chart,
+)
+from spark_kafka_sink.reports.number_format import format_milliseconds, format_number, format_percentage
 from spark_kafka_sink.reports.skew import describe_skew, describe_task_skew, find_longest_write, mean_task_rows
 from spark_kafka_sink.reports.write_report import (
     FAILED,
@@ -22,168 +29,178 @@ from spark_kafka_sink.reports.write_report import (
     sum_errors,
 )
 
-_ROWS_MAX = 24
-"""Bars of one chart; the others are counted in its sentence."""
-_HOST_CHARACTERS_MAX = 14
+_MAX_BARS = 24
+"""Maximum number of bars in a bar chart. The caption says if there are more."""
+_MAX_HOST_LENGTH = 14
 _PERCENTILES = (("p99", 0.99, "s3"), ("p95", 0.95, "s2"), ("p50", 0.5, "s1"))
+"""Name, share of the records and CSS class of each line of the latency chart."""
 
 
 @dataclass(frozen=True)
 class Figure:
     title: str
     svg: str
-    sentence: str
+    caption: str
 
     def html(self) -> str:
         return (
-            f"<figure><h2>{escape(self.title)}</h2>{self.svg}<figcaption>{escape(self.sentence)}</figcaption></figure>"
+            f"<figure><h2>{escape(self.title)}</h2>{self.svg}<figcaption>{escape(self.caption)}</figcaption></figure>"
         )
 
 
-def figures(reports: Sequence[WriteReport]) -> list[Figure]:
+def build_figures(reports: Sequence[WriteReport]) -> list[Figure]:
     reports = sorted(reports, key=lambda report: report.started_ms)
-    moments = Moments([report.started_ms for report in reports], _labels(reports))
+    time_axis = TimeAxis([report.started_ms for report in reports], _format_start_times(reports))
     return [
-        _throughput(reports, moments),
-        _latency(reports, moments),
-        _spread(reports),
-        _retries(reports, moments),
-        _partitions(reports),
-        _tasks(reports),
-        _rows_of_tasks(reports),
+        _build_throughput(reports, time_axis),
+        _build_latency(reports, time_axis),
+        _build_latency_distribution(reports),
+        _build_retries(reports, time_axis),
+        _build_partition_rows(reports),
+        _build_task_durations(reports),
+        _build_task_rows(reports),
     ]
 
 
-def _labels(reports: Sequence[WriteReport]) -> list[str]:
-    """The times, with their days where there are several."""
+def _format_start_times(reports: Sequence[WriteReport]) -> list[str]:
+    """Return the start time of each write, with the date if the writes are of several days."""
     days = {report.started_at.date() for report in reports}
     return [f"{report.started_at:{'%H:%M:%S' if len(days) == 1 else '%m-%d %H:%M'}}" for report in reports]
 
 
-def _throughput(reports: Sequence[WriteReport], moments: Moments) -> Figure:
+def _build_throughput(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     values = [report.rows_per_second if report.rows else math.nan for report in reports]
-    known = [value for value in values if not math.isnan(value)]
-    sentence = "No write has rows."
-    if known:
-        sentence = f"From {short(min(known))} to {short(max(known))}, the median is {short(statistics.median(known))}."
-        sentence = f"{short(known[0])} in the one write." if len(known) == 1 else sentence
+    defined = [value for value in values if not math.isnan(value)]
+    caption = "No write has rows."
+    if len(defined) == 1:
+        caption = f"{format_number(defined[0])} in the only write."
+    elif defined:
+        caption = (
+            f"From {format_number(min(defined))} to {format_number(max(defined))}, with a median of "
+            f"{format_number(statistics.median(defined))}."
+        )
     failed = [index for index, report in enumerate(reports) if report.status == FAILED]
     if failed:
-        sentence += f" ✗: {format_count(len(failed), 'write')} that failed."
-    svg = line_chart("rows per second of each write", [Line("", values, "s1")], moments, short, failed)
-    return Figure("Rows per second", svg, sentence)
+        caption += f" ✗: {format_count(len(failed), 'write')} that failed."
+    svg = draw_line_chart("rows per second of each write", [Line("", values, "s1")], time_axis, format_number, failed)
+    return Figure("Rows per second", svg, caption)
 
 
-def _latency(reports: Sequence[WriteReport], moments: Moments) -> Figure:
-    lines = [Line(name, [report.latency_ms(part) for report in reports], style) for name, part, style in _PERCENTILES]
+def _build_latency(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
+    lines = [Line(name, [report.latency_ms(share) for report in reports], style) for name, share, style in _PERCENTILES]
     merged = merge_latencies(reports)
-    sentence = "No record was acknowledged."
+    caption = "No record was acknowledged."
     if merged.counts:
-        sentence = (
-            f"Half of all records were acknowledged within {milliseconds(merged.percentile(0.5))}, 99 % within "
-            f"{milliseconds(merged.percentile(0.99))}, counted from when the producer got the first of their batch."
+        caption = (
+            f"Half of all records were acknowledged within {format_milliseconds(merged.percentile(0.5))}, 99 % within "
+            f"{format_milliseconds(merged.percentile(0.99))}. The latency begins when the producer receives the first "
+            "record of a batch."
         )
     return Figure(
-        "Latency until the acknowledgement",
-        line_chart("percentiles of the latency of each write", lines, moments, milliseconds),
-        sentence,
+        "Latency until acknowledgement",
+        draw_line_chart("latency percentiles of each write", lines, time_axis, format_milliseconds),
+        caption,
     )
 
 
-def _spread(reports: Sequence[WriteReport]) -> Figure:
+def _build_latency_distribution(reports: Sequence[WriteReport]) -> Figure:
     merged = merge_latencies(reports)
     bars = []
     if merged.counts:
         for bucket in range(min(merged.counts), max(merged.counts) + 1):
-            records, label = merged.counts.get(bucket, 0), milliseconds(bucket_end_ms(bucket))
+            records, label = merged.counts.get(bucket, 0), format_milliseconds(bucket_end_ms(bucket))
             bars.append(Bar(label, records, f"{records:,} records within {label}"))
     return Figure(
-        "How latencies are spread",
-        column_chart("records by their latency", bars, short),
-        "Records of all writes by their latency; each column reaches a sixteenth further than the one before.",
+        "Distribution of latencies",
+        draw_column_chart("records by latency", bars, format_number),
+        "Records of all writes by latency. The upper bound of each column is a sixteenth above that of the previous "
+        "column.",
     )
 
 
-def _retries(reports: Sequence[WriteReport], moments: Moments) -> Figure:
+def _build_retries(reports: Sequence[WriteReport], time_axis: TimeAxis) -> Figure:
     bars = [
         Bar(label, report.retries, f"{label}: {format_count(report.retries, 'record')} retried")
-        for label, report in zip(moments.labels, reports, strict=True)
+        for label, report in zip(time_axis.labels, reports, strict=True)
     ]
     retries = sum(report.retries for report in reports)
     if not retries:
         bars = []
     errors = sum_errors(report.errors for report in reports)
-    letters = ", ".join(f"{number:,} {name}" for name, number in sorted(errors.items()))
-    again = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
-    sentence = again + (f"Dead letters: {letters}." if letters else "No record became a dead letter.")
-    return Figure(
-        "Records retried", column_chart("records retried by each write", bars, short, moments.times), sentence
-    )
+    dead_letters = ", ".join(f"{count:,} {name}" for name, count in sorted(errors.items()))
+    retried = f"{format_count(retries, 'record')} retried. " if retries else "No record was retried. "
+    caption = retried + (f"Dead letters: {dead_letters}." if dead_letters else "No record became a dead letter.")
+    svg = draw_column_chart("retried records of each write", bars, format_number, time_axis.times)
+    return Figure("Retried records", svg, caption)
 
 
-def _partitions(reports: Sequence[WriteReport]) -> Figure:
-    rows = {
+def _build_partition_rows(reports: Sequence[WriteReport]) -> Figure:
+    row_counts = {
         f"{topic}-{partition}": written.rows
-        for topic, of_topic in merge_report_ranges(reports).items()
-        for partition, written in of_topic.items()
+        for topic, topic_ranges in merge_report_ranges(reports).items()
+        for partition, written in topic_ranges.items()
     }
     bars = [
-        Bar(name, number, f"{name}: {format_count(number, 'row')}")
-        for name, number in sorted(rows.items(), key=lambda one: -one[1])
+        Bar(name, rows, f"{name}: {format_count(rows, 'row')}")
+        for name, rows in sorted(row_counts.items(), key=lambda item: -item[1])
     ]
-    sentence = describe_skew("partition", rows) + _more(bars)
-    mean = statistics.fmean(rows.values()) if rows else 0.0
-    return Figure("Rows by partition", _rows_chart("rows of each partition", bars, mean), sentence)
+    caption = describe_skew("partition", row_counts) + _describe_omitted(bars)
+    mean = statistics.fmean(row_counts.values()) if row_counts else 0.0
+    return Figure("Rows by partition", _draw_row_counts("rows of each partition", bars, mean), caption)
 
 
-def _rows_of_tasks(reports: Sequence[WriteReport]) -> Figure:
-    """Of the write that took longest, the fullest first."""
-    slowest = find_longest_write(reports)
-    tasks = () if slowest is None else sorted(slowest.task_list, key=lambda task: -task.rows)
+def _build_task_rows(reports: Sequence[WriteReport]) -> Figure:
+    """Build the figure with the rows of the longest write's tasks, in descending order."""
+    longest = find_longest_write(reports)
+    tasks = () if longest is None else sorted(longest.task_list, key=lambda task: -task.rows)
     bars = [
-        Bar(_name(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}") for task in tasks
+        Bar(_format_task(task), task.rows, f"task {task.partition_id}: {format_count(task.rows, 'row')}")
+        for task in tasks
     ]
-    sentence, mean = "No task was reported.", 0.0
-    if slowest is not None:
-        sentence, mean = describe_task_skew(slowest) + _more(bars), mean_task_rows(slowest)
-    return Figure("Rows by task of the longest write", _rows_chart("rows of each task", bars, mean), sentence)
+    caption, mean = "No task was reported.", 0.0
+    if longest is not None:
+        caption, mean = describe_task_skew(longest) + _describe_omitted(bars), mean_task_rows(longest)
+    return Figure("Rows by task of the longest write", _draw_row_counts("rows of each task", bars, mean), caption)
 
 
-def _rows_chart(label: str, bars: Sequence[Bar], mean: float) -> str:
-    """Bars of rows, the fullest first."""
-    mark = ("mean", mean) if len(bars) > 1 else None
-    return row_chart(label, bars[:_ROWS_MAX], short, mark)
+def _draw_row_counts(title: str, bars: Sequence[Bar], mean: float) -> str:
+    """Draw the first bars, which are sorted in descending order, with their mean."""
+    reference_line = ("mean", mean) if len(bars) > 1 else None
+    return draw_bar_chart(title, bars[:_MAX_BARS], format_number, reference_line)
 
 
-def _tasks(reports: Sequence[WriteReport]) -> Figure:
-    """The tasks of the write that took longest, the longest first."""
-    slowest = find_longest_write(reports)
-    if slowest is None:
-        return Figure("Tasks of the longest write", row_chart("tasks", [], milliseconds), "No task was reported.")
+def _build_task_durations(reports: Sequence[WriteReport]) -> Figure:
+    """Build the figure with the durations of the longest write's tasks, in descending order."""
+    title, longest = "Tasks of the longest write", find_longest_write(reports)
+    if longest is None:
+        return Figure(title, draw_bar_chart("tasks", [], format_milliseconds), "No task was reported.")
     bars = [
         Bar(
-            _name(task),
+            _format_task(task),
             task.duration_ms,
-            f"task {task.partition_id}, attempt {task.attempt}, on {task.host}: {milliseconds(task.duration_ms)}, "
-            f"{format_count(task.rows, 'row')}, {milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
+            f"task {task.partition_id}, attempt {task.attempt}, on {task.host}: "
+            f"{format_milliseconds(task.duration_ms)}, {format_count(task.rows, 'row')}, "
+            f"{format_milliseconds(task.blocked_ms)} blocked, {task.retries:,} retried",
         )
-        for task in slowest.task_list
+        for task in longest.task_list
     ]
-    median = statistics.median(task.duration_ms for task in slowest.task_list)
-    blocked = share(slowest.blocked_ms, sum(task.duration_ms for task in slowest.task_list))
-    sentence = (
-        f"Tasks by number and host, of the write of {slowest.started_at:%H:%M:%S}. It took "
-        f"{milliseconds(slowest.duration_ms)}; tasks waited for memory {blocked} of their time.{_more(bars)}"
+    median = statistics.median(task.duration_ms for task in longest.task_list)
+    blocked = format_percentage(longest.blocked_ms, sum(task.duration_ms for task in longest.task_list))
+    caption = (
+        f"Tasks by number and host, for the write that started at {longest.started_at:%H:%M:%S} and took "
+        f"{format_milliseconds(longest.duration_ms)}. Tasks waited for memory {blocked} of the time."
+        f"{_describe_omitted(bars)}"
     )
-    svg = row_chart("tasks by duration", bars[:_ROWS_MAX], milliseconds, ("median", median) if len(bars) > 1 else None)
-    return Figure("Tasks of the longest write", svg, sentence)
+    reference_line = ("median", median) if len(bars) > 1 else None
+    svg = draw_bar_chart("tasks by duration", bars[:_MAX_BARS], format_milliseconds, reference_line)
+    return Figure(title, svg, caption)
 
 
-def _name(task: TaskSummary) -> str:
-    """With the end of its host's name, where pods and workers have their number."""
+def _format_task(task: TaskSummary) -> str:
+    """Return the number of the task and the end of its host name, since names of pods and workers end with a number."""
     host = task.host.split(".")[0]
-    return f"{task.partition_id}, {host if len(host) <= _HOST_CHARACTERS_MAX else '…' + host[-_HOST_CHARACTERS_MAX:]}"
+    return f"{task.partition_id}, {host if len(host) <= _MAX_HOST_LENGTH else '…' + host[-_MAX_HOST_LENGTH:]}"
 
 
-def _more(bars: Sequence[Bar]) -> str:
-    return f" The {_ROWS_MAX} largest of {len(bars)} are shown." if len(bars) > _ROWS_MAX else ""
+def _describe_omitted(bars: Sequence[Bar]) -> str:
+    return f" Only the {_MAX_BARS} largest of {len(bars)} are shown." if len(bars) > _MAX_BARS else ""

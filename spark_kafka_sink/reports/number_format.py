@@ -1,39 +1,39 @@
-"""Numbers as tables and charts show them: short, with their unit."""
+"""Short number formats for tables and charts."""
 
 from __future__ import annotations
 
 import math
 
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-NONE = "-"
-"""In place of a number that there is none of."""
+_SI_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+NO_VALUE = "-"
+"""Text for a number that is undefined."""
 
 
-def short(value: float) -> str:
-    """1,200,000 as 1.2M"""
+def format_number(value: float) -> str:
+    """Format a number with an SI prefix: `1.2M` for 1,200,000."""
     if math.isnan(value):
-        return NONE
-    for size, unit in _UNITS:
-        if abs(value) >= size * 0.9995:
-            return f"{value / size:.3g}{unit}"
+        return NO_VALUE
+    for factor, prefix in _SI_PREFIXES:
+        if abs(value) >= factor * 0.9995:
+            return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"
 
 
-def milliseconds(value: float) -> str:
-    """21 ms, 1.3 s, 4 min"""
+def format_milliseconds(value: float) -> str:
+    """Format a duration in milliseconds, seconds or minutes: `21 ms`, `1.3 s`, `4 min`."""
     if math.isnan(value):
-        return NONE
+        return NO_VALUE
     if value < 1000:
         return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
     seconds = value / 1000
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
 
 
-def share(part: float, whole: float) -> str:
-    """12 %"""
-    return NONE if not whole else f"{100 * part / whole:.0f} %"
+def format_percentage(part: float, total: float) -> str:
+    """Format a share of a total: `12 %`."""
+    return NO_VALUE if not total else f"{100 * part / total:.0f} %"
 
 
-def ratio(value: float) -> str:
-    """0.33"""
-    return NONE if math.isnan(value) else f"{value:.2f}"
+def format_ratio(value: float) -> str:
+    """Format a ratio with two decimals: `0.33`."""
+    return NO_VALUE if math.isnan(value) else f"{value:.2f}"

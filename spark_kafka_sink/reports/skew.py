@@ -1,7 +1,7 @@
-"""Skew: are the rows of a write spread evenly over its tasks, and over partitions?
+"""Skew of the rows of a write over its tasks and partitions.
 
-Where each partition or key has one task (the option distribution), one that has most of the rows makes one task as long
-as the write.
+With the option `distribution`, one task writes all rows of a partition or key. If one partition or key has most of the
+rows, its task takes as long as the whole write.
 """
 
 from __future__ import annotations
@@ -13,61 +13,67 @@ from spark_kafka_sink.diagnostics.text import format_count, sanitize
 from spark_kafka_sink.reports.write_report import WriteReport
 
 SKEW_THRESHOLD = 1.5
-"""The fullest has this many times the mean, or more."""
+"""Ratio of the maximum to the mean from which on rows count as skewed."""
 
 
-def compute_skew(rows: Collection[int], mean: float | None = None) -> float:
-    """The fullest, in times of the mean; 1 where there is nothing to compare. `mean`: where not all rows are here."""
+def compute_skew(row_counts: Collection[int], mean: float | None = None) -> float:
+    """Return the ratio of the maximum to the mean; 1 if there are no rows.
+
+    `mean` is needed if `row_counts` is not complete.
+    """
     if mean is None:
-        mean = statistics.fmean(rows) if rows else 0.0
-    return max(rows) / mean if mean and rows else 1.0
+        mean = statistics.fmean(row_counts) if row_counts else 0.0
+    return max(row_counts) / mean if mean and row_counts else 1.0
 
 
-def describe_skew(kind: str, rows: Mapping[str, int]) -> str:
-    """A sentence about the rows of each partition, by name."""
-    return _sentence(kind, rows, len(rows), None)
+def describe_skew(kind: str, row_counts: Mapping[str, int]) -> str:
+    """Return a sentence about the distribution of rows. `row_counts` has the rows by name of a partition or task."""
+    return _describe(kind, row_counts, len(row_counts), None)
 
 
 def describe_task_skew(report: WriteReport) -> str:
-    """A sentence about the rows of each task. A report lists some of many tasks, and has the rows of all."""
-    return _sentence("task", task_row_counts(report), report.tasks, mean_task_rows(report))
+    """Return a sentence about the distribution of rows over tasks.
+
+    A report lists only some of many tasks, but its mean includes all of them.
+    """
+    return _describe("task", task_row_counts(report), report.tasks, mean_task_rows(report))
 
 
-def _sentence(kind: str, rows: Mapping[str, int], count: int, mean: float | None) -> str:
-    if not rows:
-        return f"No {kind} got rows."
+def _describe(kind: str, row_counts: Mapping[str, int], count: int, mean: float | None) -> str:
+    if not row_counts:
+        return f"No {kind} has rows."
     if count == 1:
         return f"All rows are in one {kind}."
-    ratio = compute_skew(rows.values(), mean)
-    fullest = max(rows, key=lambda name: rows[name])
-    judged = "which is even" if ratio < SKEW_THRESHOLD else "which is skewed"
-    return f"{format_count(count, kind)}; the fullest ({sanitize(fullest)}) has {ratio:.1f} times the mean, {judged}."
+    skew = compute_skew(row_counts.values(), mean)
+    largest = max(row_counts, key=lambda name: row_counts[name])
+    verdict = "which is balanced" if skew < SKEW_THRESHOLD else "which is skewed"
+    return f"{format_count(count, kind)}; the largest ({sanitize(largest)}) has {skew:.1f} times the mean, {verdict}."
 
 
 def find_longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:
-    """Of those that list tasks."""
-    return max((report for report in reports if report.task_list), key=lambda one: one.duration_ms, default=None)
+    """Return the write with the longest duration among those that list tasks."""
+    return max((report for report in reports if report.task_list), key=lambda report: report.duration_ms, default=None)
 
 
 def mean_task_rows(report: WriteReport) -> float:
-    """Rows of a task, of all that the write had."""
+    """Return the mean number of rows per task, including tasks that are not listed."""
     return report.rows / report.tasks if report.tasks else 0.0
 
 
 def task_row_counts(report: WriteReport) -> dict[str, int]:
-    """By the number of the task, of those that the report lists."""
+    """Return the rows of each listed task, by task number."""
     return {str(task.partition_id): task.rows for task in report.task_list}
 
 
 def describe_largest_partition(report: WriteReport) -> str:
-    """A sentence about the partition that has most of the rows; empty where none has any."""
-    rows = {
+    """Return a sentence about the partition with the most rows; empty if there are no rows."""
+    row_counts = {
         f"{topic}-{partition}": written.rows
-        for topic, of_topic in report.partitions.items()
-        for partition, written in of_topic.items()
+        for topic, topic_ranges in report.partitions.items()
+        for partition, written in topic_ranges.items()
     }
-    total = sum(rows.values())
+    total = sum(row_counts.values())
     if not total:
         return ""
-    fullest = max(rows, key=lambda name: rows[name])
-    return f"{sanitize(fullest)} has {100 * rows[fullest] / total:.0f} % of the rows."
+    largest = max(row_counts, key=lambda name: row_counts[name])
+    return f"{sanitize(largest)} has {100 * row_counts[largest] / total:.0f} % of the rows."

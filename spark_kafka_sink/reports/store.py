@@ -1,13 +1,13 @@
-"""Where reports are kept. The driver writes them, in a Python process that has no JVM: Spark's own file systems are out
-of its reach, and Arrow's take their place.
+"""Storage of reports on the driver. It uses Arrow's file systems, because the driver process has no JVM for Spark's.
 
-A file on the driver's machine gets a line of JSON for each commit. Everywhere else a path is a folder, and each commit
-makes a file there, because object stores cannot append. The names of the files begin with the time, so that they sort.
+If the path is a file on the driver's machine, each report is appended as a line of JSON. All other paths are folders, and
+each report is a new file, because objects in an object store cannot be extended. File names begin with the start time,
+so that they sort in chronological order.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
-    /data/reports/ (or a folder that exists)             a folder
-    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder, where Databricks mounts it
-    s3://bucket/reports, also s3a: and s3n:              a folder; hdfs:, viewfs:, gs:, abfs: and abfss: as well
+    /data/reports/ (or an existing folder)               a folder
+    dbfs:/reports, /dbfs/reports, /Volumes/a/b/c         a folder in a mount of Databricks
+    s3://bucket/reports, also s3a: and s3n:              a folder, also in hdfs:, viewfs:, gs:, abfs: and abfss:
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from spark_kafka_sink.reports.write_report import WriteReport, parse_report
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-_LOCAL = ("", "file", "dbfs")
-_ARROWS_SCHEMES = {
+_LOCAL_SCHEMES = ("", "file", "dbfs")
+_ARROW_SCHEMES = {
     "s3": "s3",
     "s3a": "s3",
     "s3n": "s3",
@@ -39,89 +39,96 @@ _ARROWS_SCHEMES = {
     "abfs": "abfs",
     "abfss": "abfss",
 }
-"""Spark's name of a file system -> Arrow's."""
+"""Scheme of a file system in Spark -> scheme in Arrow."""
 _REMEDIES = {
     "s3": (
-        "Credentials come from the environment, ~/.aws or the machine's role, and not from Spark's fs.s3a settings; "
-        "region and another endpoint from the path: ?region=...&endpoint_override=host:port&scheme=http."
+        "The credentials are those of the environment, ~/.aws or the machine's role; Spark's fs.s3a settings are not "
+        "used. Set the region or another endpoint in the path: "
+        "?region=...&endpoint_override=host:port&scheme=http."
     ),
     "hdfs": (
-        "The driver's environment needs JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, "
-        "the folder of libhdfs.so) and CLASSPATH=$(hadoop classpath --glob), all set before the driver starts. Without "
-        "Hadoop there, the option reportTopic keeps reports in Kafka."
+        "Set JAVA_HOME, HADOOP_HOME with lib/native/libhdfs.so in it (or ARROW_LIBHDFS_DIR, the folder of libhdfs.so) "
+        "and CLASSPATH=$(hadoop classpath --glob) in the environment before the driver starts. If Hadoop is not "
+        "installed there, use the option reportTopic to write reports to Kafka."
     ),
-    "gs": "Credentials are those of GOOGLE_APPLICATION_CREDENTIALS, or of the machine.",
-    "abfs": "Credentials are those of Azure's environment variables, or of the machine.",
+    "gs": "The credentials are those of GOOGLE_APPLICATION_CREDENTIALS or of the machine.",
+    "abfs": "The credentials are those of Azure's environment variables or of the machine.",
 }
 _REMEDIES |= {"viewfs": _REMEDIES["hdfs"], "abfss": _REMEDIES["abfs"]}
-SUPPORTED = "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
-_MOUNTED = ("/dbfs/", "/Volumes/")
-"""Of Databricks; files there cannot be appended to."""
-_MOUNT_OF_DBFS = "/dbfs"
-_BATCH_CHARACTERS_MAX = 100
-_LATEST = 20
-_LATEST_BYTES = 4 << 20
-"""Where find_report looks: a batch is asked for when it has just been written."""
+SUPPORTED_PATHS = (
+    "a path on the driver's machine, file:, dbfs:, s3: (also s3a:, s3n:), hdfs:, viewfs:, gs:, abfs: and abfss:"
+)
+_MOUNTS = ("/dbfs/", "/Volumes/")
+"""Mounts of Databricks. Files in them cannot be appended to."""
+_DBFS_MOUNT = "/dbfs"
+_MAX_BATCH_LENGTH = 100
+_MAX_SEARCHED_REPORTS = 20
+_MAX_SEARCHED_BYTES = 4 << 20
+"""Limits of find_report, which is called directly after the batch was written."""
 
 
 def find_path_error(path: str) -> str | None:
-    """What is wrong with the path itself, if anything is."""
-    scheme = _scheme(path)
-    if scheme not in _LOCAL and scheme not in _ARROWS_SCHEMES:
-        return f"{scheme}: is not a file system that reports can be written to. Supported are {SUPPORTED}."
+    """Return the error in a path, as a sentence or the end of one; None if the path is supported."""
+    scheme = _parse_scheme(path)
+    if scheme not in _LOCAL_SCHEMES and scheme not in _ARROW_SCHEMES:
+        return f"{scheme}: is not a supported file system for reports. Supported are {SUPPORTED_PATHS}."
     parts = urlsplit(path)
-    if scheme in _ARROWS_SCHEMES and parts.password is not None:
-        return f"the path has a password in it. {_REMEDIES[_ARROWS_SCHEMES[scheme]]}"
-    if scheme in _LOCAL and scheme and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
-        return f"{scheme}: is this machine's, so its path has no host in it, and a '?' or '#' is written as %3F or %23."
+    if scheme in _ARROW_SCHEMES and parts.password is not None:
+        return f"the path contains a password. {_REMEDIES[_ARROW_SCHEMES[scheme]]}"
+    if scheme in _LOCAL_SCHEMES and scheme and (parts.netloc not in ("", "localhost") or parts.query or parts.fragment):
+        return f"the path of {scheme}: must not have a host, and '?' and '#' must be written as %3F and %23."
     return None
 
 
 def ensure_writable(path: str) -> None:
-    """Before a write: find out whether reports can be kept there. Makes the folder if there is none."""
-    local = _local_path(path)
-    if local is not None and not _is_folder(local):
-        _ensure_can_append(path, local)
+    """Check that reports can be saved at the path, and create a missing folder. Raise ConfigurationError if not."""
+    local_path = _find_local_path(path)
+    if local_path is not None and not _is_folder(local_path):
+        _ensure_appendable(path, local_path)
         return
     try:
-        files, folder = _open(path)
-        files.create_dir(folder, recursive=True)
-        if local is not None and not os.access(folder, os.W_OK):
-            raise PermissionError("the folder cannot be written to")
+        file_system, folder = _open_file_system(path)
+        file_system.create_dir(folder, recursive=True)
+        if local_path is not None and not os.access(folder, os.W_OK):
+            raise PermissionError("the folder is not writable")
     except (OSError, ValueError, NotImplementedError) as error:
-        raise _error(path, "cannot be written to", error) from error
+        raise _build_error(path, "cannot be written", error) from error
 
 
 def save_report(path: str, report: WriteReport) -> None:
-    """Append the report, or make a file for it in the folder."""
+    """Append the report to the file, or create a file for it in the folder."""
     line = report.to_json().encode() + b"\n"
-    local = _local_path(path)
-    if local is not None and not _is_folder(local):
-        with _own_file(local, os.O_APPEND) as lines:  # one write, so that two streams may share a file
-            lines.write(line)
+    local_path = _find_local_path(path)
+    if local_path is not None and not _is_folder(local_path):
+        with _open_private_file(local_path, os.O_APPEND) as file:
+            file.write(line)  # a single write, so that two streams can share a file
         return
-    files, folder = _open(path)
-    place = f"{folder}/{file_name(report)}"
-    with _own_file(place, os.O_TRUNC) if local is not None else files.open_output_stream(place) as file:
-        file.write(line)
+    file_system, folder = _open_file_system(path)
+    file_path = f"{folder}/{report_file_name(report)}"
+    if local_path is not None:
+        with _open_private_file(file_path, os.O_TRUNC) as file:
+            file.write(line)
+    else:
+        with file_system.open_output_stream(file_path) as stream:
+            stream.write(line)
 
 
-def _own_file(place: str, flags: int) -> RawIOBase:
-    """Open a local file that only its owner can read. A link or a FIFO in its place is an error."""
+def _open_private_file(path: str, flags: int) -> RawIOBase:
+    """Open a local file that only its owner can read. Raise OSError if the path is a symbolic link or a FIFO."""
     flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    descriptor = os.open(place, flags, 0o600)
+    descriptor = os.open(path, flags, 0o600)
     return open(descriptor, "wb", buffering=0)
 
 
 def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
-    """What `reportPath` has collected, in the order of time; with `last` only as many as that, the latest."""
-    fault = find_path_error(path)
-    if fault is not None:
-        raise ConfigurationError(fault if urlsplit(path).password else f"{path}: {fault}")
+    """Return the reports at a `reportPath` in chronological order, or only the `last` ones."""
+    path_error = find_path_error(path)
+    if path_error is not None:
+        raise ConfigurationError(path_error if urlsplit(path).password else f"{path}: {path_error}")
     try:
-        lines = deque(_lines(path, last), maxlen=last)
+        lines = deque(_read_lines(path, last), maxlen=last)
     except (OSError, ValueError, NotImplementedError) as error:
-        raise _error(path, "cannot be read", error) from error
+        raise _build_error(path, "cannot be read", error) from error
     try:
         return [parse_report(line) for line in lines]
     except ConfigurationError as error:
@@ -129,111 +136,116 @@ def read_reports(path: str, last: int | None = None) -> list[WriteReport]:
 
 
 def find_report(path: str, batch: str) -> WriteReport | None:
-    """The latest report of this batch, if it is among the last ones."""
-    ends = f"-{_as_name(batch)}.json"
-    found = [one for one in map(parse_report, _latest_lines(path, ends)) if one.batch == batch]
-    return found[-1] if found else None
+    """Return the latest report of a batch, if it is among the latest reports at the path."""
+    suffix = f"-{_to_file_name(batch)}.json"
+    reports = [report for report in map(parse_report, _read_latest_lines(path, suffix)) if report.batch == batch]
+    return reports[-1] if reports else None
 
 
-def file_name(report: WriteReport) -> str:
-    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{_as_name(report.batch)}.json"
+def report_file_name(report: WriteReport) -> str:
+    return f"{report.started_at:%Y%m%dT%H%M%S}.{report.started_ms % 1000:03}Z-{_to_file_name(report.batch)}.json"
 
 
-def _as_name(batch: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", batch)[:_BATCH_CHARACTERS_MAX]
+def _to_file_name(batch: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", batch)[:_MAX_BATCH_LENGTH]
 
 
-def _lines(path: str, last: int | None) -> Iterator[str]:
+def _read_lines(path: str, last: int | None) -> Iterator[str]:
     from pyarrow.fs import FileType
 
-    files, place = _open(path)
-    found = files.get_file_info(place)
-    if found.type == FileType.NotFound:
-        raise FileNotFoundError("there is no such file or folder")
-    if found.type == FileType.Unknown:
-        raise OSError("it is neither a file nor a folder")
-    names = [place]
-    if found.type == FileType.Directory:
-        names = _names(files, place, ".json")
-        names = names if last is None else names[-last:]
-    for name in names:
-        with files.open_input_stream(name) as file:
+    file_system, path_in_system = _open_file_system(path)
+    file_info = file_system.get_file_info(path_in_system)
+    if file_info.type == FileType.NotFound:
+        raise FileNotFoundError("no such file or folder")
+    if file_info.type == FileType.Unknown:
+        raise OSError("the path is neither a file nor a folder")
+    file_paths = [path_in_system]
+    if file_info.type == FileType.Directory:
+        file_paths = _list_files(file_system, path_in_system, ".json")
+        file_paths = file_paths if last is None else file_paths[-last:]
+    for file_path in file_paths:
+        with file_system.open_input_stream(file_path) as file:
             yield from (line for line in file.read().decode().split("\n") if line.strip())
 
 
-def _latest_lines(path: str, ends: str) -> list[str]:
-    """Of a folder, the files whose names end so; of a file, its last lines."""
+def _read_latest_lines(path: str, suffix: str) -> list[str]:
+    """Return the latest files with this suffix in a folder, or the last lines of a file."""
     from pyarrow.fs import FileType
 
-    files, place = _open(path)
-    found = files.get_file_info(place)
-    if found.type == FileType.Directory:
-        return [files.open_input_stream(name).read().decode() for name in _names(files, place, ends)[-_LATEST:]]
-    if found.type != FileType.File:  # to open a FIFO would wait for a writer
+    file_system, path_in_system = _open_file_system(path)
+    file_info = file_system.get_file_info(path_in_system)
+    if file_info.type == FileType.Directory:
+        file_paths = _list_files(file_system, path_in_system, suffix)[-_MAX_SEARCHED_REPORTS:]
+        return [file_system.open_input_stream(file_path).read().decode() for file_path in file_paths]
+    if file_info.type != FileType.File:  # opening a FIFO would block until it has a writer
         return []
-    with files.open_input_file(place) as file:
-        begin = max(0, found.size - _LATEST_BYTES)
-        file.seek(begin)
-        lines = file.read().decode(errors="replace").split("\n")[1 if begin else 0 :]
-    return [line for line in lines if line.strip()][-_LATEST:]
+    with file_system.open_input_file(path_in_system) as file:
+        start = max(0, file_info.size - _MAX_SEARCHED_BYTES)
+        file.seek(start)
+        lines = file.read().decode(errors="replace").split("\n")[1 if start else 0 :]
+    return [line for line in lines if line.strip()][-_MAX_SEARCHED_REPORTS:]
 
 
-def _names(files: FileSystem, folder: str, ends: str) -> list[str]:
-    """The files whose names end so, in the order of time."""
+def _list_files(file_system: FileSystem, folder: str, suffix: str) -> list[str]:
+    """Return the paths of the files with this suffix, in chronological order."""
     from pyarrow.fs import FileSelector, LocalFileSystem
 
-    if isinstance(files, LocalFileSystem):
-        # Arrow would stat each file, and a stream that has run for a week has left a hundred thousand.
+    if isinstance(file_system, LocalFileSystem):
+        # Arrow would call stat() for each file. A stream that runs for a week creates a hundred thousand files.
         with os.scandir(folder) as entries:
-            return sorted(entry.path for entry in entries if entry.name.endswith(ends) and entry.is_file())
-    return sorted(one.path for one in files.get_file_info(FileSelector(folder)) if one.path.endswith(ends))
+            return sorted(entry.path for entry in entries if entry.name.endswith(suffix) and entry.is_file())
+    file_infos = file_system.get_file_info(FileSelector(folder))
+    return sorted(file_info.path for file_info in file_infos if file_info.path.endswith(suffix))
 
 
-def _scheme(path: str) -> str:
+def _parse_scheme(path: str) -> str:
     scheme = urlsplit(path).scheme.lower()
-    return "" if len(scheme) == 1 else scheme  # the drive of Windows
+    return "" if len(scheme) == 1 else scheme  # a single letter is a drive on Windows
 
 
-def _local_path(path: str) -> str | None:
-    scheme = _scheme(path)
-    if scheme not in _LOCAL:
+def _find_local_path(path: str) -> str | None:
+    """Return the path on the driver's machine; None if the path is in a remote file system."""
+    scheme = _parse_scheme(path)
+    if scheme not in _LOCAL_SCHEMES:
         return None
     if scheme == "":
         return path
-    local = unquote(urlsplit(path).path)
-    return local if scheme == "file" else _MOUNT_OF_DBFS + local
+    local_path = unquote(urlsplit(path).path)
+    return local_path if scheme == "file" else _DBFS_MOUNT + local_path
 
 
-def _is_folder(local: str) -> bool:
-    return local.endswith("/") or local.startswith(_MOUNTED) or os.path.isdir(local)
+def _is_folder(local_path: str) -> bool:
+    return local_path.endswith("/") or local_path.startswith(_MOUNTS) or os.path.isdir(local_path)
 
 
-def _ensure_can_append(path: str, local: str) -> None:
-    folder = os.path.dirname(os.path.abspath(local))
+def _ensure_appendable(path: str, local_path: str) -> None:
+    folder = os.path.dirname(os.path.abspath(local_path))
     if not os.path.isdir(folder):
-        raise ConfigurationError(f"{path}: there is no folder {folder} on the driver's machine.")
-    if os.path.islink(local) or (os.path.exists(local) and not os.path.isfile(local)):
-        raise ConfigurationError(f"{path}: it is a link or a device, and must be a file itself. Name what it leads to.")
-    if not os.access(local if os.path.exists(local) else folder, os.W_OK):
-        raise ConfigurationError(f"{path}: it cannot be written to on the driver's machine.")
+        raise ConfigurationError(f"{path}: the folder {folder} does not exist on the driver's machine.")
+    if os.path.islink(local_path) or (os.path.exists(local_path) and not os.path.isfile(local_path)):
+        raise ConfigurationError(
+            f"{path}: the path is a symbolic link or a device, not a regular file. Use the path of the file itself."
+        )
+    if not os.access(local_path if os.path.exists(local_path) else folder, os.W_OK):
+        raise ConfigurationError(f"{path}: the path is not writable on the driver's machine.")
 
 
-def _open(path: str) -> tuple[FileSystem, str]:
-    """The file system, and the path in it."""
+def _open_file_system(path: str) -> tuple[FileSystem, str]:
+    """Return Arrow's file system and the path in it."""
     from pyarrow.fs import FileSystem, LocalFileSystem
 
-    local = _local_path(path)
-    if local is not None:
-        if _scheme(path) == "dbfs" and not os.path.isdir(_MOUNT_OF_DBFS):
-            raise OSError(f"{_MOUNT_OF_DBFS} is not mounted here, and dbfs: is reached through it alone")
-        return LocalFileSystem(), os.path.abspath(local)
-    files, place = FileSystem.from_uri(_ARROWS_SCHEMES[_scheme(path)] + path[path.index(":") :])
-    return files, place.rstrip("/")
+    local_path = _find_local_path(path)
+    if local_path is not None:
+        if _parse_scheme(path) == "dbfs" and not os.path.isdir(_DBFS_MOUNT):
+            raise OSError(f"dbfs: is supported only if {_DBFS_MOUNT} is mounted, and it is not")
+        return LocalFileSystem(), os.path.abspath(local_path)
+    file_system, path_in_system = FileSystem.from_uri(_ARROW_SCHEMES[_parse_scheme(path)] + path[path.index(":") :])
+    return file_system, path_in_system.rstrip("/")
 
 
-def _error(path: str, what: str, error: Exception) -> ConfigurationError:
-    remedy = _REMEDIES.get(_ARROWS_SCHEMES.get(_scheme(path), ""), "")
-    # Where Arrow finds no JVM, it lists each place where it has looked for one.
+def _build_error(path: str, problem: str, error: Exception) -> ConfigurationError:
+    remedy = _REMEDIES.get(_ARROW_SCHEMES.get(_parse_scheme(path), ""), "")
+    # If Arrow does not find a JVM, its message lists every path that it has tried.
     lines = (line for line in str(error).splitlines() if not line.startswith("dlopen("))
     reason = sanitize(" ".join(lines))
-    return ConfigurationError(f"{path} {what}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())
+    return ConfigurationError(f"{path} {problem}: {reason}{'' if reason.endswith('.') else '.'} {remedy}".rstrip())

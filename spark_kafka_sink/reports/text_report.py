@@ -1,12 +1,13 @@
-"""Reports as a table on a terminal."""
+"""Reports as text for a terminal."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count, sanitize
 from spark_kafka_sink.diagnostics.text_table import align_columns
-from spark_kafka_sink.reports.number_format import milliseconds, ratio, short
+from spark_kafka_sink.reports.number_format import format_milliseconds, format_number, format_ratio
 from spark_kafka_sink.reports.skew import describe_task_skew, find_longest_write
 from spark_kafka_sink.reports.write_report import (
     FAILED,
@@ -17,97 +18,100 @@ from spark_kafka_sink.reports.write_report import (
     sum_errors,
 )
 
-_HEAD = ("started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "again", "dead", "blocked", "batch")
-_BATCH_CHARACTERS_MAX = 48
-_PARTITIONS_MAX = 50
+_COLUMNS = (
+    "started (UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "retried", "dead", "blocked", "batch",
+)  # fmt: skip
+_MAX_BATCH_LENGTH = 48
+_MAX_PARTITIONS = 50
 
 
 def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """A line for each write, one for all of them, and the offsets of each partition."""
+    """Return lines of text: a line per write, their totals, the offsets of each partition, skew, requests and errors."""
     if not reports:
         yield "no reports"
         return
-    jobs = {get_query_id(report) for report in reports}
-    if len(jobs) == 1:
-        yield f"{sanitize(jobs.pop())}"
-    rows = [_write(report, several=bool(jobs)) for report in reports]
-    yield from align_columns([_HEAD, *rows, _sum(reports)], left_aligned=(0, len(_HEAD) - 1))
+    query_ids = {get_query_id(report) for report in reports}
+    has_several_jobs = len(query_ids) > 1
+    if not has_several_jobs:
+        yield sanitize(query_ids.pop())
+    rows = [_format_write(report, has_several_jobs) for report in reports]
+    yield from align_columns([_COLUMNS, *rows, _format_totals(reports)], left_aligned=(0, len(_COLUMNS) - 1))
     yield ""
-    yield from _partitions(reports)
-    yield from _tasks(reports)
-    yield from _requests(reports)
+    yield from _render_partitions(reports)
+    yield from _render_task_skew(reports)
+    yield from _render_requests(reports)
     errors = sum_errors(report.errors for report in reports)
     if errors:
-        yield "dead letters: " + ", ".join(f"{number:,} {sanitize(name)}" for name, number in sorted(errors.items()))
+        yield "dead letters: " + ", ".join(f"{count:,} {sanitize(name)}" for name, count in sorted(errors.items()))
 
 
-def _write(report: WriteReport, several: bool) -> tuple[str, ...]:
-    batch = sanitize(report.batch if several else report.batch.partition("/")[2], _BATCH_CHARACTERS_MAX)
-    return (*cells_of(report), f"{batch} FAILED" if report.status == FAILED else batch)
+def _format_write(report: WriteReport, has_several_jobs: bool) -> tuple[str, ...]:
+    batch = sanitize(report.batch if has_several_jobs else report.batch.partition("/")[2], _MAX_BATCH_LENGTH)
+    return (*format_cells(report), f"{batch} FAILED" if report.status == FAILED else batch)
 
 
-def cells_of(report: WriteReport) -> tuple[str, ...]:
-    """From the start of the write to the time for which it was blocked, as the first columns of any table."""
+def format_cells(report: WriteReport) -> tuple[str, ...]:
+    """Return the columns that all tables begin with, from the start of the write to the time it was blocked."""
     return (
         f"{report.started_at:%Y-%m-%d %H:%M:%S}",
         f"{report.rows:,}",
         format_bytes(report.bytes),
-        short(report.rows_per_second),
-        ratio(report.compression_ratio),
-        *(milliseconds(report.latency_ms(part)) for part in (0.5, 0.95, 0.99)),
+        format_number(report.rows_per_second),
+        format_ratio(report.compression_ratio),
+        *(format_milliseconds(report.latency_ms(share)) for share in (0.5, 0.95, 0.99)),
         f"{report.retries:,}",
         f"{report.dead_letters:,}",
-        milliseconds(report.blocked_ms),
+        format_milliseconds(report.blocked_ms),
     )
 
 
-def _sum(reports: Sequence[WriteReport]) -> tuple[str, ...]:
-    rows, duration_ms = sum(one.rows for one in reports), sum(one.duration_ms for one in reports)
-    wire, plain = sum(one.wire_bytes for one in reports), sum(one.uncompressed_bytes for one in reports)
+def _format_totals(reports: Sequence[WriteReport]) -> tuple[str, ...]:
+    rows, duration_ms = sum(report.rows for report in reports), sum(report.duration_ms for report in reports)
+    wire_bytes = sum(report.wire_bytes for report in reports)
+    uncompressed_bytes = sum(report.uncompressed_bytes for report in reports)
     latencies = merge_latencies(reports)
     return (
         "all",
         f"{rows:,}",
-        format_bytes(sum(one.bytes for one in reports)),
-        short(1000 * rows / duration_ms if duration_ms else float("nan")),
-        ratio(wire / plain if plain else float("nan")),
-        *(milliseconds(latencies.percentile(part)) for part in (0.5, 0.95, 0.99)),
-        f"{sum(one.retries for one in reports):,}",
-        f"{sum(one.dead_letters for one in reports):,}",
-        milliseconds(sum(one.blocked_ms for one in reports)),
+        format_bytes(sum(report.bytes for report in reports)),
+        format_number(1000 * rows / duration_ms if duration_ms else math.nan),
+        format_ratio(wire_bytes / uncompressed_bytes if uncompressed_bytes else math.nan),
+        *(format_milliseconds(latencies.percentile(share)) for share in (0.5, 0.95, 0.99)),
+        f"{sum(report.retries for report in reports):,}",
+        f"{sum(report.dead_letters for report in reports):,}",
+        format_milliseconds(sum(report.blocked_ms for report in reports)),
         format_count(len(reports), "write"),
     )
 
 
-def _partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
+def _render_partitions(reports: Sequence[WriteReport]) -> Iterator[str]:
     rows = [
         (sanitize(topic), str(partition), f"{written.first_offset:,}", f"{written.last_offset:,}", f"{written.rows:,}")
-        for topic, of_topic in sorted(merge_report_ranges(reports).items())
-        for partition, written in sorted(of_topic.items())
+        for topic, topic_ranges in sorted(merge_report_ranges(reports).items())
+        for partition, written in sorted(topic_ranges.items())
     ]
     if not rows:
         return
-    head = ("topic", "partition", "first offset", "last offset", "rows")
-    yield from align_columns([head, *rows[:_PARTITIONS_MAX]], left_aligned=(0,))
-    if len(rows) > _PARTITIONS_MAX:
-        yield f"... and {format_count(len(rows) - _PARTITIONS_MAX, 'other partition')}"
+    columns = ("topic", "partition", "first offset", "last offset", "rows")
+    yield from align_columns([columns, *rows[:_MAX_PARTITIONS]], left_aligned=(0,))
+    if len(rows) > _MAX_PARTITIONS:
+        yield f"... and {format_count(len(rows) - _MAX_PARTITIONS, 'other partition')}"
 
 
-def _tasks(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """How the rows of the longest write were spread over its tasks."""
+def _render_task_skew(reports: Sequence[WriteReport]) -> Iterator[str]:
     longest = find_longest_write(reports)
     if longest is not None:
         yield f"rows by task, {longest.started_at:%Y-%m-%d %H:%M:%S}: {describe_task_skew(longest)}"
 
 
-def _requests(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """What brokers had to do for these writes."""
-    requests, batches = sum(one.requests for one in reports), sum(one.batches for one in reports)
-    duration_ms = sum(one.duration_ms for one in reports)
+def _render_requests(reports: Sequence[WriteReport]) -> Iterator[str]:
+    """Describe the load on the brokers: requests, batch sizes and throttling."""
+    requests, batches = sum(report.requests for report in reports), sum(report.batches for report in reports)
+    duration_ms = sum(report.duration_ms for report in reports)
     if requests and batches and duration_ms:
         yield (
-            f"brokers: {requests:,} requests, {short(1000 * requests / duration_ms)} a second; a batch has "
-            f"{format_bytes(sum(one.wire_bytes for one in reports) / batches)}; tasks were throttled by quotas for "
-            f"{milliseconds(sum(one.throttle_ms for one in reports))}, by maxBytesPerSecond for "
-            f"{milliseconds(sum(one.paced_ms for one in reports))}"
+            f"brokers: {requests:,} requests, {format_number(1000 * requests / duration_ms)} per second; "
+            f"{format_bytes(sum(report.wire_bytes for report in reports) / batches)} per batch; tasks were throttled by "
+            f"quotas for {format_milliseconds(sum(report.throttle_ms for report in reports))}, by maxBytesPerSecond for "
+            f"{format_milliseconds(sum(report.paced_ms for report in reports))}"
         )

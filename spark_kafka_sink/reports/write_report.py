@@ -1,7 +1,7 @@
-"""WriteReport: what a batch job or a micro-batch has written, and how it went. A line of JSON has all of it.
+"""Report of a batch job or micro-batch. A line of JSON contains all of its fields.
 
-Only what brokers have acknowledged is counted. Reports add up: ranges of offsets, sums, and latencies, which stand in
-buckets.
+Only rows that brokers have acknowledged are counted. Reports can be added: offset ranges are merged, counters are
+summed, and latencies are histograms.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ COMMITTED = "committed"
 FAILED = "failed"
 
 MAX_LISTED_TASKS = 1_000
-"""A report lists as many tasks as this, the longest ones."""
-_TOPICS_NAMED_MAX = 5
-"""In the line of a commit; reportPath has all of them."""
+"""Maximum number of tasks in a report. Those with the longest duration are listed."""
+_MAX_NAMED_TOPICS = 5
+"""Maximum number of topics in a log line. The report in JSON contains all topics."""
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
-Partitions = dict[str, dict[int, OffsetRange]]
-"""topic -> partition -> what was written there"""
+OffsetRanges = dict[str, dict[int, OffsetRange]]
+"""Topic -> partition -> range of the written offsets."""
 
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """One task of a write."""
+    """Task of a write."""
 
     partition_id: int
     attempt: int
@@ -49,84 +49,84 @@ class TaskSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteReport(WriteTotals):
-    """The sum over the tasks of a batch job or of a micro-batch."""
+    """Totals of the tasks of a batch job or micro-batch."""
 
     batch: str
-    """`<query id>/<batch id>`, or `<application id>/stage-<stage id>`"""
+    """`<query id>/<batch id>` or `<application id>/stage-<stage id>`."""
     status: str = COMMITTED
-    """`committed`; `failed` if the write failed, with what those tasks wrote that ended well, unless it was aborted"""
+    """`committed` or `failed`. A failed write counts the rows of its successful tasks, unless they were aborted."""
     is_acknowledged: bool = True
-    """False with acks=0: rows were sent, and no broker has confirmed that it stored them"""
+    """False with acks=0: the rows were sent, but no broker has confirmed that it stored them."""
     started_ms: int = 0
-    """when the first task began, since 1970"""
+    """Start of the first task, in milliseconds since 1970."""
     duration_ms: int = 0
-    """until the last task ended, by the clocks of the executors"""
+    """Time until the last task ended, by the clocks of the executors."""
     tasks: int
-    partitions: Partitions
+    partitions: OffsetRanges
     errors: Mapping[str, int] = field(default_factory=dict)
-    """records that were refused and became dead letters, by the name of the error"""
+    """Rejected records that became dead letters, by the name of the error."""
     longest_task_ms: int
     task_list: tuple[TaskSummary, ...] = ()
-    """at most TASKS_MAX, the longest first"""
+    """At most MAX_LISTED_TASKS tasks, in descending order of duration."""
 
     @property
     def uncompressed_bytes(self) -> int:
-        """Size of the stored record batches before compression."""
+        """Size of the acknowledged record batches before compression."""
         return self.producer.uncompressed_bytes
 
     @property
     def wire_bytes(self) -> int:
-        """Size of the stored record batches as they were sent; a retry is not counted again."""
+        """Size of the acknowledged record batches as they were sent. Retries are not included."""
         return self.producer.bytes
 
     @property
     def retries(self) -> int:
-        """Records that were retried."""
+        """Number of records that were sent again after an error."""
         return self.producer.retries
 
     @property
     def blocked_ms(self) -> int:
-        """Total time for which tasks waited because their memory was full."""
+        """Total time for which tasks waited for free memory."""
         return round(self.producer.blocked_ms)
 
     @property
     def batches(self) -> int:
-        """Record batches that brokers have stored."""
+        """Number of acknowledged record batches."""
         return self.producer.batches
 
     @property
     def requests(self) -> int:
-        """Produce requests that brokers have answered."""
+        """Number of produce requests to which brokers have responded."""
         return self.producer.requests
 
     @property
     def throttle_ms(self) -> int:
-        """How long brokers held producers back because of a quota, added up."""
+        """Total time for which brokers throttled producers because of a quota."""
         return round(self.producer.throttle_ms)
 
     @property
     def latencies(self) -> Latencies:
-        """Of all records, from a batch's first record to its acknowledgement."""
+        """Latencies of all records, from the first record of a batch to its acknowledgement."""
         return self.producer.latencies
 
     @property
     def compression_ratio(self) -> float:
-        """Bytes sent by bytes before compression; nan if nothing was sent."""
+        """Bytes sent divided by bytes before compression; nan if nothing was sent."""
         return self.wire_bytes / self.uncompressed_bytes if self.uncompressed_bytes else math.nan
 
     @property
     def rows_per_second(self) -> float:
-        """Of the whole write; nan if it took no time."""
+        """Mean throughput of the write; nan if the duration is 0."""
         return 1000 * self.rows / self.duration_ms if self.duration_ms else math.nan
 
     @property
     def requests_per_second(self) -> float:
-        """Of the whole write, to all brokers; nan if it took no time."""
+        """Mean rate of produce requests to all brokers; nan if the duration is 0."""
         return 1000 * self.requests / self.duration_ms if self.duration_ms else math.nan
 
     @property
     def mean_batch_bytes(self) -> float:
-        """Of the record batches as they were sent; nan if nothing was sent."""
+        """Mean size of the record batches as they were sent; nan if nothing was sent."""
         return self.wire_bytes / self.batches if self.batches else math.nan
 
     @property
@@ -142,49 +142,53 @@ class WriteReport(WriteTotals):
         return self.batch.rpartition("/")[2].isdecimal()
 
     def latency_ms(self, share: float) -> float:
-        """Milliseconds within which this share (0 to 1) of the records was acknowledged; nan if there are none."""
+        """Return the milliseconds within which a share (0 to 1) of the records was acknowledged; nan without records."""
         return self.latencies.percentile(share)
 
     def line(self) -> str:
-        named = [
-            f"{topic} ({format_count(len(of_topic), 'partition')})"
-            for topic, of_topic in sorted(self.partitions.items())
+        """Return the report as a line for the log."""
+        topics = [
+            f"{topic} ({format_count(len(topic_ranges), 'partition')})"
+            for topic, topic_ranges in sorted(self.partitions.items())
         ]
-        if len(named) > _TOPICS_NAMED_MAX:
-            named[_TOPICS_NAMED_MAX:] = [format_count(len(named) - _TOPICS_NAMED_MAX, "other topic")]
-        where = f" to {', '.join(named)}" if named else ""
+        if len(topics) > _MAX_NAMED_TOPICS:
+            topics[_MAX_NAMED_TOPICS:] = [format_count(len(topics) - _MAX_NAMED_TOPICS, "other topic")]
+        destination = f" to {', '.join(topics)}" if topics else ""
         verb = "wrote" if self.is_acknowledged else "sent, not acknowledged (acks=0):"
-        words = (
-            f"{verb} {format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){where}; "
+        text = (
+            f"{verb} {format_count(self.rows, 'row')} ({format_bytes(self.bytes)}){destination}; "
             f"{format_count(self.tasks, 'task')}, the longest {self.longest_task_ms} ms; "
             f"{format_count(self.retries, 'record')} retried; {format_count(self.dead_letters, 'dead letter')}"
         )
         if self.dead_letters_cut:
-            words += f", {self.dead_letters_cut} of them cut to fit"
-        return f"{words} [{self.batch}]"
+            text += f", {self.dead_letters_cut} of them truncated"
+        return f"{text} [{self.batch}]"
 
     def to_json(self) -> str:
-        counters = {each.name for each in fields(WriteTotals)}
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in counters}
+        """Return the report as a JSON object without line breaks. parse_report() reads it back."""
+        counter_names = {counter.name for counter in fields(WriteTotals)}
+        report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
+        plain: dict[str, Any] = {name: getattr(self, name) for name in report_names}
         plain["partitions"] = [
             {"topic": topic, "partition": partition, **asdict(written)}
-            for topic, of_topic in sorted(self.partitions.items())
-            for partition, written in sorted(of_topic.items())
+            for topic, topic_ranges in sorted(self.partitions.items())
+            for partition, written in sorted(topic_ranges.items())
         ]
         plain["errors"] = dict(self.errors)
         plain["task_list"] = [asdict(task) for task in self.task_list]
         plain |= {name: round(value) for name, value in self.counts().items()}
         plain["started_at"] = self.started_at.isoformat(timespec="milliseconds")
-        plain["compression_ratio"] = _number(self.compression_ratio)
-        plain["rows_per_second"] = _number(self.rows_per_second)
-        plain["requests_per_second"] = _number(self.requests_per_second)
-        plain["mean_batch_bytes"] = _number(self.mean_batch_bytes)
-        plain["latency_ms"] = {name: _number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
-        plain["latency_counts"] = [[bucket_end_ms(one), n] for one, n in sorted(self.latencies.counts.items())]
+        plain["compression_ratio"] = _round_number(self.compression_ratio)
+        plain["rows_per_second"] = _round_number(self.rows_per_second)
+        plain["requests_per_second"] = _round_number(self.requests_per_second)
+        plain["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
+        plain["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
+        counts = sorted(self.latencies.counts.items())
+        plain["latency_counts"] = [[bucket_end_ms(bucket), records] for bucket, records in counts]
         return json.dumps(plain, ensure_ascii=False)
 
 
-_DERIVED = (
+_COMPUTED_FIELDS = (
     "started_at",
     "compression_ratio",
     "rows_per_second",
@@ -192,116 +196,124 @@ _DERIVED = (
     "mean_batch_bytes",
     "latency_ms",
 )
-"""In the JSON for those who read it; WriteReport computes them."""
+"""Fields that are in the JSON for its readers only. WriteReport computes them."""
 
-_WHOLE_MAX = 1 << 63
-_STARTED_MS_MAX = 253_402_300_799_999
+_MAX_INTEGER = 1 << 63
+_MAX_STARTED_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 
 def parse_report(line: str) -> WriteReport:
-    """ConfigurationError names what is wrong: a file may have been changed, or written by another program."""
+    """Parse the JSON of a report. Raise ConfigurationError if it is invalid, for example if another program wrote it."""
     try:
         plain: dict[str, Any] = json.loads(line)
-        partitions: Partitions = {}
+        partitions: OffsetRanges = {}
         for row in plain["partitions"]:
             written = {name: row[name] for name in ("first_offset", "last_offset", "rows")}
-            topic, partition = _text("topic", row["topic"]), _whole("partition", row["partition"])
-            partitions.setdefault(topic, {})[partition] = OffsetRange(**_checked(OffsetRange, written))
+            topic, partition = _check_text("topic", row["topic"]), _check_integer("partition", row["partition"])
+            partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, written))
         latencies = Latencies()
         for end_ms, records in plain.pop("latency_counts", ()):
-            if not isinstance(end_ms, int | float) or not 0 < end_ms < _WHOLE_MAX:
-                raise ValueError(f"latency_counts has the time {_shown(end_ms)}")
-            latencies.add(math.nextafter(end_ms, 0), _whole("latency_counts", records))
-        known = {name: value for name, value in plain.items() if name not in _DERIVED}
+            if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
+                raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
+            latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", records))
+        arguments = {name: value for name, value in plain.items() if name not in _COMPUTED_FIELDS}
         producer = {
-            attribute: _whole(name, known.pop(name)) for name, attribute in PRODUCER_FIELDS.items() if name in known
+            attribute: _check_integer(name, arguments.pop(name))
+            for name, attribute in PRODUCER_FIELDS.items()
+            if name in arguments
         }
-        known["partitions"], known["producer"] = partitions, Totals(latencies=latencies, **producer)
-        known["task_list"] = tuple(TaskSummary(**_checked(TaskSummary, task)) for task in plain.get("task_list", ()))
-        known["errors"] = {_text("errors", name): _whole(name, n) for name, n in plain.get("errors", {}).items()}
-        report = WriteReport(**_checked(WriteReport, known))
-        if report.started_ms > _STARTED_MS_MAX:
-            raise ValueError(f"started_ms is {report.started_ms}, which is no time")
+        arguments["partitions"], arguments["producer"] = partitions, Totals(latencies=latencies, **producer)
+        tasks = plain.get("task_list", ())
+        arguments["task_list"] = tuple(TaskSummary(**_check_fields(TaskSummary, task)) for task in tasks)
+        arguments["errors"] = {
+            _check_text("errors", name): _check_integer(name, count) for name, count in plain.get("errors", {}).items()
+        }
+        report = WriteReport(**_check_fields(WriteReport, arguments))
+        if report.started_ms > _MAX_STARTED_MS:
+            raise ValueError(f"started_ms is {report.started_ms}, which is out of range")
         return report
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(f"this is no report of a write: {line[:80]!r} ({_fault(error)})") from error
+        raise ConfigurationError(
+            f"this is not a report of a write: {line[:80]!r} ({_describe_error(error)})"
+        ) from error
 
 
-def _checked(kind: type[Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a report has for this class; ValueError where a number or a text is not what the class declares."""
-    checks = {"bool": _boolean, "int": _whole, "str": _text}
-    for one in fields(kind):
-        if one.name in plain and one.type in checks:
-            checks[str(one.type)](one.name, plain[one.name])
+def _check_fields(kind: type[Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `plain` unchanged. Raise ValueError if the type of a value is not the one that the dataclass declares."""
+    checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
+    for attribute in fields(kind):
+        if attribute.name in plain and attribute.type in checks:
+            checks[str(attribute.type)](attribute.name, plain[attribute.name])
     return plain
 
 
-def _whole(name: str, value: object) -> int:
-    lowest = -1 if name.endswith("_offset") else 0  # which is unknown then
-    if type(value) is not int or not lowest <= value < _WHOLE_MAX:
-        raise ValueError(f"{name} is {_shown(value)}, not a whole number")
+def _check_integer(name: str, value: object) -> int:
+    minimum = -1 if name.endswith("_offset") else 0  # -1 is an unknown offset
+    if type(value) is not int or not minimum <= value < _MAX_INTEGER:
+        raise ValueError(f"{name} is {_describe_value(value)}, not an integer in range")
     return value
 
 
-def _boolean(name: str, value: object) -> bool:
+def _check_boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is {_shown(value)}, not true or false")
+        raise ValueError(f"{name} is {_describe_value(value)}, not true or false")
     return value
 
 
-def _text(name: str, value: object) -> str:
+def _check_text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {_shown(value)}, not a text")
+        raise ValueError(f"{name} is {_describe_value(value)}, not a string")
     return value
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     return sanitize(json.dumps(value), 40)
 
 
-def _fault(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, KeyError):
-        return f"it has no {error.args[0]}"
+        return f"the field {error.args[0]} is missing"
     return str(error) if isinstance(error, ValueError) else "its fields are not those of a report"
 
 
 def get_query_id(report: WriteReport) -> str:
-    """Return the id of a stream's query, or of a batch job's application."""
+    """Return the id of the streaming query, or the application id of a batch job."""
     return report.batch.partition("/")[0]
 
 
-def merge_report_ranges(reports: Iterable[WriteReport]) -> Partitions:
-    """The partitions of several reports, such as those of a stream's micro-batches, added up."""
+def merge_report_ranges(reports: Iterable[WriteReport]) -> OffsetRanges:
+    """Merge the offset ranges of several reports, for example those of the micro-batches of a stream."""
     return merge_offset_ranges(report.partitions for report in reports)
 
 
-def merge_offset_ranges(several: Iterable[Partitions]) -> Partitions:
-    partitions: Partitions = {}
-    for one in several:
-        for topic, of_topic in one.items():
-            known = partitions.setdefault(topic, {})
-            for partition, written in of_topic.items():
-                known[partition] = known[partition] + written if partition in known else written
-    return partitions
+def merge_offset_ranges(ranges: Iterable[OffsetRanges]) -> OffsetRanges:
+    """Merge the offset ranges of several tasks or writes by partition."""
+    merged: OffsetRanges = {}
+    for ranges_by_topic in ranges:
+        for topic, topic_ranges in ranges_by_topic.items():
+            merged_topic = merged.setdefault(topic, {})
+            for partition, written in topic_ranges.items():
+                merged_topic[partition] = merged_topic[partition] + written if partition in merged_topic else written
+    return merged
 
 
-def sum_errors(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Dead letters by the name of their error, added up."""
-    errors: Counter[str] = Counter()
-    for one in several:
-        errors.update(one)
-    return dict(errors)
+def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up the numbers of dead letters by the name of the error."""
+    total: Counter[str] = Counter()
+    for counts in error_counts:
+        total.update(counts)
+    return dict(total)
 
 
 def merge_latencies(reports: Iterable[WriteReport]) -> Latencies:
-    """The latencies of several reports, merged."""
+    """Merge the latencies of several reports."""
     merged = Latencies()
     for report in reports:
         merged.merge(report.latencies)
     return merged
 
 
-def _number(value: float) -> float | None:
-    """Four digits are enough; JSON has no nan."""
+def _round_number(value: float) -> float | None:
+    """Round to four significant digits, and return None for nan, which JSON does not support."""
     return None if math.isnan(value) else float(f"{value:.4g}")

@@ -45,7 +45,7 @@ def test_shows_rows_by_task_of_longest_write(tmp_path: Path, capsys: pytest.Capt
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
     save_report(path, dataclasses.replace(write, task_list=tasks, rows=14))
     main(["report", path])
-    skew = "rows by task, 2025-11-22 04:40:00: 8 tasks; the fullest (5) has 4.0 times the mean, which is skewed."
+    skew = "rows by task, 2025-11-22 04:40:00: 8 tasks; the largest (5) has 4.0 times the mean, which is skewed."
     assert skew in capsys.readouterr().out
 
 
@@ -57,7 +57,7 @@ def test_shows_load_of_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str
         save_report(path, dataclasses.replace(write, producer=producer, paced_ms=1_500))
     main(["report", path])
     assert (
-        "brokers: 20 requests, 20 a second; a batch has 11.0 KB; tasks were throttled by quotas for 500 ms, "
+        "brokers: 20 requests, 20 per second; 11.0 KB per batch; tasks were throttled by quotas for 500 ms, "
         "by maxBytesPerSecond for 3 s\n"
     ) in capsys.readouterr().out
 
@@ -97,7 +97,7 @@ def test_prints_message_without_reports(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.jsonl"], "cannot be read: there is no such file or folder"),
+        (["missing.jsonl"], "cannot be read: no such file or folder"),
         (["ftp://host/x"], "Supported are"),
         (["{path}", "--last", "0"], "--last is 0, but must be at least 1"),
         (["{path}", "--html", "{path}/page.html"], "--html: {path}/page.html cannot be written: Not a directory"),

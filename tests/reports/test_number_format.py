@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.reports.charts import nice_ticks
-from spark_kafka_sink.reports.number_format import milliseconds, ratio, share, short
+from spark_kafka_sink.reports.charts import compute_ticks
 
 NAN = float("nan")
 
@@ -15,7 +14,7 @@ NAN = float("nan")
     [(0, "0"), (7, "7"), (999, "999"), (999.7, "1k"), (1_234, "1.23k"), (88_100, "88.1k"), (3.2e6, "3.2M"), (NAN, "-")],
 )
 def test_counts(value: float, words: str) -> None:
-    assert short(value) == words
+    assert format_number(value) == words
 
 
 @pytest.mark.parametrize(
@@ -26,16 +25,21 @@ def test_counts(value: float, words: str) -> None:
     ],
 )  # fmt: skip
 def test_times(value: float, words: str) -> None:
-    assert milliseconds(value) == words
+    assert format_milliseconds(value) == words
 
 
 def test_shares_and_ratios() -> None:
-    assert (share(1, 8), share(1, 0), ratio(0.3333), ratio(NAN)) == ("12 %", "-", "0.33", "-")
+    assert (format_percentage(1, 8), format_percentage(1, 0), format_ratio(0.3333), format_ratio(NAN)) == (
+        "12 %",
+        "-",
+        "0.33",
+        "-",
+    )
 
 
 @pytest.mark.parametrize("top", [0.003, 1, 1.0001, 5, 99, 100, 101, 123_456, 1e12])
 def test_the_ticks_of_an_axis_are_round_and_few_and_reach_the_top(top: float) -> None:
-    ticks = nice_ticks(top)
+    ticks = compute_ticks(top)
     assert ticks[0] == 0
     assert ticks[-2] < top * (1 + 1e-9) <= ticks[-1] * (1 + 1e-6)
     assert 3 <= len(ticks) <= 6
@@ -44,4 +48,4 @@ def test_the_ticks_of_an_axis_are_round_and_few_and_reach_the_top(top: float) ->
 
 @pytest.mark.parametrize("top", [0, NAN, -1])
 def test_an_axis_of_nothing_has_ticks_too(top: float) -> None:
-    assert nice_ticks(top) == [0, 1]
+    assert compute_ticks(top) == [0, 1]

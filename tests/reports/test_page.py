@@ -16,7 +16,6 @@ from playwright.sync_api import Page, sync_playwright
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.reports import text_report
-from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.html_page import render_page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.some_reports import job, report
@@ -68,7 +67,7 @@ def dots(svg: str, style: str) -> list[float]:
 def test_times_are_to_scale() -> None:
     seconds = (0, 10, 100, 1_000)
     reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 1_000 * one) for one in seconds]
-    throughput, latency, _, retries, *_ = figures([*reversed(reports)])
+    throughput, latency, _, retries, *_ = build_figures([*reversed(reports)])
     bars = [
         float(x) + float(wide) / 2
         for x, wide in re.findall(r'class="bar" x="([0-9.]+)".*? width="([0-9.]+)"', retries.svg)
@@ -83,7 +82,7 @@ def test_times_are_to_scale() -> None:
 def test_no_line_is_drawn_through_a_pause() -> None:
     seconds = (0, 10, 20, 30, 1_000, 1_010)
     reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 1_000 * each) for each in seconds]
-    throughput, latency, *_ = figures(reports)
+    throughput, latency, *_ = build_figures(reports)
     for svg in (throughput.svg, latency.svg):
         for path in re.findall(r'<path class="line s\d" d="([^"]*)"', svg):
             assert re.sub(r"[^ML]", "", path) == "MLLLML"
@@ -91,7 +90,7 @@ def test_no_line_is_drawn_through_a_pause() -> None:
 
 def test_writes_at_usual_intervals_are_one_line() -> None:
     reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + each) for each in (0, 10, 25, 60, 65)]
-    throughput, *_ = figures(reports)
+    throughput, *_ = build_figures(reports)
     (path,) = re.findall(r'<path class="line s1" d="([^"]*)"', throughput.svg)
     assert re.sub(r"[^ML]", "", path) == "MLLLL"
 
@@ -100,11 +99,11 @@ def test_separates_waits_for_quotas_from_waits_for_max_bytes_per_second() -> Non
     text = render_page(
         [dataclasses.replace(report(), paced_ms=1_500, producer=Totals(throttle_ms=250))], "reports.jsonl"
     )
-    assert "throttled by quotas 250 ms, by maxBytesPerSecond 1.5 s; all tasks added up" in text
+    assert "throttled by quotas 250 ms, by maxBytesPerSecond 1.5 s; total of all tasks" in text
 
 
 def test_writes_of_one_moment_stand_side_by_side() -> None:
-    throughput, *_ = figures([report(), report(), report()])
+    throughput, *_ = build_figures([report(), report(), report()])
     first, second, third = dots(throughput.svg, "s1")
     assert second - first == pytest.approx(third - second, abs=0.2)
     assert first < second
@@ -113,7 +112,7 @@ def test_writes_of_one_moment_stand_side_by_side() -> None:
 def test_writes_of_several_days_are_labelled_with_the_day_and_not_upon_each_other() -> None:
     hours = [0, 1, 2, 30, 31, 47, 48]
     reports = [dataclasses.replace(report(), started_ms=1_700_000_000_000 + 3_600_000 * one) for one in hours]
-    throughput, *_ = figures(reports)
+    throughput, *_ = build_figures(reports)
     labels = re.findall(r'<text class="tick" x="([0-9.]+)" y="240.0" text-anchor="middle">([^<]*)<', throughput.svg)
     assert [label for _, label in labels] == ["11-14 22:13", "11-16 04:13", "11-16 22:13"]
     places = [float(place) for place, _ in labels]
@@ -227,7 +226,7 @@ def test_a_write_that_failed_is_marked() -> None:
 
 def test_skew_is_described_in_words() -> None:
     text = render_page(job(5), "reports.jsonl")
-    assert re.search(r"6 partitions; the fullest \(orders-5\) has 2\.\d times the mean, which is skewed", text)
+    assert re.search(r"6 partitions; the largest \(orders-5\) has 2\.\d times the mean, which is skewed", text)
     assert "99 % within" in text
 
 
@@ -238,6 +237,6 @@ def test_a_single_partition_is_not_called_even() -> None:
 def test_a_write_without_rows_has_a_page_and_a_table_that_say_so() -> None:
     empty = dataclasses.replace(report(0), rows=0, partitions={}, producer=Totals())
     text = render_page([empty], "reports.jsonl")
-    assert "No partition got rows." in text
+    assert "No partition has rows." in text
     assert "nan" not in text
     assert "topic" not in "".join(text_report.render_lines([empty])), "no head without a row"

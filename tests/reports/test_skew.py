@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from spark_kafka_sink.producer.results import OffsetRange
-from spark_kafka_sink.reports.figures import figures
 from spark_kafka_sink.reports.skew import (
     compute_skew,
     describe_largest_partition,
@@ -24,11 +23,11 @@ from tests.reports.some_reports import job, report
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ({}, "No task got rows."),
+        ({}, "No task has rows."),
         ({"0": 5}, "All rows are in one task."),
-        ({"0": 5, "1": 5}, "2 tasks; the fullest (0) has 1.0 times the mean, which is even."),
-        ({"0": 1, "7": 9, "8": 2}, "3 tasks; the fullest (7) has 2.2 times the mean, which is skewed."),
-        ({"0": 0, "1": 0}, "2 tasks; the fullest (0) has 1.0 times the mean, which is even."),
+        ({"0": 5, "1": 5}, "2 tasks; the largest (0) has 1.0 times the mean, which is balanced."),
+        ({"0": 1, "7": 9, "8": 2}, "3 tasks; the largest (7) has 2.2 times the mean, which is skewed."),
+        ({"0": 0, "1": 0}, "2 tasks; the largest (0) has 1.0 times the mean, which is balanced."),
     ],
 )
 def test_rows_are_even_or_skewed(rows: dict[str, int], sentence: str) -> None:
@@ -40,10 +39,10 @@ def test_the_tasks_that_a_report_does_not_list_count_for_the_mean() -> None:
     full = TaskSummary(partition_id=7, attempt=0, host="h", rows=1_000, bytes=1, duration_ms=9, retries=0, blocked_ms=0)
     listed = (full, dataclasses.replace(full, partition_id=8))
     wide = dataclasses.replace(report(), tasks=2_000, rows=200_000, task_list=listed)
-    words = "2,000 tasks; the fullest (7) has 10.0 times the mean, which is skewed."
+    words = "2,000 tasks; the largest (7) has 10.0 times the mean, which is skewed."
     assert describe_task_skew(wide) == words
     assert words in "\n".join(render_lines([wide]))
-    assert "mean 100<" in str(figures([wide])), "a line in the chart"
+    assert "mean 100<" in str(build_figures([wide])), "a line in the chart"
 
 
 def test_a_name_does_not_act_on_the_terminal() -> None:

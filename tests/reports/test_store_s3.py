@@ -41,5 +41,5 @@ def test_each_report_is_an_object(endpoint: str, scheme: str) -> None:
 
 
 def test_a_bucket_that_does_not_exist_is_refused_before_the_write(endpoint: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"s3a://other/.* cannot be written to: .*Credentials come from"):
+    with pytest.raises(ConfigurationError, match=r"s3a://other/.* cannot be written: .*The credentials are"):
         ensure_writable(f"s3a://other/reports{endpoint}")

@@ -145,7 +145,7 @@ def test_faults_of_report_options_are_reported_with_all_others() -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_options_and_schema(given, schema)
     path, topic = caught.value.faults
-    assert path.startswith("Option 'reportPath' cannot be used: ftp: is not a file system")
+    assert path.startswith("Option 'reportPath' cannot be used: ftp: is not a supported file system")
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
 
 
