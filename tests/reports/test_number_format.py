@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_sink.reports.charts import compute_ticks
+from spark_kafka_sink.reports.number_format import (
+    format_milliseconds,
+    format_number,
+    format_percentage,
+    format_ratio,
+)
 
 NAN = float("nan")
 

@@ -16,6 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
 from spark_kafka_sink.reports import text_report
+from spark_kafka_sink.reports.figures import build_figures
 from spark_kafka_sink.reports.html_page import render_page
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport
 from tests.reports.some_reports import job, report

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from spark_kafka_sink.producer.results import OffsetRange
+from spark_kafka_sink.reports.figures import build_figures
 from spark_kafka_sink.reports.skew import (
     compute_skew,
     describe_largest_partition,
