@@ -25,7 +25,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.testing import embedded_broker
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
@@ -68,7 +68,7 @@ def gateway() -> Iterator[tuple[str, list[bytes]]]:
 
 def test_a_batch_job_pushes_its_report(gateway: tuple[str, list[bytes]]) -> None:
     address, pushed = gateway
-    example("push", {"gateway:9091": address})["push"](report())
+    example("push", {"gateway:9091": address})["push"](make_report())
     assert pushed[0].startswith(b"/metrics/job/nightly-orders\n")
     assert b'pykafka_rows_total{query="6d2a"} 1000.0' in pushed[0]
 
@@ -91,7 +91,7 @@ def test_a_producer_is_scraped() -> None:
 def test_a_report_is_exported_by_opentelemetry() -> None:
     out = io.StringIO()
     names = example("opentelemetry", {"ConsoleMetricExporter()": "ConsoleMetricExporter(out=OUT)"}, {"OUT": out})
-    names["on_report"](report())
+    names["on_report"](make_report())
     names["provider"].shutdown()
     assert '"pykafka.rows"' in out.getvalue()
 
@@ -99,8 +99,8 @@ def test_a_report_is_exported_by_opentelemetry() -> None:
 def test_documents_every_write_metric() -> None:
     registry, writes, reader = CollectorRegistry(), WriteCollector(), InMemoryMetricReader()
     registry.register(writes)
-    writes.record(report())
-    WriteInstruments(MeterProvider([reader])).record(report())
+    writes.record(make_report())
+    WriteInstruments(MeterProvider([reader])).record(make_report())
     scraped = set(re.findall(r"^# HELP (\S+)", generate_latest(registry).decode(), re.MULTILINE))
     data = reader.get_metrics_data()
     assert data is not None
@@ -133,7 +133,7 @@ def expressions() -> list[str]:
 def page() -> bytes:
     """The combined output of both collectors."""
     registry, writes = CollectorRegistry(), WriteCollector()
-    writes.record(report())
+    writes.record(make_report())
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1}))
     outcome(producer, producer.send("t", b"v"))
     registry.register(writes)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from spark_kafka_sink.diagnostics.text import format_bytes, format_count
-from spark_kafka_sink.reports.number_format import NO_VALUE
+from spark_kafka_sink.reports.figures import build_figures
+from spark_kafka_sink.reports.number_format import NO_VALUE, format_milliseconds, format_number, format_ratio
 from spark_kafka_sink.reports.text_report import format_cells
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id, merge_latencies
 

@@ -1,8 +1,8 @@
 """Storage of reports on the driver. It uses Arrow's file systems, because the driver process has no JVM for Spark's.
 
-If the path is a file on the driver's machine, each report is appended as a line of JSON. All other paths are folders, and
-each report is a new file, because objects in an object store cannot be extended. File names begin with the start time,
-so that they sort in chronological order.
+If the path is a file on the driver's machine, each report is appended as a line of JSON. All other paths are folders,
+and each report is a new file, because objects in an object store cannot be extended. File names begin with the start
+time, so that they sort in chronological order.
 
     /data/reports.jsonl, file:///data/reports.jsonl      a file
     /data/reports/ (or an existing folder)               a folder

@@ -26,7 +26,7 @@ _MAX_PARTITIONS = 50
 
 
 def render_lines(reports: Sequence[WriteReport]) -> Iterator[str]:
-    """Return lines of text: a line per write, their totals, the offsets of each partition, skew, requests and errors."""
+    """Return the lines: one per write, totals, the offsets of each partition, skew, requests and errors."""
     if not reports:
         yield "no reports"
         return
@@ -109,9 +109,10 @@ def _render_requests(reports: Sequence[WriteReport]) -> Iterator[str]:
     requests, batches = sum(report.requests for report in reports), sum(report.batches for report in reports)
     duration_ms = sum(report.duration_ms for report in reports)
     if requests and batches and duration_ms:
+        throttled = format_milliseconds(sum(report.throttle_ms for report in reports))
+        paced = format_milliseconds(sum(report.paced_ms for report in reports))
         yield (
             f"brokers: {requests:,} requests, {format_number(1000 * requests / duration_ms)} per second; "
-            f"{format_bytes(sum(report.wire_bytes for report in reports) / batches)} per batch; tasks were throttled by "
-            f"quotas for {format_milliseconds(sum(report.throttle_ms for report in reports))}, by maxBytesPerSecond for "
-            f"{format_milliseconds(sum(report.paced_ms for report in reports))}"
+            f"{format_bytes(sum(report.wire_bytes for report in reports) / batches)} per batch; tasks were throttled "
+            f"by quotas for {throttled}, by maxBytesPerSecond for {paced}"
         )

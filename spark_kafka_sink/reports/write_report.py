@@ -142,7 +142,7 @@ class WriteReport(WriteTotals):
         return self.batch.rpartition("/")[2].isdecimal()
 
     def latency_ms(self, share: float) -> float:
-        """Return the milliseconds within which a share (0 to 1) of the records was acknowledged; nan without records."""
+        """Return the time within which a share (0 to 1) of the records was acknowledged; nan without records."""
         return self.latencies.percentile(share)
 
     def line(self) -> str:
@@ -204,7 +204,7 @@ _MAX_STARTED_MS = 253_402_300_799_999
 
 
 def parse_report(line: str) -> WriteReport:
-    """Parse the JSON of a report. Raise ConfigurationError if it is invalid, for example if another program wrote it."""
+    """Parse the JSON of a report. Raise ConfigurationError if it is invalid: another program may have written it."""
     try:
         plain: dict[str, Any] = json.loads(line)
         partitions: OffsetRanges = {}

@@ -19,7 +19,7 @@ from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 
 Output = pytest.CaptureFixture[str]
 
@@ -131,7 +131,7 @@ def test_checks_rows_by_task_of_latest_write(capsys: Output, bootstrap: str, tmp
     conf.write_text(f"kafka.bootstrap.servers={bootstrap}\ntopic=t\nreportPath={path}\n")
 
     def rows_by_task(*rows: int) -> dict[str, Any]:
-        first = report()
+        first = make_report()
         if rows:
             tasks = tuple(replace(first.task_list[0], partition_id=task, rows=count) for task, count in enumerate(rows))
             save_report(path, replace(first, task_list=tasks, tasks=len(rows), rows=sum(rows)))

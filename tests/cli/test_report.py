@@ -10,14 +10,14 @@ import pytest
 from spark_kafka_sink.cli import main
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.reports.write_report import FAILED
-from tests.reports.some_reports import job, report
+from tests.reports.report_factories import make_micro_batches, make_report
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A file with the reports of two jobs."""
     path = str(tmp_path / "reports.jsonl")
-    for write_report in [*(report(number) for number in range(3)), *job(2)]:
+    for write_report in [*(make_report(number) for number in range(3)), *make_micro_batches(2)]:
         save_report(path, write_report)
     return path
 
@@ -41,7 +41,7 @@ def test_table_has_line_for_each_write_and_total(path: str, capsys: pytest.Captu
 
 
 def test_shows_rows_by_task_of_longest_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, (write,) = str(tmp_path / "reports.jsonl"), job(1)
+    path, (write,) = str(tmp_path / "reports.jsonl"), make_micro_batches(1)
     tasks = tuple(dataclasses.replace(task, rows=7 if task.partition_id == 5 else 1) for task in write.task_list)
     save_report(path, dataclasses.replace(write, task_list=tasks, rows=14))
     main(["report", path])
@@ -52,7 +52,7 @@ def test_shows_rows_by_task_of_longest_write(tmp_path: Path, capsys: pytest.Capt
 def test_shows_load_of_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
     for number in range(2):
-        write = report(number)
+        write = make_report(number)
         producer = dataclasses.replace(write.producer, requests=10, batches=4, throttle_ms=250)
         save_report(path, dataclasses.replace(write, producer=producer, paced_ms=1_500))
     main(["report", path])
@@ -76,7 +76,7 @@ def test_last_limits_number_of_writes(path: str, capsys: pytest.CaptureFixture[s
 
 def test_marks_failed_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
-    save_report(path, dataclasses.replace(report(), status=FAILED))
+    save_report(path, dataclasses.replace(make_report(), status=FAILED))
     main(["report", path])
     assert "  0 FAILED\n" in capsys.readouterr().out
 
@@ -112,6 +112,6 @@ def test_prints_error_for_invalid_paths_and_numbers(
 
 def test_sanitizes_text_of_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(tmp_path / "reports.jsonl")
-    save_report(path, dataclasses.replace(report(), batch="\x1b[2J\n/\x1b]0;x"))
+    save_report(path, dataclasses.replace(make_report(), batch="\x1b[2J\n/\x1b]0;x"))
     main(["report", path])
     assert "\x1b" not in capsys.readouterr().out

@@ -22,7 +22,7 @@ from spark_kafka_sink.exporters.units import base_unit
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
 
@@ -93,7 +93,7 @@ def test_instruments_have_units_and_none_in_their_names() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     observe_producer(producer, provider)
-    WriteInstruments(provider).record(report())
+    WriteInstruments(provider).record(make_report())
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
     data = reader.get_metrics_data()
     assert data is not None
@@ -108,7 +108,7 @@ def test_the_writes_of_a_job_add_up() -> None:
     reader = InMemoryMetricReader()
     writes = WriteInstruments(MeterProvider([reader]))
     for number in range(3):
-        writes.record(report(number, latency_ms=20))
+        writes.record(make_report(number, latency_ms=20))
     values = collected(reader)
     assert values[("pykafka.rows", None)] == 3_000
     assert values[("pykafka.writes", "committed")] == 3
@@ -139,13 +139,13 @@ def test_a_write_is_exported_at_once() -> None:
     """The process that commits may end before the next interval."""
     exporter = Kept()
     provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
-    WriteInstruments(provider).record(report())
+    WriteInstruments(provider).record(make_report())
     assert exporter.exports == 1
     provider.shutdown()
 
 
 def test_without_a_provider_it_does_nothing() -> None:
-    WriteInstruments().record(report())
+    WriteInstruments().record(make_report())
 
 
 def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.reports.write_report import FAILED
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 from tests.simulated_cluster import SimulatedCluster
 
 KEYS = ("topic", "node_id", "le", "query")
@@ -113,8 +113,8 @@ def test_the_writes_of_a_job_add_up() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     for number in range(3):
-        writes.record(report(number, latency_ms=3))
-    writes.record(dataclasses.replace(report(3), status=FAILED, rows=7))
+        writes.record(make_report(number, latency_ms=3))
+    writes.record(dataclasses.replace(make_report(3), status=FAILED, rows=7))
     values = scraped(registry)
     assert values[("pykafka_rows_total", "6d2a")] == 3_007
     assert values[("pykafka_writes_total", "6d2a")] == 3
@@ -141,12 +141,12 @@ def test_a_query_that_was_added_has_counters_of_0_before_its_first_report() -> N
 def test_the_last_failure_and_the_last_dead_letters_have_their_times() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
-    writes.record(dataclasses.replace(report(0), dead_letters=0))
+    writes.record(dataclasses.replace(make_report(0), dead_letters=0))
     values = scraped(registry)
     assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 0
     assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 0
-    writes.record(dataclasses.replace(report(1), status=FAILED))
-    writes.record(dataclasses.replace(report(2), dead_letters=0))
+    writes.record(dataclasses.replace(make_report(1), status=FAILED))
+    writes.record(dataclasses.replace(make_report(2), dead_letters=0))
     values = scraped(registry)
     assert values[("pykafka_last_failed_write_timestamp_seconds", "6d2a")] == 1_700_000_010.5
     assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 1_700_000_010.5
@@ -155,7 +155,7 @@ def test_the_last_failure_and_the_last_dead_letters_have_their_times() -> None:
 def test_a_batch_job_has_no_time_of_a_micro_batch() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
-    writes.record(dataclasses.replace(report(), batch="app-20261127/stage-3"))
+    writes.record(dataclasses.replace(make_report(), batch="app-20261127/stage-3"))
     assert ("pykafka_last_micro_batch_timestamp_seconds", "app-20261127") not in scraped(registry)
 
 
@@ -163,7 +163,7 @@ def test_a_collector_forgets_the_first_of_too_many_jobs() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     for number in range(1_001):
-        writes.record(dataclasses.replace(report(), batch=f"job-{number}/0"))
+        writes.record(dataclasses.replace(make_report(), batch=f"job-{number}/0"))
     values = scraped(registry)
     assert ("pykafka_rows_total", "job-0") not in values
     assert ("pykafka_rows_total", "job-1000") in values

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for Arrow record batches of any types, nested ones included."""
+"""Hypothesis strategies for Arrow record batches with scalar and nested types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-SIMPLE: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+SCALAR_COLUMNS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.bool_(), st.booleans()),
     (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
     (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
@@ -24,13 +24,13 @@ NAMES = st.lists(st.text(st.sampled_from('abcé"\\'), min_size=1, max_size=3), m
 
 
 def _list(column: Column) -> Column:
-    kind, values = column
-    return pa.list_(kind), st.lists(st.none() | values, max_size=3)
+    data_type, values = column
+    return pa.list_(data_type), st.lists(st.none() | values, max_size=3)
 
 
 def _map(column: Column) -> Column:
-    kind, values = column
-    return pa.map_(pa.string(), kind), st.dictionaries(TEXT, st.none() | values, max_size=3).map(
+    data_type, values = column
+    return pa.map_(pa.string(), data_type), st.dictionaries(TEXT, st.none() | values, max_size=3).map(
         lambda entries: list(entries.items())
     )
 
@@ -39,20 +39,22 @@ def _map(column: Column) -> Column:
 def _struct(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.SearchStrategy[list[str]]) -> Column:
     fields = {name: draw(columns) for name in draw(names)}
     values = st.fixed_dictionaries({name: st.none() | values for name, (_, values) in fields.items()})
-    return pa.struct([(name, kind) for name, (kind, _) in fields.items()]), values
+    return pa.struct([(name, data_type) for name, (data_type, _) in fields.items()]), values
 
 
 @st.composite
 def fixed_structs(draw: st.DrawFn, columns: st.SearchStrategy[Column], names: st.SearchStrategy[list[str]]) -> Column:
-    """A struct of such columns, and a strategy for it."""
-    made: Column = draw(_struct(columns, names))
-    return made
+    """A struct type with these columns, and a strategy for its values."""
+    struct_column: Column = draw(_struct(columns, names))
+    return struct_column
 
 
-def columns(simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] = NAMES) -> st.SearchStrategy[Column]:
+def columns(
+    scalars: list[Column] = SCALAR_COLUMNS, names: st.SearchStrategy[list[str]] = NAMES
+) -> st.SearchStrategy[Column]:
     """A type, and a strategy for its values."""
     return st.recursive(
-        st.sampled_from(simple),
+        st.sampled_from(scalars),
         lambda inner: st.one_of(inner.map(_list), inner.map(_map), _struct(inner, names)),
         max_leaves=4,
     )
@@ -60,15 +62,15 @@ def columns(simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] =
 
 @st.composite
 def batches(
-    draw: st.DrawFn, simple: list[Column] = SIMPLE, names: st.SearchStrategy[list[str]] = NAMES
+    draw: st.DrawFn, scalars: list[Column] = SCALAR_COLUMNS, names: st.SearchStrategy[list[str]] = NAMES
 ) -> pa.RecordBatch:
-    """A few columns and rows; now and then a slice, whose arrays do not begin where their buffers do."""
+    """Record batches, some of which are slices whose arrays begin at an offset in their buffers."""
     rows = draw(st.integers(0, 5))
     arrays, fields = [], []
     for name in draw(names):
-        kind, values = draw(columns(simple, names))
+        data_type, values = draw(columns(scalars, names))
         column = draw(st.lists(values if draw(st.booleans()) else st.none() | values, min_size=rows, max_size=rows))
-        arrays.append(pa.array(column, kind))
-        fields.append(pa.field(name, kind))
+        arrays.append(pa.array(column, data_type))
+        fields.append(pa.field(name, data_type))
     start = draw(st.integers(0, rows))
     return pa.record_batch(arrays, schema=pa.schema(fields)).slice(start)

@@ -1,7 +1,8 @@
-"""A schema registry on loopback that answers as Confluent's does, for tests without a JVM.
+"""Fake of Confluent's schema registry on the loopback interface, for tests without a JVM.
 
-It keeps subjects, versions and ids, compares schemas by their JSON, and knows one rule of compatibility: an Avro schema
-must not have a new field without a default. `tests/formats/registry_contract.py` holds it to a real registry's answers.
+It stores subjects, versions and ids, compares schemas by their JSON, and has one compatibility rule: a new version of
+an Avro schema must not add a field without a default. `tests/formats/registry_contract.py` tests that the fake behaves
+like a real registry.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ class FakeRegistry:
         self.subjects: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         self.requests: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
-        self.failing: list[int] = []
-        """Statuses for the next requests, before any is answered."""
-        self.message = "not now"
-        """What comes with these statuses."""
+        self.error_statuses: list[int] = []
+        """Error statuses of the next requests; later requests succeed."""
+        self.error_message = "not now"
+        """Message of the responses with these statuses."""
         self.retry_after: str | None = None
         self.user_info: str | None = None
         self.default_rule_set: dict[str, Any] | None = None
-        """Rules that each new version of each subject gets if it has none."""
+        """Default `ruleSet` of new versions."""
         self.returns_id_only = False
-        """Whether a registration is answered as before Confluent Platform 7.4, without the schema and its rules."""
+        """Whether the response to a registration has only the id, as before Confluent Platform 7.4."""
         self.url = ""
         self._ids: dict[str, int] = {}
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
         self.requests.append((method, target))
         self.headers.append(headers)
-        if self.failing:
-            return self.failing.pop(0), {"error_code": 50001, "message": self.message}
+        if self.error_statuses:
+            return self.error_statuses.pop(0), {"error_code": 50001, "message": self.error_message}
         if self.user_info is not None:
-            wanted = "Basic " + base64.b64encode(self.user_info.encode()).decode()
-            if headers.get("authorization") != wanted:
+            expected = "Basic " + base64.b64encode(self.user_info.encode()).decode()
+            if headers.get("authorization") != expected:
                 return 401, {"error_code": 401, "message": "Unauthorized"}
         path = urllib.parse.urlsplit(target).path
         parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]
@@ -52,70 +53,70 @@ class FakeRegistry:
             return self._by_id(int(parts[2]))
         if method == "GET":
             return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
-        given = json.loads(body)
+        request = json.loads(body)
         if method == "POST" and len(parts) == 3 and parts[2] == "versions":
-            return self._register(parts[1], given)
-        return self._lookup(parts[1], given)
+            return self._register(parts[1], request)
+        return self._lookup(parts[1], request)
 
     def _latest(self, subject: str) -> tuple[int, dict[str, Any]]:
         if subject not in self.subjects:
             return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
-        number, schema = self.subjects[subject][-1]
-        return 200, {"subject": subject, "version": len(self.subjects[subject]), "id": number, **schema}
+        schema_id, schema = self.subjects[subject][-1]
+        return 200, {"subject": subject, "version": len(self.subjects[subject]), "id": schema_id, **schema}
 
-    def _by_id(self, number: int) -> tuple[int, dict[str, Any]]:
+    def _by_id(self, schema_id: int) -> tuple[int, dict[str, Any]]:
         for versions in self.subjects.values():
             for known, schema in versions:
-                if known == number:
+                if known == schema_id:
                     return 200, schema
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
-    def _lookup(self, subject: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _lookup(self, subject: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if subject not in self.subjects:
             return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
-        for version, (number, schema) in enumerate(self.subjects[subject], 1):
-            if _normal(schema) == _normal(given):
-                return 200, {"subject": subject, "version": version, "id": number, **schema}
+        for version, (schema_id, schema) in enumerate(self.subjects[subject], 1):
+            if _normalize(schema) == _normalize(request):
+                return 200, {"subject": subject, "version": version, "id": schema_id, **schema}
         return 404, {"error_code": 40403, "message": "Schema not found"}
 
-    def _register(self, subject: str, given: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        status, known = self._lookup(subject, given)
+    def _register(self, subject: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        status, known = self._lookup(subject, request)
         if status == 200:
             return 200, self._registration(known["id"], known)
-        if given.get("schemaType", "AVRO") == "AVRO":
+        if request.get("schemaType", "AVRO") == "AVRO":
             try:
-                parsed = json.loads(given["schema"])
+                parsed = json.loads(request["schema"])
             except ValueError:
                 return 422, {"error_code": 42201, "message": "Invalid schema"}
             earlier = self.subjects.get(subject)
-            if earlier and _added_without_default(json.loads(earlier[-1][1]["schema"]), parsed):
+            if earlier and _has_new_field_without_default(json.loads(earlier[-1][1]["schema"]), parsed):
                 return 409, {"error_code": 409, "message": "Schema being registered is incompatible"}
-        number = self._ids.setdefault(_normal(given), len(self._ids) + 1)
+        schema_id = self._ids.setdefault(_normalize(request), len(self._ids) + 1)
         versions = self.subjects.setdefault(subject, [])
         inherited = versions[-1][1].get("ruleSet") if versions else self.default_rule_set
-        version = given if inherited is None else {"ruleSet": inherited, **given}
-        versions.append((number, version))
-        return 200, self._registration(number, version)
+        version = request if inherited is None else {"ruleSet": inherited, **request}
+        versions.append((schema_id, version))
+        return 200, self._registration(schema_id, version)
 
-    def _registration(self, number: int, version: dict[str, Any]) -> dict[str, Any]:
-        return {"id": number} if self.returns_id_only else {**version, "id": number}
+    def _registration(self, schema_id: int, version: dict[str, Any]) -> dict[str, Any]:
+        return {"id": schema_id} if self.returns_id_only else {**version, "id": schema_id}
 
 
-def _normal(schema: dict[str, Any]) -> str:
+def _normalize(schema: dict[str, Any]) -> str:
     text = schema["schema"]
     if schema.get("schemaType") != "PROTOBUF":
         text = json.dumps(json.loads(text), sort_keys=True)
     return f"{schema.get('schemaType', 'AVRO')} {text}"
 
 
-def _added_without_default(before: Any, after: Any) -> bool:
-    names = {field["name"] for field in before["fields"]}
-    return any(field["name"] not in names and "default" not in field for field in after["fields"])
+def _has_new_field_without_default(previous: Any, new: Any) -> bool:
+    names = {field["name"] for field in previous["fields"]}
+    return any(field["name"] not in names and "default" not in field for field in new["fields"])
 
 
 @contextmanager
 def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
-    """Serves until the block ends; with TLS if there is a context."""
+    """Run a fake registry, with TLS if there is a context."""
     registry = FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -142,7 +143,7 @@ def fake_registry(context: ssl.SSLContext | None = None) -> Iterator[FakeRegistr
             self.wfile.write(data)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Silent."""
+            """Suppress the log of requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

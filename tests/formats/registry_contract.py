@@ -1,7 +1,7 @@
-"""What a schema registry answers: the promises that the client relies on.
+"""Contract tests for the behavior of a schema registry that the client relies on.
 
-The tests of tests/formats/test_schema_registry.py hold the fake to them, those of integration/test_schema_registry.py a
-real registry.
+tests/formats/test_schema_registry.py runs them with the fake registry, integration/test_schema_registry.py with a real
+one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def avro_schema(*fields: str, **defaults: Any) -> Schema:
 
 
 class RegistryContract:
-    """Subclasses have a fixture `registry_url`."""
+    """Contract tests. Subclasses define the fixture `registry_url`."""
 
     @pytest.fixture
     def registry(self, registry_url: str) -> SchemaRegistryClient:
@@ -34,41 +34,39 @@ class RegistryContract:
     def subject(self) -> str:
         return f"a subject/{uuid.uuid4()}-value"
 
-    def test_a_schema_keeps_its_id(self, registry: SchemaRegistryClient, registry_url: str, subject: str) -> None:
+    def test_returns_same_id_for_registered_schema(
+        self, registry: SchemaRegistryClient, registry_url: str, subject: str
+    ) -> None:
         first = registry.register(subject, avro_schema("a"))
-        another = SchemaRegistryClient(RegistryConfig((registry_url,)))
-        assert another.register(subject, avro_schema("a")) == first
-        assert another.lookup(subject, avro_schema("a")) == first
-        assert another.register(f"{subject}-2", avro_schema("a")) == first
+        other_registry = SchemaRegistryClient(RegistryConfig((registry_url,)))
+        assert other_registry.register(subject, avro_schema("a")) == first
+        assert other_registry.lookup(subject, avro_schema("a")) == first
+        assert other_registry.register(f"{subject}-2", avro_schema("a")) == first
 
-    def test_the_latest_schema_is_the_last_that_was_registered(
-        self, registry: SchemaRegistryClient, subject: str
-    ) -> None:
+    def test_latest_schema_is_last_registered_one(self, registry: SchemaRegistryClient, subject: str) -> None:
         registry.register(subject, avro_schema("a"))
-        newer = avro_schema("a", "b", b=None)
-        number = registry.register(subject, newer)
+        second_schema = avro_schema("a", "b", b=None)
+        schema_id = registry.register(subject, second_schema)
         found = registry.get_latest(subject)
-        assert (found.id, found.schema_type) == (number, "AVRO")
-        assert json.loads(found.text) == json.loads(newer.text)
+        assert (found.id, found.schema_type) == (schema_id, "AVRO")
+        assert json.loads(found.text) == json.loads(second_schema.text)
 
-    def test_a_subject_that_is_not_there_is_named(self, registry: SchemaRegistryClient, subject: str) -> None:
-        for ask in (lambda: registry.get_latest(subject), lambda: registry.lookup(subject, avro_schema("a"))):
+    def test_error_names_missing_subject(self, registry: SchemaRegistryClient, subject: str) -> None:
+        for query in (lambda: registry.get_latest(subject), lambda: registry.lookup(subject, avro_schema("a"))):
             with pytest.raises(SchemaRegistryError, match=f"Subject '{subject}' .* set schemaSource to 'register'"):
-                ask()
+                query()
 
-    def test_a_schema_that_a_subject_does_not_have_is_not_found(
-        self, registry: SchemaRegistryClient, subject: str
-    ) -> None:
+    def test_lookup_fails_for_unregistered_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         registry.register(subject, avro_schema("a"))
         with pytest.raises(SchemaRegistryError, match="does not have this schema"):
             registry.lookup(subject, avro_schema("other"))
 
-    def test_schemas_of_other_types_are_distinguished(self, registry: SchemaRegistryClient, subject: str) -> None:
+    def test_keeps_schema_type_of_json_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         text = json.dumps({"type": "object", "properties": {"a": {"type": "integer"}}})
-        number = registry.register(subject, Schema("JSON", text, "Order"))
+        schema_id = registry.register(subject, Schema("JSON", text, "Order"))
         found = registry.get_latest(subject)
-        assert (found.id, found.schema_type, json.loads(found.text)) == (number, "JSON", json.loads(text))
+        assert (found.id, found.schema_type, json.loads(found.text)) == (schema_id, "JSON", json.loads(text))
 
-    def test_what_is_no_schema_is_refused(self, registry: SchemaRegistryClient, subject: str) -> None:
+    def test_rejects_invalid_schema(self, registry: SchemaRegistryClient, subject: str) -> None:
         with pytest.raises(SchemaRegistryError, match="rejected the request for subject"):
             registry.register(subject, Schema("AVRO", '{"type": "recrod"', "Order"))

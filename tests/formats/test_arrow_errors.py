@@ -1,4 +1,4 @@
-"""Every error of Arrow in a format is an error of the project, with the name of the column."""
+"""Conversion of Arrow's errors to errors that name the column."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FIELDS = (
     pa.field("payload", pa.struct([("x", pa.string())])),
 )
 BATCH = pa.record_batch({"id": [1, 2], "text": ["a", "b"], "payload": [{"x": "c"}, {"x": "d"}]})
-CALLS = {
+TEXT_FUNCTIONS = {
     "json": (json_text, "_escape"),
     "avro": (avro_scalars, "lengths_and_bytes"),
     "protobuf-confluent": (protobuf, "lengths_and_bytes"),
 }
-"""What each format calls for the text of a column."""
+"""Function that each format calls to encode a string column."""
 
 
 def fail_with(error: Exception) -> Any:
@@ -34,56 +34,56 @@ def fail_with(error: Exception) -> Any:
     return fail
 
 
-def encoder_of(name: str, fields: tuple[pa.Field, ...] = FIELDS) -> ColumnsEncoder:
+def build_encoder(name: str, fields: tuple[pa.Field, ...] = FIELDS) -> ColumnsEncoder:
     return ColumnsEncoder(build_format(name, fields, NO_SCHEMA).row_format, fields, tuple(range(len(fields))))
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "remedy"),
+    ("error", "error_class", "remedy"),
     [
         (pa.ArrowInvalid("out of range."), InvalidRecordError, "Correct the value, or filter these rows out"),
         (pa.ArrowIndexError("out of range"), InvalidRecordError, "Correct the value, or filter these rows out"),
         (pa.ArrowNotImplementedError("out of range"), SchemaError, "Cast the column to another type"),
     ],
 )
-@pytest.mark.parametrize(("name", "call"), CALLS.items())
-def test_names_the_column_of_a_value_that_arrow_rejects(
+@pytest.mark.parametrize(("name", "text_function"), TEXT_FUNCTIONS.items())
+def test_error_names_column_with_value_that_arrow_rejects(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    call: tuple[ModuleType, str],
+    text_function: tuple[ModuleType, str],
     error: Exception,
-    kind: type[DataError],
+    error_class: type[DataError],
     remedy: str,
 ) -> None:
-    encoder = encoder_of(name)
-    monkeypatch.setattr(*call, fail_with(error))
-    with pytest.raises(kind) as caught:
+    encoder = build_encoder(name)
+    monkeypatch.setattr(*text_function, fail_with(error))
+    with pytest.raises(error_class) as raised:
         encoder.encode(BATCH)
-    assert str(caught.value) == f"column text cannot be encoded: out of range. {remedy}"
-    assert caught.value.__cause__ is error
+    assert str(raised.value) == f"column text cannot be encoded: out of range. {remedy}"
+    assert raised.value.__cause__ is error
 
 
-@pytest.mark.parametrize(("name", "call"), CALLS.items())
-def test_names_the_column_of_a_type_that_arrow_cannot_convert_before_the_first_row(
-    monkeypatch: pytest.MonkeyPatch, name: str, call: tuple[ModuleType, str]
+@pytest.mark.parametrize(("name", "text_function"), TEXT_FUNCTIONS.items())
+def test_build_format_names_column_with_type_that_arrow_cannot_convert(
+    monkeypatch: pytest.MonkeyPatch, name: str, text_function: tuple[ModuleType, str]
 ) -> None:
-    monkeypatch.setattr(*call, fail_with(pa.ArrowNotImplementedError("no kernel")))
+    monkeypatch.setattr(*text_function, fail_with(pa.ArrowNotImplementedError("no kernel")))
     with pytest.raises(
         SchemaError, match=r"column text cannot be encoded: no kernel\. Cast the column to another type"
     ):
         build_format(name, FIELDS, NO_SCHEMA)
 
 
-def test_names_all_columns_of_an_error_in_joining_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = encoder_of("json", FIELDS[:2])
+def test_error_while_joining_names_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = build_encoder("json", FIELDS[:2])
     monkeypatch.setattr(json_text, "_encode_objects", fail_with(pa.ArrowInvalid("bad")))
     with pytest.raises(InvalidRecordError, match="columns id, text cannot be encoded: bad"):
         encoder.encode(BATCH)
 
 
 @pytest.mark.parametrize("error", [pa.ArrowCapacityError("2 GiB"), RecordTooLargeError("2 GiB")])
-def test_a_row_that_no_array_can_hold_is_too_large(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    encoder = encoder_of("json")
+def test_raises_record_too_large_for_row_that_exceeds_array(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    encoder = build_encoder("json")
     monkeypatch.setattr(json_text, "_encode_objects", fail_with(error))
     with pytest.raises(RecordTooLargeError, match=r"The row is too large to be encoded: 2 GiB\. Exclude large"):
         encoder.encode(BATCH)

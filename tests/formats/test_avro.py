@@ -1,4 +1,4 @@
-"""Avro out of columns is byte for byte what fastavro writes for each row."""
+"""Avro encoder, compared with fastavro."""
 
 from __future__ import annotations
 
@@ -25,95 +25,95 @@ from tests.formats.arrow_strategies import batches
 AVRO_NAMES = st.lists(st.sampled_from(["a", "b", "_c", "d1", "Ee"]), min_size=1, max_size=4, unique=True)
 
 
-def encoded(schema: str, batch: pa.RecordBatch) -> list[bytes | None]:
+def encode(schema: str, batch: pa.RecordBatch) -> list[bytes | None]:
     encoder = ColumnsEncoder(AvroFormat(schema), tuple(batch.schema), tuple(range(batch.num_columns)))
     rows: list[bytes | None] = pickle.loads(pickle.dumps(encoder)).encode(batch).to_pylist()
     return rows
 
 
-def with_maps(value: Any, kind: pa.DataType) -> Any:
-    """What Arrow makes of a map is a list of tuples; pyarrow 19 has no option for that."""
+def maps_to_dicts(value: Any, data_type: pa.DataType) -> Any:
+    """Convert maps from lists of tuples to dicts. pyarrow 19 has no option for that."""
     if value is None:
         return None
-    if pa.types.is_map(kind):
-        return {key: with_maps(item, kind.item_type) for key, item in value}
-    if pa.types.is_list(kind):
-        return [with_maps(item, kind.value_type) for item in value]
-    if pa.types.is_struct(kind):
-        return {part.name: with_maps(value[part.name], part.type) for part in kind}
+    if pa.types.is_map(data_type):
+        return {key: maps_to_dicts(item, data_type.item_type) for key, item in value}
+    if pa.types.is_list(data_type):
+        return [maps_to_dicts(item, data_type.value_type) for item in value]
+    if pa.types.is_struct(data_type):
+        return {field.name: maps_to_dicts(value[field.name], field.type) for field in data_type}
     return value
 
 
-def by_fastavro(schema: str, batch: pa.RecordBatch) -> list[bytes]:
+def encode_with_fastavro(schema: str, batch: pa.RecordBatch) -> list[bytes]:
     parsed = fastavro.parse_schema(json.loads(schema))
     rows = []
     for row in batch.to_pylist():
-        out = io.BytesIO()
+        buffer = io.BytesIO()
         fastavro.schemaless_writer(
-            out, parsed, {part.name: with_maps(row[part.name], part.type) for part in batch.schema}
+            buffer, parsed, {field.name: maps_to_dicts(row[field.name], field.type) for field in batch.schema}
         )
-        rows.append(out.getvalue())
+        rows.append(buffer.getvalue())
     return rows
 
 
 @given(batches(names=AVRO_NAMES), st.booleans())
-def test_columns_become_the_bytes_of_fastavro(batch: pa.RecordBatch, null_first: bool) -> None:
+def test_encoded_rows_equal_fastavro(batch: pa.RecordBatch, null_first: bool) -> None:
     schema = derive_schema(list(batch.schema), None, null_first=null_first)
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
-def record(*fields: dict[str, Any], **more: Any) -> str:
-    return json.dumps({"type": "record", "name": "r", "fields": fields, **more})
+def record_schema(*fields: dict[str, Any], **attributes: Any) -> str:
+    return json.dumps({"type": "record", "name": "r", "fields": fields, **attributes})
 
 
-def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, **more}
+def field_schema(name: str, data_type: Any, **attributes: Any) -> dict[str, Any]:
+    return {"name": name, "type": data_type, **attributes}
 
 
-def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
-    return {"type": kind, "logicalType": name, **more}
+def logical_schema(data_type: str, name: str, **attributes: Any) -> dict[str, Any]:
+    return {"type": data_type, "logicalType": name, **attributes}
 
 
 @given(st.lists(st.none() | st.decimals(-(10**18), 10**18, places=4), min_size=1, max_size=6))
-def test_decimals_take_as_few_bytes_as_they_need_or_those_of_the_fixed_type(values: list[Decimal | None]) -> None:
+def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal | None]) -> None:
     batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 4))})
     fixed = {"type": "fixed", "name": "f", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 4}
-    for kind in (logical("bytes", "decimal", precision=38, scale=4), fixed):
-        schema = record(field("a", ["null", kind]))
-        assert encoded(schema, batch) == by_fastavro(schema, batch)
+    for data_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
+        schema = record_schema(field_schema("a", ["null", data_type]))
+        assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
-def test_every_number_of_bytes_of_a_decimal() -> None:
-    edges = [sign * (2**bits + more) for bits in range(126) for more in (-1, 0, 1) for sign in (1, -1)]
+def test_encodes_decimals_of_every_size() -> None:
+    edges = [sign * (2**bits + attributes) for bits in range(126) for attributes in (-1, 0, 1) for sign in (1, -1)]
     batch = pa.record_batch({"a": pa.array([Decimal(edge) for edge in edges], pa.decimal128(38, 0))})
-    schema = record(field("a", logical("bytes", "decimal", precision=38, scale=0)))
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
+    schema = record_schema(field_schema("a", logical_schema("bytes", "decimal", precision=38, scale=0)))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
-def test_integers_of_every_length() -> None:
-    edges = [sign * 2**bits + more for bits in range(63) for more in (-1, 0) for sign in (1, -1)]
+def test_encodes_integers_of_every_size() -> None:
+    edges = [sign * 2**bits + attributes for bits in range(63) for attributes in (-1, 0) for sign in (1, -1)]
     batch = pa.record_batch({"a": pa.array([*edges, -(2**63), 2**63 - 1], pa.int64())})
-    schema = record(field("a", "long"))
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
+    schema = record_schema(field_schema("a", "long"))
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
 DAY, NOW = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, 30, 1, 234567)
 
 
 @pytest.mark.parametrize(
-    ("kind", "avro", "values"),
+    ("data_type", "avro", "values"),
     [
         (pa.int8(), "int", [1, -128]),
         (pa.int16(), "long", [1, -128]),
         (pa.int32(), "long", [2**31 - 1]),
         (pa.float32(), "double", [1.5]),
-        (pa.date32(), logical("int", "date"), [DAY]),
-        (pa.timestamp("us", "UTC"), logical("long", "timestamp-micros"), [NOW.replace(tzinfo=dt.timezone.utc)]),
-        (pa.timestamp("us", "UTC"), logical("long", "timestamp-millis"), [NOW.replace(tzinfo=dt.timezone.utc)]),
-        (pa.timestamp("us"), logical("long", "local-timestamp-micros"), [NOW]),
-        (pa.timestamp("us"), logical("long", "local-timestamp-millis"), [NOW]),
-        (pa.time64("us"), logical("long", "time-micros"), [NOW.time()]),
-        (pa.time64("us"), logical("int", "time-millis"), [NOW.time()]),
+        (pa.date32(), logical_schema("int", "date"), [DAY]),
+        (pa.timestamp("us", "UTC"), logical_schema("long", "timestamp-micros"), [NOW.replace(tzinfo=dt.timezone.utc)]),
+        (pa.timestamp("us", "UTC"), logical_schema("long", "timestamp-millis"), [NOW.replace(tzinfo=dt.timezone.utc)]),
+        (pa.timestamp("us"), logical_schema("long", "local-timestamp-micros"), [NOW]),
+        (pa.timestamp("us"), logical_schema("long", "local-timestamp-millis"), [NOW]),
+        (pa.time64("us"), logical_schema("long", "time-micros"), [NOW.time()]),
+        (pa.time64("us"), logical_schema("int", "time-millis"), [NOW.time()]),
         (pa.string(), {"type": "enum", "name": "e", "symbols": ["A", "B"]}, ["B", "A"]),
         (pa.binary(), {"type": "fixed", "name": "f", "size": 3}, [b"abc"]),
         (pa.large_string(), "string", ["a", "bc"]),
@@ -128,143 +128,164 @@ DAY, NOW = dt.date(2024, 2, 29), dt.datetime(2024, 2, 29, 12, 30, 1, 234567)
     ],
     ids=str,
 )
-def test_a_column_takes_the_type_that_the_schema_gives_it(kind: pa.DataType, avro: Any, values: list[Any]) -> None:
-    array = pa.array(values, kind)
-    array = array.cast(pa.time64("ns")) if kind == pa.time64("us") else array
-    schema = record(field("a", avro))
+def test_encodes_column_with_type_of_schema(data_type: pa.DataType, avro: Any, values: list[Any]) -> None:
+    array = pa.array(values, data_type)
+    array = array.cast(pa.time64("ns")) if data_type == pa.time64("us") else array
+    schema = record_schema(field_schema("a", avro))
     parsed = fastavro.parse_schema(json.loads(schema))
     expected = []
     for value in values:
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, {"a": dict(value) if pa.types.is_map(kind) else value})
-        expected.append(out.getvalue())
-    assert encoded(schema, pa.record_batch({"a": array})) == expected
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, parsed, {"a": dict(value) if pa.types.is_map(data_type) else value})
+        expected.append(buffer.getvalue())
+    assert encode(schema, pa.record_batch({"a": array})) == expected
 
 
-def test_the_order_is_that_of_the_schema_and_a_field_without_a_column_is_null() -> None:
-    schema = record(field("b", "string"), field("gone", ["null", "int"]), field("a", "int"))
+def test_writes_fields_in_schema_order_with_null_for_missing_columns() -> None:
+    schema = record_schema(field_schema("b", "string"), field_schema("gone", ["null", "int"]), field_schema("a", "int"))
     batch = pa.record_batch({"a": pa.array([1], pa.int32()), "b": ["x"]})
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
-def test_a_type_is_defined_once_and_used_by_its_name() -> None:
-    point = {"type": "record", "name": "Point", "namespace": "geo", "fields": [field("x", "int")]}
-    schema = record(
-        field("a", point), field("b", ["null", "geo.Point"]), field("c", {"type": "array", "items": "geo.Point"})
+def test_resolves_references_to_named_types() -> None:
+    point = {"type": "record", "name": "Point", "namespace": "geo", "fields": [field_schema("x", "int")]}
+    schema = record_schema(
+        field_schema("a", point),
+        field_schema("b", ["null", "geo.Point"]),
+        field_schema("c", {"type": "array", "items": "geo.Point"}),
     )
-    kind = pa.struct([("x", pa.int32())])
+    data_type = pa.struct([("x", pa.int32())])
     batch = pa.record_batch(
         {
-            "a": pa.array([{"x": 1}], kind),
-            "b": pa.array([{"x": 2}], kind),
-            "c": pa.array([[{"x": 3}]], pa.list_(kind)),
+            "a": pa.array([{"x": 1}], data_type),
+            "b": pa.array([{"x": 2}], data_type),
+            "c": pa.array([[{"x": 3}]], pa.list_(data_type)),
         }
     )
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
-    inside = record(field("a", {"type": "enum", "name": "E", "symbols": ["A"]}), field("b", "E"), namespace="n.s")
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
+    schema_with_namespace = record_schema(
+        field_schema("a", {"type": "enum", "name": "E", "symbols": ["A"]}), field_schema("b", "E"), namespace="n.s"
+    )
     texts = pa.record_batch({"a": ["A"], "b": ["A"]})
-    assert encoded(inside, texts) == by_fastavro(inside, texts)
+    assert encode(schema_with_namespace, texts) == encode_with_fastavro(schema_with_namespace, texts)
 
 
-def test_what_lies_under_a_null_struct_is_not_looked_at() -> None:
-    kind = pa.struct([("x", pa.string())])
-    schema = record(field("a", ["null", {"type": "record", "name": "p", "fields": [field("x", "string")]}]))
-    # As Spark hands it over: the field is null as well.
-    array = pa.StructArray.from_arrays([pa.array([None, "y"])], fields=list(kind), mask=pa.array([True, False]))
+def test_ignores_fields_of_null_structs() -> None:
+    data_type = pa.struct([("x", pa.string())])
+    schema = record_schema(
+        field_schema("a", ["null", {"type": "record", "name": "p", "fields": [field_schema("x", "string")]}])
+    )
+    # Like in Spark's batches, the field of a null struct is null, too.
+    array = pa.StructArray.from_arrays([pa.array([None, "y"])], fields=list(data_type), mask=pa.array([True, False]))
     batch = pa.record_batch({"a": array})
-    assert encoded(schema, batch) == by_fastavro(schema, batch)
+    assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
 @pytest.mark.parametrize(
-    ("schema", "words"),
+    ("schema", "message"),
     [
         ("{", "the Avro schema is not valid JSON"),
         ('"int"', "must be a record with a name"),
-        (record(field("b", "int")), "the Avro schema has no field for the column a"),
-        (record(field("a", "long"), field("b", "int")), "no column for the field b of the Avro schema"),
-        (record(field("a", "string")), "column a of type int64 does not fit the schema's type string"),
-        (record(field("a", "int")), "column a of type int64 does not fit the schema's type int"),
-        (record(field("a", ["null", "string"])), "column a of type int64 does not fit the schema's type string"),
-        (record(field("a", logical("long", "timestamp-micros"))), None),
-        (record(field("a", "Unknown")), "the Avro schema uses the undefined name 'Unknown'"),
-        (record({"name": "a"}), "must be a list of objects with name and type"),
+        (record_schema(field_schema("b", "int")), "the Avro schema has no field for the column a"),
+        (
+            record_schema(field_schema("a", "long"), field_schema("b", "int")),
+            "no column for the field b of the Avro schema",
+        ),
+        (record_schema(field_schema("a", "string")), "column a of type int64 does not fit the schema's type string"),
+        (record_schema(field_schema("a", "int")), "column a of type int64 does not fit the schema's type int"),
+        (
+            record_schema(field_schema("a", ["null", "string"])),
+            "column a of type int64 does not fit the schema's type string",
+        ),
+        (record_schema(field_schema("a", logical_schema("long", "timestamp-micros"))), None),
+        (record_schema(field_schema("a", "Unknown")), "the Avro schema uses the undefined name 'Unknown'"),
+        (record_schema({"name": "a"}), "must be a list of objects with name and type"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused(schema: str, words: str | None) -> None:
-    plan = (schema, ("a",), (pa.int64(),))
-    if words is None:
-        build_record_writer(*plan)
+def test_rejects_schema_that_does_not_fit_columns(schema: str, message: str | None) -> None:
+    arguments = (schema, ("a",), (pa.int64(),))
+    if message is None:
+        build_record_writer(*arguments)
         return
-    with pytest.raises(SchemaError) as refused:
-        build_record_writer(*plan)
-    assert words in str(refused.value)
+    with pytest.raises(SchemaError) as caught:
+        build_record_writer(*arguments)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("avro", "values", "words"),
+    ("avro", "values", "message"),
     [
         ("string", ["a", None], "column a is null in 1 of 2 rows, but the schema does not allow null"),
         ({"type": "enum", "name": "e", "symbols": ["A"]}, ["A", "C"], "'C' is not a symbol of the enum e"),
     ],
 )
-def test_rows_that_the_schema_does_not_allow_are_refused(avro: Any, values: list[str], words: str) -> None:
-    with pytest.raises(InvalidRecordError) as refused:
-        encoded(record(field("a", avro)), pa.record_batch({"a": values}))
-    assert words in str(refused.value)
+def test_rejects_rows_that_violate_schema(avro: Any, values: list[str], message: str) -> None:
+    with pytest.raises(InvalidRecordError) as caught:
+        encode(record_schema(field_schema("a", avro)), pa.record_batch({"a": values}))
+    assert message in str(caught.value)
 
 
-def test_enum_value_that_is_not_utf8_is_refused_and_shown() -> None:
+def test_rejects_enum_value_that_is_not_utf8_and_shows_it() -> None:
     invalid = pa.array([b"\xff"], pa.binary()).view(pa.string())
-    with pytest.raises(InvalidRecordError, match=r"is not a symbol of the enum e") as refused:
-        encoded(record(field("a", {"type": "enum", "name": "e", "symbols": ["A"]})), pa.record_batch({"a": invalid}))
-    assert "\\xff" in str(refused.value)
+    with pytest.raises(InvalidRecordError, match=r"is not a symbol of the enum e") as caught:
+        encode(
+            record_schema(field_schema("a", {"type": "enum", "name": "e", "symbols": ["A"]})),
+            pa.record_batch({"a": invalid}),
+        )
+    assert "\\xff" in str(caught.value)
 
 
-def test_bytes_of_another_size_than_the_fixed_types_are_refused() -> None:
+def test_rejects_bytes_whose_size_differs_from_fixed_type() -> None:
     with pytest.raises(InvalidRecordError, match="the schema's fixed type has 3 bytes"):
-        encoded(record(field("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]}))
+        encode(
+            record_schema(field_schema("a", {"type": "fixed", "name": "f", "size": 3})), pa.record_batch({"a": [b"ab"]})
+        )
 
 
 @pytest.mark.parametrize("is_nullable", [False, True])
-def test_a_fixed_type_that_is_too_small_for_its_decimals_is_refused(is_nullable: bool) -> None:
-    """It has room for four bytes, and 9,999,999,999 needs five."""
+def test_rejects_fixed_type_that_is_too_small_for_decimals(is_nullable: bool) -> None:
+    """For example, 9,999,999,999 does not fit into four bytes."""
     for size, precision in ((4, 10), (0, 1), (16, 39), (16, 2**31 - 1)):
         digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
-        kind = {"type": "fixed", "name": "f", "size": size, **digits}
+        data_type = {"type": "fixed", "name": "f", "size": size, **digits}
         with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
             build_record_writer(
-                record(field("a", ["null", kind] if is_nullable else kind)), ("a",), (pa.decimal128(1, 0),)
+                record_schema(field_schema("a", ["null", data_type] if is_nullable else data_type)),
+                ("a",),
+                (pa.decimal128(1, 0),),
             )
-    build_record_writer(record(field("a", fixed_decimal("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),))
+    build_record_writer(
+        record_schema(field_schema("a", fixed_decimal_schema("a", 4, 9, 0))), ("a",), (pa.decimal128(9, 0),)
+    )
 
 
-def fixed_decimal(path: str, size: int, precision: int, scale: int) -> dict[str, Any]:
+def fixed_decimal_schema(path: str, size: int, precision: int, scale: int) -> dict[str, Any]:
     digits = {"logicalType": "decimal", "precision": precision, "scale": scale}
     return {"type": "fixed", "name": "fixed", "namespace": f"topLevelRecord.{path}", "size": size, **digits}
 
 
-def test_a_derived_schema_is_that_of_sparks_to_avro() -> None:
+def test_derived_schema_equals_spark_to_avro() -> None:
     fields = [
-        pa.field("id", pa.int64(), False),
-        pa.field("price", pa.decimal128(10, 2)),
-        pa.field("s", pa.struct([pa.field("d", pa.decimal128(5, 1), False)])),
-        pa.field("l", pa.list_(pa.field("element", pa.string(), True)), False),
+        pa.field_schema("id", pa.int64(), False),
+        pa.field_schema("price", pa.decimal128(10, 2)),
+        pa.field_schema("s", pa.struct([pa.field_schema("d", pa.decimal128(5, 1), False)])),
+        pa.field_schema("l", pa.list_(pa.field_schema("element", pa.string(), True)), False),
     ]
-    inner = {"type": "record", "name": "s", "fields": [field("d", fixed_decimal("s.d", 3, 5, 1))]}
+    inner = {"type": "record", "name": "s", "fields": [field_schema("d", fixed_decimal_schema("s.d", 3, 5, 1))]}
     assert json.loads(derive_schema(fields, None, null_first=False)) == {
         "type": "record",
         "name": "topLevelRecord",
         "fields": [
-            field("id", "long"),
-            field("price", [fixed_decimal("price", 5, 10, 2), "null"]),
-            field("s", [{**inner, "namespace": "topLevelRecord"}, "null"]),
-            field("l", {"type": "array", "items": ["string", "null"]}),
+            field_schema("id", "long"),
+            field_schema("price", [fixed_decimal_schema("price", 5, 10, 2), "null"]),
+            field_schema("s", [{**inner, "namespace": "topLevelRecord"}, "null"]),
+            field_schema("l", {"type": "array", "items": ["string", "null"]}),
         ],
     }
 
 
-def test_a_schema_for_a_registry_has_null_first_and_as_the_default() -> None:
-    schema = json.loads(derive_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
+def test_derived_registry_schema_has_null_first_and_as_default() -> None:
+    schema = json.loads(derive_schema([pa.field_schema("a", pa.int32())], "com.acme.Order", null_first=True))
     assert schema == {
         "type": "record",
         "name": "Order",
@@ -274,19 +295,19 @@ def test_a_schema_for_a_registry_has_null_first_and_as_the_default() -> None:
     assert full_record_name(json.dumps(schema)) == "com.acme.Order"
 
 
-def test_a_name_that_avro_does_not_allow_is_refused() -> None:
+def test_rejects_names_and_types_that_avro_does_not_support() -> None:
     with pytest.raises(SchemaError, match="column a b is not a valid Avro name"):
-        derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
+        derive_schema([pa.field_schema("a b", pa.int32())], None, null_first=False)
     with pytest.raises(SchemaError, match=r"column m of type .* has no corresponding Avro type"):
-        derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
+        derive_schema([pa.field_schema("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 
-def test_rows_that_need_more_than_an_array_can_hold_are_encoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = pa.record_batch({"a": [f"value {number}" for number in range(7)]})
     schema = derive_schema(list(batch.schema), None, null_first=False)
-    wanted = encoded(schema, batch)
-    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", 3 * len(wanted[0] or b""))
-    assert encoded(schema, batch) == wanted
-    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", len(wanted[0] or b"") - 1)
+    expected = encode(schema, batch)
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", 3 * len(expected[0] or b""))
+    assert encode(schema, batch) == expected
+    monkeypatch.setattr(joined_rows, "MAX_JOINED_BYTES", len(expected[0] or b"") - 1)
     with pytest.raises(RecordTooLargeError):
-        encoded(schema, batch)
+        encode(schema, batch)

@@ -1,4 +1,4 @@
-"""ColumnsEncoder: a null struct whose fields are the value (`payload.*`) is a tombstone, whatever the schema says."""
+"""ColumnsEncoder with a parent struct (`payload.*`): a null struct is encoded to null, even if no field is nullable."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ FORMATS: dict[str, RowFormat] = {
 }
 
 
-def payload_column(given: list[dict[str, Any] | None]) -> pa.Array:
-    """As Spark hands it over: the fields of a null struct are null, though the schema says that they never are."""
-    fields = [pa.array([None if row is None else row[field.name] for row in given], field.type) for field in FIELDS]
-    return pa.StructArray.from_arrays(fields, fields=list(FIELDS), mask=pa.array([row is None for row in given]))
+def payload_column(payloads: list[dict[str, Any] | None]) -> pa.Array:
+    """Build a column like Spark: the fields of a null struct are null, even if they are not nullable."""
+    fields = [pa.array([None if row is None else row[field.name] for row in payloads], field.type) for field in FIELDS]
+    return pa.StructArray.from_arrays(fields, fields=list(FIELDS), mask=pa.array([row is None for row in payloads]))
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_rows_of_null_structs_are_null_and_the_others_are_as_they_would_be_alone(name: str) -> None:
+def test_encodes_null_structs_to_null_and_others_unchanged(name: str) -> None:
     encoder = ColumnsEncoder(FORMATS[name], FIELDS, (0, 1), parent=0, header=b"\0")
     batch = pa.record_batch({"payload": payload_column(PAYLOADS)})
-    there = pa.record_batch({"payload": payload_column([each for each in PAYLOADS if each is not None])})
-    first, second, third = encoder.encode(there).to_pylist()
+    non_null_batch = pa.record_batch(
+        {"payload": payload_column([payload for payload in PAYLOADS if payload is not None])}
+    )
+    first, second, third = encoder.encode(non_null_batch).to_pylist()
     assert encoder.encode(batch).to_pylist() == [None, first, None, second, third]
     assert encoder.encode(batch.slice(1, 2)).to_pylist() == [first, None]
     assert encoder.encode(batch.slice(0, 1)).to_pylist() == [None]

@@ -1,4 +1,4 @@
-"""The encoders of both sides of a record, from the options of formats and the columns."""
+"""Builders of encoders from format options and columns."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_kafka_sink.producer.table_plan import ArrowColumns
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_schema_that_needs_a_missing_package_is_an_error(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the error there was no encoder, and a key without an encoder was written as null."""
+def test_raises_error_for_schema_that_needs_missing_package(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the error was only collected, the key would have no encoder and would be written as null."""
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
     options = FormatOptions(side, "protobuf-confluent", ("a",), SchemaOptions(base64.b64encode(b"\n\0").decode()))
     faults = OptionFaults()

@@ -1,4 +1,4 @@
-"""Doubles and floats have the text that Java gives them since JDK 19."""
+"""Text of floats and doubles, compared with Java's since JDK 19."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.formats.java_numbers import format_floats
-from tests.formats.slow_json import slow_double
+from tests.formats.reference_json import reference_double
 
 
-def text_of(kind: pa.DataType, *values: float | None) -> list[str | None]:
-    return [None if text is None else text.decode() for text in format_floats(pa.array(values, kind)).to_pylist()]
+def format_values(data_type: pa.DataType, *values: float | None) -> list[str | None]:
+    return [None if text is None else text.decode() for text in format_floats(pa.array(values, data_type)).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -47,40 +47,41 @@ def text_of(kind: pa.DataType, *values: float | None) -> list[str | None]:
         (-math.inf, "-Infinity"),
     ],
 )
-def test_a_double_has_the_text_of_java(value: float, text: str) -> None:
-    assert text_of(pa.float64(), value) == [text]
-    assert slow_double(value) == text
+def test_formats_double_like_java(value: float, text: str) -> None:
+    assert format_values(pa.float64(), value) == [text]
+    assert reference_double(value) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(1.1, "1.1"), (16777216.0, "1.6777216E7"), (8.5e9, "8.5E9"), (1.4e-45, "1.4E-45"), (3.4028235e38, "3.4028235E38")],
 )
-def test_a_float_has_the_text_of_java(value: float, text: str) -> None:
-    assert text_of(pa.float32(), value) == [text]
+def test_formats_float_like_java(value: float, text: str) -> None:
+    assert format_values(pa.float32(), value) == [text]
 
 
 @given(
     st.lists(st.none() | st.floats() | st.floats(-1e-3, 1e8) | st.integers(-(10**12), 10**12).map(float), max_size=8)
 )
-def test_a_column_of_doubles_has_the_text_of_each(values: list[float | None]) -> None:
-    expected = [None if value is None else slow_double(value) for value in values]
-    assert text_of(pa.float64(), *values) == expected
-    assert text_of(pa.float64(), 1.0, *values, 2.0)[1:-1] == expected
+def test_formats_column_of_doubles_like_reference(values: list[float | None]) -> None:
+    expected = [None if value is None else reference_double(value) for value in values]
+    assert format_values(pa.float64(), *values) == expected
+    assert format_values(pa.float64(), 1.0, *values, 2.0)[1:-1] == expected
 
 
 @given(st.lists(st.none() | st.floats(width=32), max_size=8))
-def test_a_column_of_floats_has_the_text_of_each(values: list[float | None]) -> None:
-    assert text_of(pa.float32(), *values) == [None if value is None else slow_double(value, True) for value in values]
+def test_formats_column_of_floats_like_reference(values: list[float | None]) -> None:
+    expected = [None if value is None else reference_double(value, True) for value in values]
+    assert format_values(pa.float32(), *values) == expected
 
 
-def test_the_smallest_numbers_have_two_digits() -> None:
+def test_smallest_numbers_have_two_digits() -> None:
     doubles = [count * 5e-324 for count in range(1, 400)]
-    assert text_of(pa.float64(), *doubles) == [slow_double(value) for value in doubles]
+    assert format_values(pa.float64(), *doubles) == [reference_double(value) for value in doubles]
     floats = np.arange(1, 400, dtype=np.uint32).view(np.float32).tolist()
-    assert text_of(pa.float32(), *floats) == [slow_double(value, True) for value in floats]
+    assert format_values(pa.float32(), *floats) == [reference_double(value, True) for value in floats]
 
 
-def test_a_slice_is_read_from_its_own_beginning() -> None:
+def test_formats_slice_from_its_offset() -> None:
     array = pa.array([1.0, None, 3e20, math.nan, 5.5]).slice(1)
     assert format_floats(array).to_pylist() == [None, b"3.0E20", b"NaN", b"5.5"]

@@ -1,4 +1,4 @@
-"""JSON Schemas made from columns describe the rows that are written."""
+"""JSON Schemas derived from columns, and checks of the user's schema."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hypothesis import given
 from spark_kafka_sink.errors import SchemaError
 from spark_kafka_sink.formats.json_schema import check_json_schema, derive_json_schema
 from spark_kafka_sink.formats.json_text import JsonFormat
-from tests.formats.arrow_strategies import SIMPLE, batches
+from tests.formats.arrow_strategies import SCALAR_COLUMNS, batches
 
-WITHOUT_FLOATS = [column for column in SIMPLE if not pa.types.is_floating(column[0])]
+COLUMNS_WITHOUT_FLOATS = [column for column in SCALAR_COLUMNS if not pa.types.is_floating(column[0])]
 
 
-@given(batches(WITHOUT_FLOATS))
-def test_every_row_is_valid_by_the_schema_of_its_columns(batch: pa.RecordBatch) -> None:
+@given(batches(COLUMNS_WITHOUT_FLOATS))
+def test_encoded_rows_are_valid_for_derived_schema(batch: pa.RecordBatch) -> None:
     validator = jsonschema.Draft7Validator(json.loads(derive_json_schema(list(batch.schema), None)))
     jsonschema.Draft7Validator.check_schema(validator.schema)
     for row in JsonFormat().encode_rows(batch.schema.names, batch.columns, len(batch)).to_pylist():
         validator.validate(json.loads(row))
 
 
-def test_null_columns_are_not_required_and_objects_are_closed() -> None:
+def test_nullable_columns_are_not_required_and_objects_are_closed() -> None:
     fields = [pa.field("a", pa.int64(), False), pa.field("b", pa.list_(pa.field("element", pa.string(), False)))]
     assert json.loads(derive_json_schema(fields, "Order")) == {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -38,7 +38,7 @@ def test_null_columns_are_not_required_and_objects_are_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "words"),
+    ("schema", "message"),
     [
         ("{", "the JSON Schema is not valid JSON"),
         ("[]", "must be an object"),
@@ -46,12 +46,12 @@ def test_null_columns_are_not_required_and_objects_are_closed() -> None:
         ('{"required": ["b"]}', "no column for the required property b"),
     ],
 )
-def test_columns_that_cannot_follow_the_schema_are_refused(schema: str, words: str) -> None:
-    with pytest.raises(SchemaError) as refused:
+def test_rejects_columns_that_do_not_fit_schema(schema: str, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
         check_json_schema(schema, ["a"])
-    assert words in str(refused.value)
+    assert message in str(caught.value)
 
 
-def test_the_name_of_a_schema_is_its_title() -> None:
+def test_schema_name_is_title_or_id() -> None:
     assert check_json_schema('{"title": "Order", "$id": "x"}', []) == "Order"
     assert check_json_schema('{"$id": "x"}', []) == "x"

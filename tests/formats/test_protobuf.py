@@ -1,4 +1,4 @@
-"""Protobuf out of columns is byte for byte what protobuf itself writes for each row."""
+"""Protobuf encoder, compared with the package protobuf."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from spark_kafka_sink.formats.protobuf import ProtobufFormat
 from spark_kafka_sink.formats.protobuf_descriptor import encode_message_indexes, parse_descriptor
 from spark_kafka_sink.formats.protobuf_schema import derive_message
 from tests.documents import command_lines
-from tests.formats.arrow_strategies import SIMPLE, Column, fixed_structs
+from tests.formats.arrow_strategies import SCALAR_COLUMNS, Column, fixed_structs
 
 WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 NAMES = st.lists(st.sampled_from(["a", "b_c", "_d", "Ee", "f1"]), min_size=1, max_size=4, unique=True)
 
 
 @lru_cache(maxsize=256)
-def compiled(text: str) -> bytes:
-    """A set of descriptors, by protoc."""
+def compile_proto(text: str) -> bytes:
+    """Compile a .proto file with protoc and return its FileDescriptorSet."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "test.proto").write_text(text)
         output = f"{folder}/set"
@@ -47,26 +47,26 @@ def message_class(descriptors: bytes, name: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
 
 
-def fill(message: Any, row: dict[str, Any]) -> Any:
+def fill_message(message: Any, row: dict[str, Any]) -> Any:
     for name, value in row.items():
         if value is None:
             continue
-        kind = message.DESCRIPTOR.fields_by_name[name]
-        is_map = kind.message_type is not None and kind.message_type.GetOptions().map_entry
+        data_type = message.DESCRIPTOR.fields_by_name[name]
+        is_map = data_type.message_type is not None and data_type.message_type.GetOptions().map_entry
         if is_map:
             for key, item in value:
                 if isinstance(item, dict):
-                    fill(getattr(message, name)[key], item)
+                    fill_message(getattr(message, name)[key], item)
                     getattr(message, name)[key].SetInParent()
                 else:
                     getattr(message, name)[key] = item
-        elif kind.is_repeated:
+        elif data_type.is_repeated:
             repeated = getattr(message, name)
             for item in value:
-                fill(repeated.add(), item) if isinstance(item, dict) else repeated.append(item)
+                fill_message(repeated.add(), item) if isinstance(item, dict) else repeated.append(item)
         elif isinstance(value, dict):
             getattr(message, name).SetInParent()
-            fill(getattr(message, name), value)
+            fill_message(getattr(message, name), value)
         elif isinstance(value, dt.datetime):
             getattr(message, name).FromDatetime(value)
         else:
@@ -74,65 +74,69 @@ def fill(message: Any, row: dict[str, Any]) -> Any:
     return message
 
 
-def by_protobuf(descriptors: bytes, name: str, batch: pa.RecordBatch) -> list[bytes]:
-    kind = message_class(descriptors, name)
-    return [fill(kind(), row).SerializeToString(deterministic=True) for row in batch.to_pylist()]
+def encode_with_protobuf(descriptors: bytes, name: str, batch: pa.RecordBatch) -> list[bytes]:
+    data_type = message_class(descriptors, name)
+    return [fill_message(data_type(), row).SerializeToString(deterministic=True) for row in batch.to_pylist()]
 
 
-def encoded(row_format: ProtobufFormat, batch: pa.RecordBatch) -> list[bytes]:
+def encode(row_format: ProtobufFormat, batch: pa.RecordBatch) -> list[bytes]:
     encoder = ColumnsEncoder(row_format, tuple(batch.schema), tuple(range(batch.num_columns)))
     rows: list[bytes] = pickle.loads(pickle.dumps(encoder)).encode(batch).to_pylist()
     return rows
 
 
-def described(text: str, batch: pa.RecordBatch, name: str | None = None) -> ProtobufFormat:
-    schema = base64.b64encode(compiled(text)).decode()
+def parse_format(text: str, batch: pa.RecordBatch, name: str | None = None) -> ProtobufFormat:
+    schema = base64.b64encode(compile_proto(text)).decode()
     return ProtobufFormat(parse_descriptor(schema, name, list(batch.schema)).fields)
 
 
 @st.composite
 def message_batches(draw: st.DrawFn) -> pa.RecordBatch:
-    """What Protobuf can write: no list in a list, no null among elements."""
+    """Record batches that Protobuf supports: without lists in lists and without null elements."""
 
-    def among(kind: Column) -> st.SearchStrategy[Column]:
-        arrow, values = kind
-        # The order in which protobuf writes the entries of a map is its own.
-        entries = st.dictionaries(st.text("abc", max_size=2), values, max_size=1).map(lambda made: list(made.items()))
+    def with_collections(data_type: Column) -> st.SearchStrategy[Column]:
+        arrow, values = data_type
+        # protobuf writes the entries of a map in an unspecified order, so there is at most one.
+        entries = st.dictionaries(st.text("abc", max_size=2), values, max_size=1)
         return st.sampled_from(
-            [kind, (pa.list_(arrow), st.lists(values, max_size=3)), (pa.map_(pa.string(), arrow), entries)]
+            [
+                data_type,
+                (pa.list_(arrow), st.lists(values, max_size=3)),
+                (pa.map_(pa.string(), arrow), entries.map(lambda mapping: list(mapping.items()))),
+            ]
         )
 
-    simple = st.sampled_from(SIMPLE)
-    columns = (simple | fixed_structs(simple.flatmap(among), NAMES)).flatmap(among)
+    scalars = st.sampled_from(SCALAR_COLUMNS)
+    columns = (scalars | fixed_structs(scalars.flatmap(with_collections), NAMES)).flatmap(with_collections)
     rows = draw(st.integers(0, 5))
     arrays, fields = [], []
     for name in draw(NAMES):
-        kind, values = draw(columns)
+        data_type, values = draw(columns)
         is_nullable = draw(st.booleans())
         column = draw(st.lists(st.none() | values if is_nullable else values, min_size=rows, max_size=rows))
-        arrays.append(pa.array(column, kind))
-        fields.append(pa.field(name, kind, is_nullable))
+        arrays.append(pa.array(column, data_type))
+        fields.append(pa.field(name, data_type, is_nullable))
     return pa.record_batch(arrays, schema=pa.schema(fields)).slice(draw(st.integers(0, rows)))
 
 
 @given(message_batches())
-def test_columns_become_the_bytes_of_protobuf(batch: pa.RecordBatch) -> None:
+def test_encoded_rows_equal_protobuf(batch: pa.RecordBatch) -> None:
     derived = derive_message(list(batch.schema), "com.acme.Order")
-    expected = by_protobuf(compiled(derived.text), "com.acme.Order", batch)
-    assert encoded(ProtobufFormat(derived.fields), batch) == expected
-    assert encoded(described(derived.text, batch), batch) == expected
+    expected = encode_with_protobuf(compile_proto(derived.text), "com.acme.Order", batch)
+    assert encode(ProtobufFormat(derived.fields), batch) == expected
+    assert encode(parse_format(derived.text, batch), batch) == expected
 
 
-def test_a_map_of_several_entries_is_read_back() -> None:
+def test_map_with_several_entries_can_be_parsed() -> None:
     entries = [("a", 1), ("", 0), ("b", -1)]
     batch = pa.record_batch({"m": pa.array([entries, [], None], pa.map_(pa.string(), pa.int64()))})
     derived = derive_message(list(batch.schema), "M")
-    kind = message_class(compiled(derived.text), "M")
-    rows = [kind.FromString(row) for row in encoded(ProtobufFormat(derived.fields), batch)]
+    data_type = message_class(compile_proto(derived.text), "M")
+    rows = [data_type.FromString(row) for row in encode(ProtobufFormat(derived.fields), batch)]
     assert [dict(row.m) for row in rows] == [dict(entries), {}, {}]
 
 
-EVERY_NUMBER = """
+EVERY_TYPE_PROTO = """
 syntax = "proto3";
 message M {
   int32 a = 1; int64 b = 2; uint32 c = 3; uint64 d = 4; sint32 e = 5; sint64 f = 6; fixed32 g = 7; fixed64 h = 8;
@@ -143,7 +147,7 @@ message M {
 """
 
 
-def test_every_type_of_number_and_enums() -> None:
+def test_encodes_every_numeric_type_and_enums() -> None:
     numbers = [0, 1, 127, 128, 2**31 - 1]
     signed = [0, -1, 64, -(2**31), 2**31 - 1]
     batch = pa.record_batch(
@@ -161,37 +165,39 @@ def test_every_type_of_number_and_enums() -> None:
             "r": [["ONE", "ZERO"], [], None, ["MINUS"], []],
         }
     )
-    assert encoded(described(EVERY_NUMBER, batch), batch) == by_protobuf(compiled(EVERY_NUMBER), "M", batch)
+    expected = encode_with_protobuf(compile_proto(EVERY_TYPE_PROTO), "M", batch)
+    assert encode(parse_format(EVERY_TYPE_PROTO, batch), batch) == expected
 
 
-def test_enums_without_presence_leave_their_zero_out() -> None:
+def test_omits_zero_of_enums_without_presence() -> None:
     for values in (pa.array(["ZERO", "ONE"]), pa.array([0, 1], pa.int32())):
         batch = pa.record_batch({"p": values})
-        assert encoded(described(EVERY_NUMBER, batch), batch) == by_protobuf(compiled(EVERY_NUMBER), "M", batch)
+        expected = encode_with_protobuf(compile_proto(EVERY_TYPE_PROTO), "M", batch)
+        assert encode(parse_format(EVERY_TYPE_PROTO, batch), batch) == expected
 
 
-def test_a_timestamp_is_the_well_known_message() -> None:
+def test_encodes_timestamp_as_well_known_type() -> None:
     times = [dt.datetime(2024, 2, 29, 1, 2, 3, 456789), dt.datetime(1901, 1, 1, 0, 0, 0, 5), None]
     batch = pa.record_batch({"a": pa.array(times, pa.timestamp("us", "UTC")), "b": pa.array(times, pa.timestamp("us"))})
     derived = derive_message(list(batch.schema), None)
     expected = []
     for time in times:
-        message = message_class(compiled(derived.text), derived.name)()
+        message = message_class(compile_proto(derived.text), derived.name)()
         if time is not None:
             message.a.FromDatetime(time)
             message.b = time.isoformat(timespec="milliseconds")
         expected.append(message.SerializeToString())
-    assert encoded(ProtobufFormat(derived.fields), batch) == expected
+    assert encode(ProtobufFormat(derived.fields), batch) == expected
     assert timestamp_pb2.DESCRIPTOR.name in derived.text
 
 
-def test_what_protobuf_has_no_type_for_is_text() -> None:
+def test_encodes_types_without_protobuf_type_as_strings() -> None:
     batch = pa.record_batch({"d": pa.array([dt.date(2024, 1, 2)], pa.date32())})
     derived = derive_message(list(batch.schema), None)
-    assert encoded(ProtobufFormat(derived.fields), batch) == [b"\n\n2024-01-02"]
+    assert encode(ProtobufFormat(derived.fields), batch) == [b"\n\n2024-01-02"]
 
 
-def test_the_text_of_a_derived_message() -> None:
+def test_derived_message_has_proto_text() -> None:
     fields = [
         pa.field("id", pa.int64(), False),
         pa.field("name", pa.string()),
@@ -206,7 +212,7 @@ def test_the_text_of_a_derived_message() -> None:
     )
 
 
-ONEOF = """
+ONEOF_PROTO = """
 syntax = "proto2";
 message First { optional int32 x = 1; }
 message Order {
@@ -217,96 +223,94 @@ message Order {
 """
 
 
-def test_a_message_of_proto2_is_written_in_the_order_of_its_numbers() -> None:
+def test_writes_proto2_fields_in_order_of_numbers() -> None:
     batch = pa.record_batch({"id": [1, 2], "name": ["a", None], "card": ["x", None], "cash": [None, 5]})
-    expected = by_protobuf(compiled(ONEOF), "Order", batch)
-    assert encoded(described(ONEOF, batch, "Order"), batch) == expected
+    expected = encode_with_protobuf(compile_proto(ONEOF_PROTO), "Order", batch)
+    assert encode(parse_format(ONEOF_PROTO, batch, "Order"), batch) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "indexes"), [(None, b"\0"), ("First", b"\0"), ("Order", b"\2\2"), ("Order.Line.Part", b"\6\2\0\0")]
 )
-def test_indexes_say_which_message_of_the_file_it_is(name: str | None, indexes: bytes) -> None:
-    schema = base64.b64encode(compiled(ONEOF)).decode()
+def test_message_indexes_identify_message_in_file(name: str | None, indexes: bytes) -> None:
+    schema = base64.b64encode(compile_proto(ONEOF_PROTO)).decode()
     columns = [pa.field("id", pa.int64())] if name == "Order" else []
     assert parse_descriptor(schema, name, columns).message_indexes == indexes
     assert encode_message_indexes([3]) == b"\2\6"
 
 
-def test_two_members_of_a_oneof_in_one_row_are_refused() -> None:
+def test_rejects_row_with_two_members_of_oneof() -> None:
     batch = pa.record_batch({"id": [1], "card": ["x"], "cash": [5]})
     with pytest.raises(InvalidRecordError, match="more than one column of the oneof paid is set"):
-        encoded(described(ONEOF, batch, "Order"), batch)
+        encode(parse_format(ONEOF_PROTO, batch, "Order"), batch)
 
 
 @pytest.mark.parametrize(
-    ("array", "words"),
+    ("array", "message"),
     [
         (pa.array([[1, None]]), "column a has null elements"),
         (pa.array([[("k", None)]], pa.map_(pa.string(), pa.int32())), "column a has null elements"),
     ],
 )
-def test_null_elements_are_refused(array: pa.Array, words: str) -> None:
+def test_rejects_null_elements(array: pa.Array, message: str) -> None:
     batch = pa.record_batch({"a": array})
-    with pytest.raises(InvalidRecordError, match=words):
-        encoded(ProtobufFormat(derive_message(list(batch.schema), None).fields), batch)
+    with pytest.raises(InvalidRecordError, match=message):
+        encode(ProtobufFormat(derive_message(list(batch.schema), None).fields), batch)
 
 
-def test_values_that_the_schema_does_not_allow_are_refused() -> None:
-    for column, words in (
+def test_rejects_values_that_violate_schema() -> None:
+    for column, message in (
         ({"c": pa.array([-1], pa.int32())}, "is out of range for the schema's unsigned type"),
         ({"q": ["TWO"]}, "'TWO' is not a value of the enum"),
     ):
         batch = pa.record_batch(column)
-        with pytest.raises(InvalidRecordError, match=words):
-            encoded(described(EVERY_NUMBER, batch), batch)
+        with pytest.raises(InvalidRecordError, match=message):
+            encode(parse_format(EVERY_TYPE_PROTO, batch), batch)
 
 
 @pytest.mark.parametrize(
-    ("field", "words"),
+    ("field", "message"),
     [
         (pa.field("a", pa.string()), "column a of type string does not fit the Protobuf type int32"),
         (pa.field("n", pa.int64()), "column n of type int64 does not fit a repeated Protobuf field"),
         (pa.field("zz", pa.int64()), "the message M has no field for the column zz"),
     ],
 )
-def test_columns_that_do_not_fit_the_message_are_refused(field: pa.Field, words: str) -> None:
-    with pytest.raises(SchemaError) as refused:
-        parse_descriptor(base64.b64encode(compiled(EVERY_NUMBER)).decode(), None, [field])
-    assert words in str(refused.value)
+def test_rejects_columns_that_do_not_fit_message(field: pa.Field, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse_descriptor(base64.b64encode(compile_proto(EVERY_TYPE_PROTO)).decode(), None, [field])
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "words"),
+    ("text", "name", "message"),
     [
         ("bm9wZQ==", None, "the Protobuf schema"),
-        (base64.b64encode(compiled(ONEOF)).decode(), "Nope", "has no message Nope"),
-        (base64.b64encode(compiled(ONEOF)).decode(), "Order", "no column for the required field id"),
+        (base64.b64encode(compile_proto(ONEOF_PROTO)).decode(), "Nope", "has no message Nope"),
+        (base64.b64encode(compile_proto(ONEOF_PROTO)).decode(), "Order", "no column for the required field id"),
     ],
 )
-def test_a_schema_that_describes_no_such_message_is_refused(text: str, name: str | None, words: str) -> None:
-    with pytest.raises(SchemaError) as refused:
+def test_rejects_descriptor_without_matching_message(text: str, name: str | None, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
         parse_descriptor(text, name, [])
-    assert words in str(refused.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("field", "words"),
+    ("field", "message"),
     [
         (pa.field("a b", pa.int32()), "column a b is not a valid Protobuf name"),
         (pa.field("a", pa.list_(pa.list_(pa.int32()))), "wrap the inner list or map in a struct"),
         (pa.field("a", pa.map_(pa.float64(), pa.int32())), "a Protobuf map cannot have keys"),
     ],
 )
-def test_a_column_that_has_no_type_in_protobuf_is_refused(field: pa.Field, words: str) -> None:
-    with pytest.raises(SchemaError) as refused:
+def test_rejects_column_without_protobuf_type(field: pa.Field, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
         derive_message([field], None)
-    assert words in str(refused.value)
+    assert message in str(caught.value)
 
 
-def test_the_command_of_the_page_about_formats_makes_a_schema_that_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepts_schema_from_documented_protoc_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = (line for line in command_lines("docs/registry.md") if line.startswith("protoc"))
     (tmp_path / "order.proto").write_text('syntax = "proto3"; message Order { int64 id = 1; }')
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Rules of data contracts in a schema registry: those that apply to writers are rejected."""
+"""Rejection of data contract rules that apply to writers."""
 
 from __future__ import annotations
 
@@ -59,21 +59,19 @@ def test_rejects_default_write_rules_of_a_new_subject(fake: FakeRegistry, return
         register(SchemaRegistryClient(RegistryConfig((fake.url,))))
 
 
-def test_waits_for_a_follower_that_does_not_have_the_registered_version_yet(
-    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits_s: list[float] = []
+def test_waits_until_follower_has_registered_version(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps_s: list[float] = []
     answer = fake.answer
     fake.returns_id_only = True
 
-    def answer_like_a_follower(method: str, *request: Any) -> tuple[int, dict[str, Any]]:
-        if method == "GET" and not waits_s:
+    def respond_like_follower(method: str, *request: Any) -> tuple[int, dict[str, Any]]:
+        if method == "GET" and not sleeps_s:
             return 404, {"error_code": 40401, "message": "Subject 's' not found."}
         return answer(method, *request)
 
-    monkeypatch.setattr(fake, "answer", answer_like_a_follower)
-    assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), sleep=waits_s.append)) == 1
-    assert waits_s == [0.1]
+    monkeypatch.setattr(fake, "answer", respond_like_follower)
+    assert register(SchemaRegistryClient(RegistryConfig((fake.url,)), sleep=sleeps_s.append)) == 1
+    assert sleeps_s == [0.1]
 
 
 @pytest.mark.parametrize("unknown", ["rules", ["rule"], {"domainRules": "rule"}, {"domainRules": ["rule"]}])

@@ -1,4 +1,4 @@
-"""Numbers in few characters."""
+"""Number formats, and ticks of charts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [(0, "0"), (7, "7"), (999, "999"), (999.7, "1k"), (1_234, "1.23k"), (88_100, "88.1k"), (3.2e6, "3.2M"), (NAN, "-")],
 )
-def test_counts(value: float, words: str) -> None:
-    assert format_number(value) == words
+def test_formats_numbers_with_si_prefixes(value: float, text: str) -> None:
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
         (0, "0 ms"), (0.0625, "0.0625 ms"), (21, "21 ms"), (104.4, "104 ms"), (1_300, "1.3 s"), (119_000, "119 s"),
         (240_000, "4 min"), (NAN, "-"),
     ],
 )  # fmt: skip
-def test_times(value: float, words: str) -> None:
-    assert format_milliseconds(value) == words
+def test_formats_milliseconds(value: float, text: str) -> None:
+    assert format_milliseconds(value) == text
 
 
-def test_shares_and_ratios() -> None:
+def test_formats_percentages_and_ratios() -> None:
     assert (format_percentage(1, 8), format_percentage(1, 0), format_ratio(0.3333), format_ratio(NAN)) == (
         "12 %",
         "-",
@@ -44,7 +44,7 @@ def test_shares_and_ratios() -> None:
 
 
 @pytest.mark.parametrize("top", [0.003, 1, 1.0001, 5, 99, 100, 101, 123_456, 1e12])
-def test_the_ticks_of_an_axis_are_round_and_few_and_reach_the_top(top: float) -> None:
+def test_ticks_are_round_and_reach_maximum(top: float) -> None:
     ticks = compute_ticks(top)
     assert ticks[0] == 0
     assert ticks[-2] < top * (1 + 1e-9) <= ticks[-1] * (1 + 1e-6)
@@ -53,5 +53,5 @@ def test_the_ticks_of_an_axis_are_round_and_few_and_reach_the_top(top: float) ->
 
 
 @pytest.mark.parametrize("top", [0, NAN, -1])
-def test_an_axis_of_nothing_has_ticks_too(top: float) -> None:
+def test_ticks_without_data_are_zero_and_one(top: float) -> None:
     assert compute_ticks(top) == [0, 1]

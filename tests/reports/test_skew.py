@@ -1,4 +1,4 @@
-"""Skew is said in a sentence, with the name of what is fullest."""
+"""Skew of rows over tasks and partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kafka_sink.reports.skew import (
 )
 from spark_kafka_sink.reports.text_report import render_lines
 from spark_kafka_sink.reports.write_report import TaskSummary
-from tests.reports.some_reports import job, report
+from tests.reports.report_factories import make_micro_batches, make_report
 
 
 @pytest.mark.parametrize(
@@ -31,40 +31,45 @@ from tests.reports.some_reports import job, report
         ({"0": 0, "1": 0}, "2 tasks; the largest (0) has 1.0 times the mean, which is balanced."),
     ],
 )
-def test_rows_are_even_or_skewed(rows: dict[str, int], sentence: str) -> None:
+def test_describes_rows_as_balanced_or_skewed(rows: dict[str, int], sentence: str) -> None:
     assert describe_skew("task", rows) == sentence
 
 
-def test_the_tasks_that_a_report_does_not_list_count_for_the_mean() -> None:
-    """It lists the thousand that took longest, which are the fullest as well."""
-    full = TaskSummary(partition_id=7, attempt=0, host="h", rows=1_000, bytes=1, duration_ms=9, retries=0, blocked_ms=0)
-    listed = (full, dataclasses.replace(full, partition_id=8))
-    wide = dataclasses.replace(report(), tasks=2_000, rows=200_000, task_list=listed)
-    words = "2,000 tasks; the largest (7) has 10.0 times the mean, which is skewed."
-    assert describe_task_skew(wide) == words
-    assert words in "\n".join(render_lines([wide]))
-    assert "mean 100<" in str(build_figures([wide])), "a line in the chart"
+def test_mean_includes_tasks_that_are_not_listed() -> None:
+    """A report lists only the thousand longest tasks, which tend to have more rows than the others."""
+    largest = TaskSummary(
+        partition_id=7, attempt=0, host="h", rows=1_000, bytes=1, duration_ms=9, retries=0, blocked_ms=0
+    )
+    tasks = (largest, dataclasses.replace(largest, partition_id=8))
+    many_tasks = dataclasses.replace(make_report(), tasks=2_000, rows=200_000, task_list=tasks)
+    sentence = "2,000 tasks; the largest (7) has 10.0 times the mean, which is skewed."
+    assert describe_task_skew(many_tasks) == sentence
+    assert sentence in "\n".join(render_lines([many_tasks]))
+    assert "mean 100<" in str(build_figures([many_tasks])), "reference line of the chart"
 
 
-def test_a_name_does_not_act_on_the_terminal() -> None:
+def test_sanitizes_names_in_skew_description() -> None:
     assert "\x1b" not in describe_skew("partition", {"\x1b[2J-0": 9, "t-1": 1})
 
 
-def test_the_fullest_is_compared_with_the_mean() -> None:
+def test_skew_is_ratio_of_maximum_to_mean() -> None:
     assert compute_skew([]) == 1.0
     assert compute_skew([3, 0, 0]) == 3.0
 
 
-def test_the_longest_write_that_lists_tasks_is_looked_at() -> None:
-    longer = dataclasses.replace(report(1), duration_ms=9_000)
-    longest_without = dataclasses.replace(report(2), duration_ms=99_000, task_list=())
-    assert find_longest_write([report(0), longer, longest_without]) is longer
-    assert find_longest_write([longest_without]) is None
+def test_longest_write_must_list_tasks() -> None:
+    longer = dataclasses.replace(make_report(1), duration_ms=9_000)
+    longer_without_tasks = dataclasses.replace(make_report(2), duration_ms=99_000, task_list=())
+    assert find_longest_write([make_report(0), longer, longer_without_tasks]) is longer
+    assert find_longest_write([longer_without_tasks]) is None
     assert task_row_counts(longer) == {"0": 1_000}
 
 
-def test_the_fullest_partition_has_its_share_of_all_rows() -> None:
-    assert describe_largest_partition(dataclasses.replace(report(), partitions={})) == ""
-    two = {"orders": {0: OffsetRange(0, 0, 10), 4: OffsetRange(0, 0, 30)}}
-    assert describe_largest_partition(dataclasses.replace(report(), partitions=two)) == "orders-4 has 75 % of the rows."
-    assert describe_largest_partition(job(1)[0]).startswith("orders-5 has ")
+def test_describes_share_of_largest_partition() -> None:
+    assert describe_largest_partition(dataclasses.replace(make_report(), partitions={})) == ""
+    partitions = {"orders": {0: OffsetRange(0, 0, 10), 4: OffsetRange(0, 0, 30)}}
+    assert (
+        describe_largest_partition(dataclasses.replace(make_report(), partitions=partitions))
+        == "orders-4 has 75 % of the rows."
+    )
+    assert describe_largest_partition(make_micro_batches(1)[0]).startswith("orders-5 has ")

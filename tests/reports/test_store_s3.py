@@ -1,4 +1,4 @@
-"""Reports in S3, through Arrow: a server on the loopback interface that speaks its protocol stands for Amazon's."""
+"""Storage of reports in S3, with a server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyarrow.fs import S3FileSystem
 
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.reports.store import ensure_writable, read_reports, save_report
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What a path ends with, for a server that has the bucket `jobs`."""
+    """Start a server with the bucket `jobs`, and return the query string of its paths."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -30,16 +30,16 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
-def test_each_report_is_an_object(endpoint: str, scheme: str) -> None:
+def test_saves_each_report_as_an_object(endpoint: str, scheme: str) -> None:
     path = f"{scheme}://jobs/reports/by-{scheme}{endpoint}"
     ensure_writable(path)
     assert read_reports(path) == []
     for batch_id in (2, 1):
-        save_report(path, report(batch_id, rows=10 + batch_id))
-    assert [one.rows for one in read_reports(path)] == [11, 12]
-    assert [one.rows for one in read_reports(path, last=1)] == [12]
+        save_report(path, make_report(batch_id, rows=10 + batch_id))
+    assert [report.rows for report in read_reports(path)] == [11, 12]
+    assert [report.rows for report in read_reports(path, last=1)] == [12]
 
 
-def test_a_bucket_that_does_not_exist_is_refused_before_the_write(endpoint: str) -> None:
+def test_rejects_missing_bucket_before_write(endpoint: str) -> None:
     with pytest.raises(ConfigurationError, match=r"s3a://other/.* cannot be written: .*The credentials are"):
         ensure_writable(f"s3a://other/reports{endpoint}")

@@ -1,4 +1,4 @@
-"""A report: its line, its JSON, and sums of several."""
+"""WriteReport: log line, JSON and sums."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.reports.write_report import WriteReport, merge_latencies, merge_report_ranges, parse_report
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 
 
-def test_a_line_of_json_has_all_of_a_report() -> None:
-    again = parse_report(report().to_json())
-    assert again.latencies.counts == report().latencies.counts
-    assert again.to_json() == report().to_json()
-    assert (again.partitions, again.task_list, again.errors) == (
-        report().partitions,
-        report().task_list,
+def test_json_round_trip_keeps_all_fields() -> None:
+    parsed = parse_report(make_report().to_json())
+    assert parsed.latencies.counts == make_report().latencies.counts
+    assert parsed.to_json() == make_report().to_json()
+    assert (parsed.partitions, parsed.task_list, parsed.errors) == (
+        make_report().partitions,
+        make_report().task_list,
         {"RecordTooLargeError": 2},
     )
 
 
-def test_the_json_has_the_numbers_that_people_look_for() -> None:
-    plain = json.loads(report(latency_ms=20).to_json())
+def test_json_has_computed_fields() -> None:
+    plain = json.loads(make_report(latency_ms=20).to_json())
     assert plain["started_at"] == "2023-11-14T22:13:20.000+00:00"
     assert (plain["compression_ratio"], plain["rows_per_second"], plain["blocked_ms"]) == (0.4, 2000, 40)
     assert plain["latency_ms"] == {"p50": 21, "p95": 21, "p99": 21, "max": 21}
@@ -39,14 +39,14 @@ def test_the_json_has_the_numbers_that_people_look_for() -> None:
     ]
 
 
-def test_a_report_of_nothing_has_no_ratio_and_no_percentile() -> None:
+def test_empty_report_has_no_ratio_and_no_percentile() -> None:
     empty = WriteReport(batch="b", tasks=0, partitions={}, longest_task_ms=0)
     plain = json.loads(empty.to_json())
     assert (plain["compression_ratio"], plain["rows_per_second"], plain["latency_ms"]["p99"]) == (None, None, None)
     assert math.isnan(parse_report(empty.to_json()).latency_ms(0.5))
 
 
-def test_a_line_of_an_older_version_is_read() -> None:
+def test_parses_report_of_older_version() -> None:
     line = (
         '{"batch": "q/1", "tasks": 1, "partitions": [{"topic": "t", "partition": 0, "first_offset": 0, '
         '"last_offset": 9, "rows": 10}], "rows": 10, "bytes": 80, "retries": 0, "dead_letters": 0, '
@@ -56,18 +56,18 @@ def test_a_line_of_an_older_version_is_read() -> None:
 
 
 @pytest.mark.parametrize("line", ["no json", "[]", "{}", '{"partitions": 3}', '{"partitions": [], "other": 1}'])
-def test_a_line_that_is_no_report_is_shown(line: str) -> None:
+def test_error_shows_line_that_is_not_a_report(line: str) -> None:
     with pytest.raises(ConfigurationError, match="not a report of a write"):
         parse_report(line)
 
 
-def test_a_field_that_is_missing_is_named() -> None:
+def test_error_names_missing_field() -> None:
     with pytest.raises(ConfigurationError, match=r"\(the field partitions is missing\)"):
         parse_report("{}")
 
 
-def test_reports_of_micro_batches_add_up() -> None:
-    reports = [report(0, latency_ms=10), report(1, latency_ms=100)]
+def test_merges_reports_of_micro_batches() -> None:
+    reports = [make_report(0, latency_ms=10), make_report(1, latency_ms=100)]
     assert merge_report_ranges(reports) == {"orders": {0: OffsetRange(0, 1999, 2000)}}
     merged = merge_latencies(reports)
     assert merged.percentile(0.5) == pytest.approx(10, rel=1 / 15)
@@ -90,19 +90,19 @@ def test_reports_of_micro_batches_add_up() -> None:
         ("latency_counts", lambda plain, value: plain.update(latency_counts=[[1.0, value]])),
     ],
 )
-def test_what_is_no_number_is_refused_by_its_name(
+def test_error_names_field_that_is_not_an_integer(
     name: str, replace: Callable[[dict[str, Any], object], None], value: object
 ) -> None:
-    plain = json.loads(report().to_json())
+    plain = json.loads(make_report().to_json())
     replace(plain, value)
-    with pytest.raises(ConfigurationError, match=rf"\({name} is .*, not an integer in range\)") as refused:
+    with pytest.raises(ConfigurationError, match=rf"\({name} is .*, not an integer in range\)") as caught:
         parse_report(json.dumps(plain))
-    assert str(refused.value).isprintable()
-    assert len(str(refused.value)) < 300
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changes", "message"),
     [
         ({"batch": 7}, "batch is 7, not a string"),
         ({"status": None}, "status is null, not a string"),
@@ -113,25 +113,25 @@ def test_what_is_no_number_is_refused_by_its_name(
         ({"partitions": 1}, "its fields are not those of a report"),
     ],
 )
-def test_what_is_no_text_and_no_time_is_refused_by_its_name(changed: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(words)):
-        parse_report(json.dumps(json.loads(report().to_json()) | changed))
+def test_error_names_field_with_invalid_string_or_time(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        parse_report(json.dumps(json.loads(make_report().to_json()) | changes))
 
 
-def test_a_line_of_many_brackets_is_no_report() -> None:
+def test_rejects_deeply_nested_json() -> None:
     with pytest.raises(ConfigurationError, match="not a report of a write"):
         parse_report("[" * 1_000_000)
 
 
-def test_rows_without_acknowledgement_are_reported_as_sent() -> None:
-    unconfirmed = dataclasses.replace(report(), is_acknowledged=False)
-    assert unconfirmed.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
-    assert report().line().startswith("wrote 1,000 rows (")
-    assert not parse_report(unconfirmed.to_json()).is_acknowledged
+def test_log_line_says_sent_without_acknowledgement() -> None:
+    unacknowledged = dataclasses.replace(make_report(), is_acknowledged=False)
+    assert unacknowledged.line().startswith("sent, not acknowledged (acks=0): 1,000 rows (")
+    assert make_report().line().startswith("wrote 1,000 rows (")
+    assert not parse_report(unacknowledged.to_json()).is_acknowledged
 
 
-def test_a_report_of_an_earlier_release_is_acknowledged() -> None:
-    plain = json.loads(report().to_json())
+def test_report_without_is_acknowledged_is_acknowledged() -> None:
+    plain = json.loads(make_report().to_json())
     del plain["is_acknowledged"]
     assert parse_report(json.dumps(plain)).is_acknowledged
     with pytest.raises(ConfigurationError, match="is_acknowledged is 1, not true or false"):

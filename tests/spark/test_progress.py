@@ -13,7 +13,7 @@ from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.reports.write_report import WriteReport
 from spark_kafka_sink.spark.progress import ReportListener
 from spark_kafka_sink.testing import embedded_broker, read_topic
-from tests.reports.some_reports import report
+from tests.reports.report_factories import make_report
 from tests.test_monitoring_document import example
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_a_listener_finds_the_report_of_a_micro_batch(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     listener = ReportListener(path, lambda report, progress: seen.append((report.rows, progress.batchId)))
     for batch in range(3):
-        save_report(path, report(batch, rows=10 + batch))
+        save_report(path, make_report(batch, rows=10 + batch))
         event: Any = Event("6d2a", batch)
         listener.onQueryProgress(event)
     other: Any = Event("another", 2)

@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.reports.store import save_report
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.documents import blocks, command_lines
-from tests.reports.some_reports import job
+from tests.reports.report_factories import make_micro_batches
 
 PAGE = "docs/cli.md"
 SMALLER = {"--records 2000000": "--records 2000", "--records 60000": "--records 100"}
@@ -58,7 +58,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Enter a directory with a file of orders and the reports of a job."""
     pq.write_table(pa.table({"id": ["o-8", "o-9"], "payload": ["a", "b"]}), tmp_path / "orders.parquet")
     (tmp_path / "reports").mkdir()
-    for report in job(3):
+    for report in make_micro_batches(3):
         save_report(f"{tmp_path}/reports/", report)
     monkeypatch.chdir(tmp_path)
     return tmp_path

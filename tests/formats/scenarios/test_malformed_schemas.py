@@ -1,4 +1,4 @@
-"""Schemas that others wrote: whatever they hold, the driver plans by them or refuses them with a sentence, and soon."""
+"""Malformed and hostile schemas: they are accepted or rejected with SchemaError, in bounded time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_kafka_sink.formats import avro
 from spark_kafka_sink.formats.avro_scalars import ColumnWriter, build_scalar_writer
 from spark_kafka_sink.formats.format_builders import SchemaOptions, build_format
 from spark_kafka_sink.formats.schema_json import MAX_NESTING
-from tests.formats.test_protobuf import compiled
+from tests.formats.test_protobuf import compile_proto
 
 ID = [pa.field("id", pa.int64())]
 FIELDS = [
@@ -44,13 +44,15 @@ JSON = """{"type": "object", "title": "x", "required": ["a"], "additionalPropert
 PROTOBUF = """syntax = "proto3"; import "google/protobuf/timestamp.proto";
     message O { int64 a = 1; S s = 2; repeated int32 l = 3; map<string,double> m = 4; google.protobuf.Timestamp t = 5;
         message S { string x = 1; string d = 3; } oneof o { bytes b = 7; S q = 8; } string n = 9; }"""
-IN_PLACE = '[null, true, 1, -1, 1.5, "", "null", "record", [], {}, [[]], ["null"], {"type": "record"}, "\\ud800", 1e30]'
+REPLACEMENTS = (
+    '[null, true, 1, -1, 1.5, "", "null", "record", [], {}, [[]], ["null"], {"type": "record"}, "\\ud800", 1e30]'
+)
 
 
 @pytest.mark.parametrize("name", ["avro", "avro-confluent", "json-schema-confluent"])
 @pytest.mark.parametrize("levels", [MAX_NESTING, 5_000, 1_000_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"type":', "}")])
-def test_a_schema_of_many_brackets_is_refused_in_words(name: str, levels: int, opening: str, closing: str) -> None:
+def test_rejects_deeply_nested_schema(name: str, levels: int, opening: str, closing: str) -> None:
     brackets = opening * levels + "1" + closing * levels
     for text in (brackets, AVRO.replace('"long"', brackets)):
         with pytest.raises(SchemaError, match=f"is nested more than {MAX_NESTING} levels deep"):
@@ -58,39 +60,39 @@ def test_a_schema_of_many_brackets_is_refused_in_words(name: str, levels: int, o
 
 
 @pytest.mark.parametrize("levels", [10, 80])
-def test_structs_may_be_eighty_levels_deep(levels: int) -> None:
+def test_accepts_structs_of_eighty_levels(levels: int) -> None:
     kind = pa.int64()
     for _ in range(levels):
         kind = pa.struct([pa.field("x", kind)])
     for name in ("avro", "avro-confluent", "json-schema-confluent", "protobuf-confluent"):
-        planned = build_format(name, [pa.field("x", kind)], SchemaOptions())
-        if planned.schema is not None and name != "protobuf-confluent":
-            build_format(name, [pa.field("x", kind)], SchemaOptions(planned.schema.text))
+        built_paths = build_format(name, [pa.field("x", kind)], SchemaOptions())
+        if built_paths.schema is not None and name != "protobuf-confluent":
+            build_format(name, [pa.field("x", kind)], SchemaOptions(built_paths.schema.text))
 
 
-def test_each_branch_of_a_union_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With twice at each level, a schema of sixty lines would take longer than the universe."""
+def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each level was built twice, sixty levels would take 2^60 steps."""
     schema: Any = "long"
     for _ in range(60):
         schema = {"type": ["null", schema]}
-    planned: list[str] = []
+    built_paths: list[str] = []
 
-    def counted(schema: Any, kind: pa.DataType, where: str) -> ColumnWriter:
-        planned.append(where)
-        assert len(planned) == 1
+    def count_calls(schema: Any, kind: pa.DataType, where: str) -> ColumnWriter:
+        built_paths.append(where)
+        assert len(built_paths) == 1
         return build_scalar_writer(schema, kind, where)
 
-    monkeypatch.setattr(avro, "build_scalar_writer", counted)
+    monkeypatch.setattr(avro, "build_scalar_writer", count_calls)
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": schema}]})
     build_format("avro", ID, SchemaOptions(text))
-    assert planned == ["id"]
+    assert built_paths == ["id"]
 
 
-@pytest.mark.parametrize(("branches", "is_fine"), [(64, True), (65, False)])
-def test_the_number_of_a_branch_is_one_byte(branches: int, is_fine: bool) -> None:
+@pytest.mark.parametrize(("branches", "is_valid"), [(64, True), (65, False)])
+def test_unions_have_at_most_64_branches(branches: int, is_valid: bool) -> None:
     others = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches - 1)]
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": [*others, "long"]}]})
-    if is_fine:
+    if is_valid:
         rows = build_format("avro", ID, SchemaOptions(text)).row_format.encode_rows(["id"], [pa.array([1])], 1, b"")
         assert rows.to_pylist() == [bytes([2 * (branches - 1), 2])]
     else:
@@ -101,47 +103,47 @@ def test_the_number_of_a_branch_is_one_byte(branches: int, is_fine: bool) -> Non
 
 
 @pytest.mark.parametrize(("name", "base"), [("avro", AVRO), ("json-schema-confluent", JSON)])
-def test_a_schema_with_anything_in_any_place_is_planned_or_refused(name: str, base: str) -> None:
+def test_mutated_schema_is_accepted_or_rejected_with_schema_error(name: str, base: str) -> None:
     build_format(name, FIELDS, SchemaOptions(base))
-    refused = 0
+    caught = 0
     for seed in range(3_000):
-        choices, schema = random.Random(seed), json.loads(base)
-        for _ in range(choices.randint(1, 3)):
-            change_a_place(schema, choices)
+        random_source, schema = random.Random(seed), json.loads(base)
+        for _ in range(random_source.randint(1, 3)):
+            mutate_schema(schema, random_source)
         try:
             build_format(name, FIELDS, SchemaOptions(json.dumps(schema)))
         except SchemaError:
-            refused += 1
-    assert refused > 100
+            caught += 1
+    assert caught > 100
 
 
-def change_a_place(schema: Any, choices: random.Random) -> None:
-    places = list(places_in(schema))
-    if places:
-        whole, key = choices.choice(places)
-        if choices.random() < 0.3:
-            del whole[key]
+def mutate_schema(schema: Any, random_source: random.Random) -> None:
+    locations = list(find_locations(schema))
+    if locations:
+        container, key = random_source.choice(locations)
+        if random_source.random() < 0.3:
+            del container[key]
         else:
-            whole[key] = choices.choice(json.loads(IN_PLACE))
+            container[key] = random_source.choice(json.loads(REPLACEMENTS))
 
 
-def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+def find_locations(value: Any) -> Iterator[tuple[Any, Any]]:
     for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
-        yield from places_in(value[key])
+        yield from find_locations(value[key])
 
 
-def test_a_descriptor_with_any_bytes_in_it_is_planned_or_refused() -> None:
-    descriptor = compiled(PROTOBUF)
+def test_mutated_descriptor_is_accepted_or_rejected_with_schema_error() -> None:
+    descriptor = compile_proto(PROTOBUF)
     fields = [field for field in FIELDS if field.name != "s"] + [pa.field("s", pa.struct([pa.field("x", pa.string())]))]
     build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(descriptor).decode()))
-    refused = 0
+    caught = 0
     for seed in range(3_000):
-        choices, data = random.Random(seed), bytearray(descriptor)
-        for _ in range(choices.randint(1, 4)):
-            data[choices.randrange(len(data))] = choices.randrange(256)
+        random_source, data = random.Random(seed), bytearray(descriptor)
+        for _ in range(random_source.randint(1, 4)):
+            data[random_source.randrange(len(data))] = random_source.randrange(256)
         try:
             build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(data).decode()))
         except SchemaError:
-            refused += 1
-    assert refused > 100
+            caught += 1
+    assert caught > 100

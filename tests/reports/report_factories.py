@@ -1,4 +1,4 @@
-"""Reports for tests."""
+"""Factories of reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_kafka_sink.producer.windows import Latencies
 from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
 
 
-def report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) -> WriteReport:
+def make_report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) -> WriteReport:
     latencies = Latencies()
     latencies.add(latency_ms, rows)
     return WriteReport(
@@ -30,8 +30,8 @@ def report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) ->
     )
 
 
-def job(writes: int) -> list[WriteReport]:
-    """Micro-batches of one stream, with a partition that has more rows than the others, and a task that is slow."""
+def make_micro_batches(writes: int) -> list[WriteReport]:
+    """Return reports of the micro-batches of a stream, with one large partition and one slow task."""
     random = Random(writes)
     return [_micro_batch(random, number) for number in range(writes)]
 

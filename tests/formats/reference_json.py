@@ -1,4 +1,4 @@
-"""JSON as Spark's to_json writes it, value by value, from the rules of Jackson and java.lang.Double: the slow twin."""
+"""Slow reference of Spark's to_json, which encodes value by value by the rules of Jackson and java.lang.Double."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
-def slow_rows(batch: pa.RecordBatch) -> list[bytes]:
+def reference_rows(batch: pa.RecordBatch) -> list[bytes]:
     columns = [(field.name, field.type, batch.column(index).to_pylist()) for index, field in enumerate(batch.schema)]
     return [
-        _object([(name, kind, values[row]) for name, kind, values in columns]).encode() for row in range(len(batch))
+        _object([(name, data_type, values[row]) for name, data_type, values in columns]).encode()
+        for row in range(len(batch))
     ]
 
 
-def slow_double(value: float, is_single: bool = False) -> str:
+def reference_double(value: float, is_single: bool = False) -> str:
     """`Double.toString` (or `Float.toString`) as JDK 19 and later define it."""
     if math.isnan(value):
         return "NaN"
@@ -27,11 +28,11 @@ def slow_double(value: float, is_single: bool = False) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    kind: Any = np.float32 if is_single else np.float64
-    shortest = np.format_float_scientific(kind(abs(value)), unique=True, trim="-")
+    data_type: Any = np.float32 if is_single else np.float64
+    shortest = np.format_float_scientific(data_type(abs(value)), unique=True, trim="-")
     digits, _, exponent = shortest.partition("e")
     if len(digits) == 1:
-        # The nearest of the decimals with two digits, all of which count when one digit is enough.
+        # If one digit is enough, Java chooses the nearest decimal with two digits.
         digits, _, exponent = f"{abs(value):.1e}".partition("e")
     digits, power = digits.replace(".", "").rstrip("0") or "0", int(exponent)
     if 1e-3 <= abs(value) < 1e7:
@@ -44,21 +45,26 @@ def slow_double(value: float, is_single: bool = False) -> str:
 
 
 def _object(fields: list[tuple[str, pa.DataType, Any]]) -> str:
-    parts = [f"{_string(name)}:{_value(kind, value)}" for name, kind, value in fields if value is not None]
+    parts = [f"{_string(name)}:{_value(data_type, value)}" for name, data_type, value in fields if value is not None]
     return "{" + ",".join(parts) + "}"
 
 
-def _value(kind: pa.DataType, value: Any) -> str:
+def _value(data_type: pa.DataType, value: Any) -> str:
     if value is None:
         return "null"
-    if pa.types.is_struct(kind):
-        return _object([(kind.field(i).name, kind.field(i).type, value[kind.field(i).name]) for i in range(len(kind))])
-    if pa.types.is_map(kind):
-        return "{" + ",".join(f"{_string(str(key))}:{_value(kind.item_type, item)}" for key, item in value) + "}"
-    if pa.types.is_list(kind):
-        return "[" + ",".join(_value(kind.value_type, item) for item in value) + "]"
+    if pa.types.is_struct(data_type):
+        return _object(
+            [
+                (data_type.field(i).name, data_type.field(i).type, value[data_type.field(i).name])
+                for i in range(len(data_type))
+            ]
+        )
+    if pa.types.is_map(data_type):
+        return "{" + ",".join(f"{_string(str(key))}:{_value(data_type.item_type, item)}" for key, item in value) + "}"
+    if pa.types.is_list(data_type):
+        return "[" + ",".join(_value(data_type.value_type, item) for item in value) + "]"
     if isinstance(value, float):
-        text = slow_double(value, pa.types.is_float32(kind))
+        text = reference_double(value, pa.types.is_float32(data_type))
         return text if math.isfinite(value) else f'"{text}"'
     if isinstance(value, bytes):
         return f'"{base64.b64encode(value).decode()}"'
@@ -68,4 +74,4 @@ def _value(kind: pa.DataType, value: Any) -> str:
 
 
 def _string(text: str) -> str:
-    return '"' + "".join(_SHORT.get(c) or (f"\\u{ord(c):04X}" if c < " " else c) for c in text) + '"'
+    return '"' + "".join(_SHORT_ESCAPES.get(c) or (f"\\u{ord(c):04X}" if c < " " else c) for c in text) + '"'
