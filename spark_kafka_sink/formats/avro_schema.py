@@ -26,12 +26,14 @@ MIN_BYTES_FOR_DIGITS = [1] + [(int("9" * digits).bit_length() + 8) // 8 for digi
 
 
 def derive_schema(fields: Sequence[pa.Field], name: str | None, *, null_first: bool) -> str:
-    """Return the schema of the columns as JSON. Raise SchemaError if a column's name or type is impossible in Avro."""
+    """Return the schema of the columns as JSON. Raise SchemaError if Avro does not support a name or type."""
     namespace, _, record = (name or DEFAULT_NAME).rpartition(".")
     return json.dumps(_SchemaBuilder(null_first).build_record(fields, record, namespace, ""), separators=(",", ":"))
 
 
 class _SchemaBuilder:
+    """Builder of Avro schemas. `path` is the name of a column in errors, with its parents."""
+
     def __init__(self, null_first: bool) -> None:
         self._null_first = null_first
 

@@ -33,7 +33,7 @@ from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 _TWO_DIGIT_LIMITS = {8: 1e-321, 4: 3e-43}
 """Size of the type in bytes -> magnitude below which numbers have a precision of less than two digits."""
 _MAX_DIGITS = 32
-"""More digits than the text of any number has."""
+"""Upper bound of the number of digits in Arrow's text."""
 
 
 def format_floats(array: pa.Array) -> pa.Array:

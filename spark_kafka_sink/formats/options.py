@@ -20,7 +20,7 @@ from spark_kafka_sink.options.column_lists import parse_column_list
 from spark_kafka_sink.options.files import read_regular_file
 
 SIDES = ("value", "key")
-"""The two sides of a record that can be encoded from columns."""
+"""Fields of a record that can be encoded from columns."""
 
 
 def _parse_columns(value: object) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ FORMAT_OPTIONS = tuple(
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """Options of one side of a record, `value` or `key`, that is encoded from columns.
+    """Options for encoding the value or the key of a record (its `side`) from columns.
 
     Without `columns`, all columns are encoded except those in NON_VALUE_COLUMNS.
     """

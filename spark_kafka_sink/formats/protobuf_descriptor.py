@@ -41,8 +41,10 @@ def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -
     """
     files = _parse_files(_decode_base64(text))
     message = _find_message(files, name)
-    pool_file = message.file
-    unsupported_imports = [file.name for file in pool_file.dependencies if not file.name.startswith(_WELL_KNOWN)]
+    file = message.file
+    unsupported_imports = [
+        dependency.name for dependency in file.dependencies if not dependency.name.startswith(_WELL_KNOWN)
+    ]
     if unsupported_imports:
         raise SchemaError(
             f"the file of {message.full_name} imports {unsupported_imports[0]}, but only {_WELL_KNOWN}* can be imported"
@@ -50,7 +52,7 @@ def parse_descriptor(text: str, name: str | None, columns: Sequence[pa.Field]) -
     fields = _select_fields(message, list(columns), "")
     return ParsedMessage(
         fields,
-        base64.b64encode(pool_file.serialized_pb).decode(),
+        base64.b64encode(file.serialized_pb).decode(),
         message.full_name,
         encode_message_indexes(_message_path(message)),
     )
@@ -121,7 +123,7 @@ def _message_path(message: Any) -> list[int]:
         return [list(message.file.message_types_by_name).index(message.name)]
     return [
         *_message_path(message.containing_type),
-        [t.name for t in message.containing_type.nested_types].index(message.name),
+        [nested.name for nested in message.containing_type.nested_types].index(message.name),
     ]
 
 
@@ -148,10 +150,10 @@ def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         if not pa.types.is_map(column):
             raise SchemaError(f"column {path} of type {column} does not fit a Protobuf map")
-        parts = field.message_type.fields_by_name
-        if "key" not in parts or "value" not in parts:
+        entry_fields = field.message_type.fields_by_name
+        if "key" not in entry_fields or "value" not in entry_fields:
             raise SchemaError(f"the Protobuf schema has a map {field.name} without key or value")
-        key, value = parts["key"], parts["value"]
+        key, value = entry_fields["key"], entry_fields["value"]
         entry = (
             _build_singular_field(key, column.key_type, f"{path}.key"),
             _build_singular_field(value, column.item_type, f"{path}.value"),

@@ -42,7 +42,7 @@ class _FieldDeclaration(NamedTuple):
 
 
 def derive_message(fields: Sequence[pa.Field], name: str | None) -> DerivedMessage:
-    """Derive a message with this full name. Raise SchemaError if a name or type is impossible in Protobuf."""
+    """Derive a message with this full name. Raise SchemaError if Protobuf does not support a name or type."""
     full_name = name or DEFAULT_NAME
     if not _FULL_NAME_PATTERN.fullmatch(full_name):
         raise SchemaError(
