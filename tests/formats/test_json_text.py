@@ -107,10 +107,12 @@ def test_encodes_large_batch_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raise_above_two_rows(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
-        if rows > 2:
+    def raise_above_two_rows(
+        self: JsonFormat, names: Any, columns: Any, row_count: int, header: bytes = b""
+    ) -> pa.Array:
+        if row_count > 2:
             raise pa.lib.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
-        return encode_rows(self, names, columns, rows, header)
+        return encode_rows(self, names, columns, row_count, header)
 
     encode_rows = JsonFormat.encode_rows
     monkeypatch.setattr(JsonFormat, "encode_rows", raise_above_two_rows)

@@ -67,16 +67,13 @@ def find_dot_positions(svg: str, style: str) -> list[float]:
 
 def test_time_axis_is_to_scale() -> None:
     seconds = (0, 10, 100, 1_000)
-    reports = [
-        dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 1_000 * seconds_offset)
-        for seconds_offset in seconds
-    ]
+    reports = [dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 1_000 * second) for second in seconds]
     throughput, latency, _, retries, *_ = build_figures([*reversed(reports)])
-    bars = [
+    bar_positions = [
         float(x) + float(width) / 2
         for x, width in re.findall(r'class="bar" x="([0-9.]+)".*? width="([0-9.]+)"', retries.svg)
     ]
-    for positions in (find_dot_positions(throughput.svg, "s1"), find_dot_positions(latency.svg, "s3"), bars):
+    for positions in (find_dot_positions(throughput.svg, "s1"), find_dot_positions(latency.svg, "s3"), bar_positions):
         assert len(positions) == len(seconds)
         width = positions[-1] - positions[0]
         assert [(position - positions[0]) / width for position in positions] == pytest.approx(
@@ -119,10 +116,7 @@ def test_writes_with_equal_start_times_have_equal_distances() -> None:
 
 def test_labels_of_several_days_have_dates_and_do_not_overlap() -> None:
     hours = [0, 1, 2, 30, 31, 47, 48]
-    reports = [
-        dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 3_600_000 * seconds_offset)
-        for seconds_offset in hours
-    ]
+    reports = [dataclasses.replace(make_report(), started_ms=1_700_000_000_000 + 3_600_000 * hour) for hour in hours]
     throughput, *_ = build_figures(reports)
     labels = re.findall(r'<text class="tick" x="([0-9.]+)" y="240.0" text-anchor="middle">([^<]*)<', throughput.svg)
     assert [label for _, label in labels] == ["11-14 22:13", "11-16 04:13", "11-16 22:13"]

@@ -61,13 +61,13 @@ def test_rejects_deeply_nested_schema(name: str, levels: int, opening: str, clos
 
 @pytest.mark.parametrize("levels", [10, 80])
 def test_accepts_structs_of_eighty_levels(levels: int) -> None:
-    kind = pa.int64()
+    data_type = pa.int64()
     for _ in range(levels):
-        kind = pa.struct([pa.field("x", kind)])
+        data_type = pa.struct([pa.field("x", data_type)])
     for name in ("avro", "avro-confluent", "json-schema-confluent", "protobuf-confluent"):
-        built_paths = build_format(name, [pa.field("x", kind)], SchemaOptions())
-        if built_paths.schema is not None and name != "protobuf-confluent":
-            build_format(name, [pa.field("x", kind)], SchemaOptions(built_paths.schema.text))
+        schema_format = build_format(name, [pa.field("x", data_type)], SchemaOptions())
+        if schema_format.schema is not None and name != "protobuf-confluent":
+            build_format(name, [pa.field("x", data_type)], SchemaOptions(schema_format.schema.text))
 
 
 def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +77,10 @@ def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
         schema = {"type": ["null", schema]}
     built_paths: list[str] = []
 
-    def count_calls(schema: Any, kind: pa.DataType, where: str) -> ColumnWriter:
-        built_paths.append(where)
+    def count_calls(schema: Any, data_type: pa.DataType, path: str) -> ColumnWriter:
+        built_paths.append(path)
         assert len(built_paths) == 1
-        return build_scalar_writer(schema, kind, where)
+        return build_scalar_writer(schema, data_type, path)
 
     monkeypatch.setattr(avro, "build_scalar_writer", count_calls)
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": schema}]})
@@ -90,8 +90,8 @@ def test_builds_each_union_branch_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("branches", "is_valid"), [(64, True), (65, False)])
 def test_unions_have_at_most_64_branches(branches: int, is_valid: bool) -> None:
-    others = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches - 1)]
-    text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": [*others, "long"]}]})
+    other_branches = [{"type": "fixed", "name": f"F{number}", "size": 1} for number in range(branches - 1)]
+    text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": [*other_branches, "long"]}]})
     if is_valid:
         rows = build_format("avro", ID, SchemaOptions(text)).row_format.encode_rows(["id"], [pa.array([1])], 1, b"")
         assert rows.to_pylist() == [bytes([2 * (branches - 1), 2])]
@@ -105,7 +105,7 @@ def test_unions_have_at_most_64_branches(branches: int, is_valid: bool) -> None:
 @pytest.mark.parametrize(("name", "base"), [("avro", AVRO), ("json-schema-confluent", JSON)])
 def test_mutated_schema_is_accepted_or_rejected_with_schema_error(name: str, base: str) -> None:
     build_format(name, FIELDS, SchemaOptions(base))
-    caught = 0
+    rejected = 0
     for seed in range(3_000):
         random_source, schema = random.Random(seed), json.loads(base)
         for _ in range(random_source.randint(1, 3)):
@@ -113,8 +113,8 @@ def test_mutated_schema_is_accepted_or_rejected_with_schema_error(name: str, bas
         try:
             build_format(name, FIELDS, SchemaOptions(json.dumps(schema)))
         except SchemaError:
-            caught += 1
-    assert caught > 100
+            rejected += 1
+    assert rejected > 100
 
 
 def mutate_schema(schema: Any, random_source: random.Random) -> None:
@@ -137,7 +137,7 @@ def test_mutated_descriptor_is_accepted_or_rejected_with_schema_error() -> None:
     descriptor = compile_proto(PROTOBUF)
     fields = [field for field in FIELDS if field.name != "s"] + [pa.field("s", pa.struct([pa.field("x", pa.string())]))]
     build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(descriptor).decode()))
-    caught = 0
+    rejected = 0
     for seed in range(3_000):
         random_source, data = random.Random(seed), bytearray(descriptor)
         for _ in range(random_source.randint(1, 4)):
@@ -145,5 +145,5 @@ def test_mutated_descriptor_is_accepted_or_rejected_with_schema_error() -> None:
         try:
             build_format("protobuf-confluent", fields, SchemaOptions(base64.b64encode(data).decode()))
         except SchemaError:
-            caught += 1
-    assert caught > 100
+            rejected += 1
+    assert rejected > 100
