@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from tests.formats.fake_registry import FakeRegistry, fake_registry
-from tests.formats.test_protobuf import compiled, message_class
+from tests.formats.test_protobuf import compile_proto, message_class
 from tests.spark.planned import planned
 from tests.waiting import ANSWER_SECONDS
 
@@ -73,7 +73,7 @@ def test_a_message_is_read_by_confluents_own_deserializer(registry: FakeRegistry
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
     ((_, schema),) = registry.subjects["orders-value"]
-    kind = message_class(compiled(schema["schema"]), "com.acme.Order")
+    kind = message_class(compile_proto(schema["schema"]), "com.acme.Order")
     read = ProtobufDeserializer(kind, {"use.deprecated.format": False})
     messages = [read(row, context) for row in rows]
     assert [(message.id, message.name) for message in messages] == [(1, "a"), (2, "")]
@@ -82,7 +82,7 @@ def test_a_message_is_read_by_confluents_own_deserializer(registry: FakeRegistry
 
 def test_a_descriptor_says_which_message_is_written(registry: FakeRegistry, tmp_path: Path) -> None:
     text = 'syntax = "proto3"; message First {} message Order { string name = 1; int64 id = 7; }'
-    (tmp_path / "order.desc").write_bytes(compiled(text))
+    (tmp_path / "order.desc").write_bytes(compile_proto(text))
     options = {"valueFormat": "protobuf-confluent", "valueSchemaFile": str(tmp_path / "order.desc")}
     rows = rows_of(registry, **options, valueSchemaName="Order")
     assert rows == [b"\0\0\0\0\1" + b"\2\2" + b"\n\1a8\1", b"\0\0\0\0\1" + b"\2\2" + b"8\2"]
