@@ -79,7 +79,9 @@ def test_confluents_deserializer_reads_protobuf(
     with SchemaRegistryClient({"url": registry_url, "timeout": ANSWER_SECONDS}) as client:
         assert client.get_latest_version(f"{topic}-value").schema.schema_type == "PROTOBUF"
         text = derive_message([to_arrow_field(field, field.name) for field in orders.schema], "com.acme.Order").text
-        read = ProtobufDeserializer(message_class(compile_proto(text), "com.acme.Order"), {"use.deprecated.format": False})
+        read = ProtobufDeserializer(
+            message_class(compile_proto(text), "com.acme.Order"), {"use.deprecated.format": False}
+        )
         context = SerializationContext(topic, MessageField.VALUE)
         rows = [row_of(read(value, context)) for value in stored["value"].to_pylist()]
     assert_df_equality(spark.createDataFrame(rows, orders.schema).orderBy("id"), orders, ignore_nullable=True)

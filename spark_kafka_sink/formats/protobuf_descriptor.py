@@ -167,12 +167,10 @@ def _build_field(field: Any, column: pa.DataType, path: str) -> MessageField:
             field.name,
             field.number,
             element.type_name,
-            True,
-            field.is_packed,
-            True,
-            None,
-            element.inner_fields,
-            element.enum_values,
+            is_repeated=True,
+            is_packed=field.is_packed,
+            inner_fields=element.inner_fields,
+            enum_values=element.enum_values,
         )
     return _build_singular_field(field, column, path)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -68,13 +69,10 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
             )
         declaration = _declare_field(field, _nested_message_name(field.name, used_names), f"{path}{field.name}")
         is_optional = declaration.field.has_presence and declaration.field.type_name not in ("message", "timestamp")
-        label = (
-            "optional "
-            if is_optional and not declaration.field.is_repeated and declaration.field.type_name != "map"
-            else ""
-        )
+        is_optional = is_optional and not declaration.field.is_repeated and declaration.field.type_name != "map"
+        label = "optional " if is_optional else ""
         declarations.append(f"  {label}{declaration.type_name} {field.name} = {number};")
-        message_fields.append(_set_name_and_number(declaration.field, field.name, number))
+        message_fields.append(replace(declaration.field, name=field.name, number=number))
         nested_messages += [f"  {line}" for line in declaration.nested_messages]
     return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
 
@@ -88,34 +86,19 @@ def _nested_message_name(field: str, used_names: set[str]) -> str:
     return name
 
 
-def _set_name_and_number(field: MessageField, name: str, number: int) -> MessageField:
-    return MessageField(
-        name,
-        number,
-        field.type_name,
-        field.is_repeated,
-        field.is_packed,
-        field.has_presence,
-        field.oneof,
-        field.inner_fields,
-    )
-
-
 def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDeclaration:
     data_type, types = field.type, pa.types
     if types.is_list(data_type):
         element = _declare_singular(data_type.value_type, message_name, f"{path}.element")
         is_packed = element.field.type_name not in ("string", "bytes", "message", "timestamp")
-        repeated = MessageField(
-            "", 0, element.field.type_name, True, is_packed, inner_fields=element.field.inner_fields
-        )
+        repeated = replace(element.field, is_repeated=True, is_packed=is_packed)
         return _FieldDeclaration(f"repeated {element.type_name}", repeated, element.nested_messages)
     if types.is_map(data_type):
         key = _declare_singular(data_type.key_type, message_name, f"{path}.key")
         value = _declare_singular(data_type.item_type, message_name, f"{path}.value")
         if key.type_name not in _MAP_KEY_TYPES:
             raise SchemaError(f"column {path}: a Protobuf map cannot have keys of type {data_type.key_type}")
-        entry = (_set_name_and_number(key.field, "key", 1), _set_name_and_number(value.field, "value", 2))
+        entry = (replace(key.field, name="key", number=1), replace(value.field, name="value", number=2))
         return _FieldDeclaration(
             f"map<{key.type_name}, {value.type_name}>",
             MessageField("", 0, "map", inner_fields=entry),
@@ -123,10 +106,7 @@ def _declare_field(field: pa.Field, message_name: str, path: str) -> _FieldDecla
         )
     declaration = _declare_singular(data_type, message_name, path)
     has_presence = field.nullable or declaration.field.type_name in ("message", "timestamp")
-    message_field = MessageField(
-        "", 0, declaration.field.type_name, has_presence=has_presence, inner_fields=declaration.field.inner_fields
-    )
-    return declaration._replace(field=message_field)
+    return declaration._replace(field=replace(declaration.field, has_presence=has_presence))
 
 
 def _declare_singular(data_type: pa.DataType, message_name: str, path: str) -> _FieldDeclaration:

@@ -26,9 +26,9 @@ def compute_skew(row_counts: Collection[int], mean: float | None = None) -> floa
     return max(row_counts) / mean if mean and row_counts else 1.0
 
 
-def describe_skew(kind: str, row_counts: Mapping[str, int]) -> str:
-    """Return a sentence about the distribution of rows. `row_counts` has the rows by name of a partition or task."""
-    return _describe(kind, row_counts, len(row_counts), None)
+def describe_skew(item: str, row_counts: Mapping[str, int]) -> str:
+    """Return a sentence about the distribution of rows over items of a kind, such as "partition", by their names."""
+    return _describe(item, row_counts, len(row_counts), None)
 
 
 def describe_task_skew(report: WriteReport) -> str:
@@ -39,15 +39,15 @@ def describe_task_skew(report: WriteReport) -> str:
     return _describe("task", task_row_counts(report), report.tasks, mean_task_rows(report))
 
 
-def _describe(kind: str, row_counts: Mapping[str, int], count: int, mean: float | None) -> str:
+def _describe(item: str, row_counts: Mapping[str, int], count: int, mean: float | None) -> str:
     if not row_counts:
-        return f"No {kind} has rows."
+        return f"No {item} has rows."
     if count == 1:
-        return f"All rows are in one {kind}."
+        return f"All rows are in one {item}."
     skew = compute_skew(row_counts.values(), mean)
     largest = max(row_counts, key=lambda name: row_counts[name])
     verdict = "which is balanced" if skew < SKEW_THRESHOLD else "which is skewed"
-    return f"{format_count(count, kind)}; the largest ({sanitize(largest)}) has {skew:.1f} times the mean, {verdict}."
+    return f"{format_count(count, item)}; the largest ({sanitize(largest)}) has {skew:.1f} times the mean, {verdict}."
 
 
 def find_longest_write(reports: Iterable[WriteReport]) -> WriteReport | None:

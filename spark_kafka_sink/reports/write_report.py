@@ -168,24 +168,24 @@ class WriteReport(WriteTotals):
         """Return the report as a JSON object without line breaks. parse_report() reads it back."""
         counter_names = {counter.name for counter in fields(WriteTotals)}
         report_names = [attribute.name for attribute in fields(self) if attribute.name not in counter_names]
-        plain: dict[str, Any] = {name: getattr(self, name) for name in report_names}
-        plain["partitions"] = [
+        document: dict[str, Any] = {name: getattr(self, name) for name in report_names}
+        document["partitions"] = [
             {"topic": topic, "partition": partition, **asdict(written)}
             for topic, topic_ranges in sorted(self.partitions.items())
             for partition, written in sorted(topic_ranges.items())
         ]
-        plain["errors"] = dict(self.errors)
-        plain["task_list"] = [asdict(task) for task in self.task_list]
-        plain |= {name: round(value) for name, value in self.counts().items()}
-        plain["started_at"] = self.started_at.isoformat(timespec="milliseconds")
-        plain["compression_ratio"] = _round_number(self.compression_ratio)
-        plain["rows_per_second"] = _round_number(self.rows_per_second)
-        plain["requests_per_second"] = _round_number(self.requests_per_second)
-        plain["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
-        plain["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
+        document["errors"] = dict(self.errors)
+        document["task_list"] = [asdict(task) for task in self.task_list]
+        document |= {name: round(value) for name, value in self.counts().items()}
+        document["started_at"] = self.started_at.isoformat(timespec="milliseconds")
+        document["compression_ratio"] = _round_number(self.compression_ratio)
+        document["rows_per_second"] = _round_number(self.rows_per_second)
+        document["requests_per_second"] = _round_number(self.requests_per_second)
+        document["mean_batch_bytes"] = _round_number(self.mean_batch_bytes)
+        document["latency_ms"] = {name: _round_number(self.latency_ms(share)) for name, share in _PERCENTILES.items()}
         counts = sorted(self.latencies.counts.items())
-        plain["latency_counts"] = [[bucket_end_ms(bucket), records] for bucket, records in counts]
-        return json.dumps(plain, ensure_ascii=False)
+        document["latency_counts"] = [[bucket_end_ms(bucket), records] for bucket, records in counts]
+        return json.dumps(document, ensure_ascii=False)
 
 
 _COMPUTED_FIELDS = (
@@ -206,28 +206,29 @@ _MAX_STARTED_MS = 253_402_300_799_999
 def parse_report(line: str) -> WriteReport:
     """Parse the JSON of a report. Raise ConfigurationError if it is invalid: another program may have written it."""
     try:
-        plain: dict[str, Any] = json.loads(line)
+        document: dict[str, Any] = json.loads(line)
         partitions: OffsetRanges = {}
-        for row in plain["partitions"]:
+        for row in document["partitions"]:
             written = {name: row[name] for name in ("first_offset", "last_offset", "rows")}
             topic, partition = _check_text("topic", row["topic"]), _check_integer("partition", row["partition"])
             partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, written))
         latencies = Latencies()
-        for end_ms, records in plain.pop("latency_counts", ()):
+        for end_ms, records in document.pop("latency_counts", ()):
             if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
                 raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
             latencies.add(math.nextafter(end_ms, 0), _check_integer("latency_counts", records))
-        arguments = {name: value for name, value in plain.items() if name not in _COMPUTED_FIELDS}
+        arguments = {name: value for name, value in document.items() if name not in _COMPUTED_FIELDS}
         producer = {
             attribute: _check_integer(name, arguments.pop(name))
             for name, attribute in PRODUCER_FIELDS.items()
             if name in arguments
         }
         arguments["partitions"], arguments["producer"] = partitions, Totals(latencies=latencies, **producer)
-        tasks = plain.get("task_list", ())
+        tasks = document.get("task_list", ())
         arguments["task_list"] = tuple(TaskSummary(**_check_fields(TaskSummary, task)) for task in tasks)
         arguments["errors"] = {
-            _check_text("errors", name): _check_integer(name, count) for name, count in plain.get("errors", {}).items()
+            _check_text("errors", name): _check_integer(name, count)
+            for name, count in document.get("errors", {}).items()
         }
         report = WriteReport(**_check_fields(WriteReport, arguments))
         if report.started_ms > _MAX_STARTED_MS:
@@ -239,13 +240,13 @@ def parse_report(line: str) -> WriteReport:
         ) from error
 
 
-def _check_fields(kind: type[Any], plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `plain` unchanged. Raise ValueError if the type of a value is not the one that the dataclass declares."""
+def _check_fields(dataclass_type: type[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `values` unchanged. Raise ValueError if the type of a value is not the one that the dataclass declares."""
     checks = {"bool": _check_boolean, "int": _check_integer, "str": _check_text}
-    for attribute in fields(kind):
-        if attribute.name in plain and attribute.type in checks:
-            checks[str(attribute.type)](attribute.name, plain[attribute.name])
-    return plain
+    for attribute in fields(dataclass_type):
+        if attribute.name in values and attribute.type in checks:
+            checks[str(attribute.type)](attribute.name, values[attribute.name])
+    return values
 
 
 def _check_integer(name: str, value: object) -> int:
