@@ -108,7 +108,7 @@ def _build_fixed(schema: Any, logical_type: str | None, data_type: pa.DataType, 
         lengths, data = lengths_and_bytes(column)
         if (lengths != size if mask is None else (lengths != size) & mask).any():
             raise InvalidRecordError(
-                f"column {path}: the schema's fixed type has {size} bytes, but a value has another length"
+                f"column {path}: the schema's fixed type has {size} bytes, but a value has a different length"
             )
         return [data]
 

@@ -97,12 +97,12 @@ def _try_build_encoder(options: FormatOptions, columns: Columns, faults: OptionF
 
 def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     """Raise ConfigurationError with all errors about the columns of one side."""
-    parent = _find_parent(options, columns)
-    fields_of_parent = columns if parent is None else columns.struct_fields(parent)
-    assert fields_of_parent is not None
-    positions = _find_positions(options, columns) if parent is None else list(range(len(fields_of_parent.names)))
+    parent = _find_parent_struct(options, columns)
+    source_columns = columns if parent is None else columns.struct_fields(parent)
+    assert source_columns is not None
+    positions = _find_positions(options, columns) if parent is None else list(range(len(source_columns.names)))
     try:
-        fields = tuple(fields_of_parent.field(position) for position in positions)
+        fields = tuple(source_columns.field(position) for position in positions)
         schema_format = build_format(options.format, fields, options.schema)
     except SchemaError as error:
         problem = {"format": options.format, "problem": sanitize(str(error), 1_000)}
@@ -110,8 +110,8 @@ def _build_encoder(options: FormatOptions, columns: Columns) -> ColumnsEncoder:
     return ColumnsEncoder(schema_format.row_format, fields, tuple(positions), parent)
 
 
-def _find_parent(options: FormatOptions, columns: Columns) -> int | None:
-    """Return the position of struct `payload` if the columns are `payload.*`, else None."""
+def _find_parent_struct(options: FormatOptions, columns: Columns) -> int | None:
+    """Return the position of the struct whose fields are encoded (`payload.*`); None if columns are encoded."""
     if len(options.columns) != 1 or not options.columns[0].endswith(".*"):
         return None
     name, names = options.columns[0].removesuffix(".*"), list(columns.names)

@@ -144,7 +144,7 @@ class _ObjectBuilder:
     def __init__(self, opening: bytes) -> None:
         self._pieces: list[Any] = []
         self._pending_constant = opening
-        self._has_previous: bool | NDArray[np.bool_] = False
+        self._has_field: bool | NDArray[np.bool_] = False
         """Whether the object already has a field: True for all rows, False for no row, or a mask of rows."""
 
     def add_field(self, name: bytes, field: JsonColumn) -> None:
@@ -155,17 +155,17 @@ class _ObjectBuilder:
             self._pieces.append(
                 join(self._field_prefix(label), field.values, *([binary_scalar(quote)] if quote else []))
             )
-            if self._has_previous is not True:
-                self._has_previous = self._has_previous | ~null_mask(field.values)
+            if self._has_field is not True:
+                self._has_field = self._has_field | ~null_mask(field.values)
             return
-        if isinstance(self._has_previous, bool):
-            self._pending_constant += b"," + label if self._has_previous else label
+        if isinstance(self._has_field, bool):
+            self._pending_constant += b"," + label if self._has_field else label
             self._flush_constant()
         else:
             self._flush_constant()
             self._pieces.append(self._field_prefix(label))
         self._pieces.append(field.values)
-        self._pending_constant, self._has_previous = quote, True
+        self._pending_constant, self._has_field = quote, True
 
     def build(self, row_count: int) -> pa.Array:
         self._pending_constant += b"}"
@@ -177,9 +177,9 @@ class _ObjectBuilder:
 
     def _field_prefix(self, label: bytes) -> Any:
         """Return the piece with the name of a field, preceded by a comma in rows that already have a field."""
-        if isinstance(self._has_previous, bool):
-            return binary_scalar(b"," + label if self._has_previous else label)
-        return choose(self._has_previous, [label, b"," + label])
+        if isinstance(self._has_field, bool):
+            return binary_scalar(b"," + label if self._has_field else label)
+        return choose(self._has_field, [label, b"," + label])
 
     def _flush_constant(self) -> None:
         if self._pending_constant:

@@ -113,7 +113,7 @@ def _encode_unsigned_varint(number: int) -> bytes:
 
 
 def _find_non_default(column: pa.Array) -> NDArray[np.bool_]:
-    """Return a mask of the values other than 0, false and empty. -0.0 counts as different from 0."""
+    """Return a mask of the values that differ from the default of their type. -0.0 is not the default."""
     types, data_type = pa.types, column.type
     if types.is_floating(data_type):
         values = floats_to_numpy(column)

@@ -68,11 +68,11 @@ def _declare_message(fields: Iterable[pa.Field], name: str, path: str) -> tuple[
                 "digits and '_'"
             )
         declaration = _declare_field(field, _nested_message_name(field.name, used_names), f"{path}{field.name}")
-        is_optional = declaration.field.has_presence and declaration.field.type_name not in ("message", "timestamp")
-        is_optional = is_optional and not declaration.field.is_repeated and declaration.field.type_name != "map"
-        label = "optional " if is_optional else ""
+        message_field = replace(declaration.field, name=field.name, number=number)
+        is_scalar = not message_field.is_repeated and message_field.type_name not in ("map", "message", "timestamp")
+        label = "optional " if is_scalar and message_field.has_presence else ""
         declarations.append(f"  {label}{declaration.type_name} {field.name} = {number};")
-        message_fields.append(replace(declaration.field, name=field.name, number=number))
+        message_fields.append(message_field)
         nested_messages += [f"  {line}" for line in declaration.nested_messages]
     return tuple(message_fields), [f"message {name} {{", *declarations, *nested_messages, "}"]
 

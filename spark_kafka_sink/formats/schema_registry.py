@@ -168,13 +168,11 @@ class SchemaRegistryClient:
             path += "/versions" if operation == "register" else ""
             query = "?normalize=true" if self._config.normalize else ""
             response = self._request("POST", path + query, schema, subject)
-        has_rule_set = "schema" in response or "ruleSet" in response
-        # A follower of the registry forwards a registration to the leader and may see the new version a moment later.
-        version = (
-            response
-            if has_rule_set
-            else self._fetch_latest_version(subject, retriable_statuses=(404, *_RETRIABLE_STATUSES))
-        )
+        version = response
+        if "schema" not in response and "ruleSet" not in response:
+            # A follower of the registry forwards a registration to the leader and may see the new version a moment
+            # later, so 404 is retried.
+            version = self._fetch_latest_version(subject, retriable_statuses=(404, *_RETRIABLE_STATUSES))
         self._reject_write_rules(subject, version)
         schema_id, text = response.get("id"), response.get("schema", "")
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 31 or not isinstance(text, str):
