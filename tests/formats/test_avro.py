@@ -266,10 +266,10 @@ def fixed_decimal_schema(path: str, size: int, precision: int, scale: int) -> di
 
 def test_derived_schema_equals_spark_to_avro() -> None:
     fields = [
-        pa.field_schema("id", pa.int64(), False),
-        pa.field_schema("price", pa.decimal128(10, 2)),
-        pa.field_schema("s", pa.struct([pa.field_schema("d", pa.decimal128(5, 1), False)])),
-        pa.field_schema("l", pa.list_(pa.field_schema("element", pa.string(), True)), False),
+        pa.field("id", pa.int64(), False),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("s", pa.struct([pa.field("d", pa.decimal128(5, 1), False)])),
+        pa.field("l", pa.list_(pa.field("element", pa.string(), True)), False),
     ]
     inner = {"type": "record", "name": "s", "fields": [field_schema("d", fixed_decimal_schema("s.d", 3, 5, 1))]}
     assert json.loads(derive_schema(fields, None, null_first=False)) == {
@@ -285,7 +285,7 @@ def test_derived_schema_equals_spark_to_avro() -> None:
 
 
 def test_derived_registry_schema_has_null_first_and_as_default() -> None:
-    schema = json.loads(derive_schema([pa.field_schema("a", pa.int32())], "com.acme.Order", null_first=True))
+    schema = json.loads(derive_schema([pa.field("a", pa.int32())], "com.acme.Order", null_first=True))
     assert schema == {
         "type": "record",
         "name": "Order",
@@ -297,9 +297,9 @@ def test_derived_registry_schema_has_null_first_and_as_default() -> None:
 
 def test_rejects_names_and_types_that_avro_does_not_support() -> None:
     with pytest.raises(SchemaError, match="column a b is not a valid Avro name"):
-        derive_schema([pa.field_schema("a b", pa.int32())], None, null_first=False)
+        derive_schema([pa.field("a b", pa.int32())], None, null_first=False)
     with pytest.raises(SchemaError, match=r"column m of type .* has no corresponding Avro type"):
-        derive_schema([pa.field_schema("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
+        derive_schema([pa.field("m", pa.map_(pa.int32(), pa.int32()))], None, null_first=False)
 
 
 def test_halves_batch_when_rows_exceed_array(monkeypatch: pytest.MonkeyPatch) -> None:
