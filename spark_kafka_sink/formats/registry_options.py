@@ -55,11 +55,11 @@ _TLS_OPTIONS = tuple(
         f"{REGISTRY_PREFIX}{option.name}",
         option.default or "",
         parse_text,
-        option.meaning.replace("the broker's", "the registry's"),
+        option.description.replace("the broker's", "the registry's"),
         secret=option.secret,
     )
     for option in SECURITY_OPTIONS.values()
-    if option.name.startswith("ssl.") and not option.refused and not option.ignored
+    if option.name.startswith("ssl.") and not option.unsupported_reason and not option.ignored
 )
 REGISTRY_OPTIONS = (
     Option(

@@ -27,7 +27,8 @@ def test_table_has_line_for_each_write_and_total(path: str, capsys: pytest.Captu
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "6d2a"
     assert lines[1].split() == [
-        "started", "(UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "retried", "dead", "blocked", "batch"
+        "started", "(UTC)", "rows", "bytes", "rows/s", "ratio", "p50", "p95", "p99", "retried", "dead", "blocked",
+        "batch",
     ]  # fmt: skip
     assert lines[2] == (
         "2023-11-14 22:13:20  1,000  100.0 KB      2k   0.40  21 ms  21 ms  21 ms        3     2    40 ms  0"
