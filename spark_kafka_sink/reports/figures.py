@@ -42,7 +42,7 @@ class Figure:
     svg: str
     caption: str
 
-    def html(self) -> str:
+    def to_html(self) -> str:
         return (
             f"<figure><h2>{escape(self.title)}</h2>{self.svg}<figcaption>{escape(self.caption)}</figcaption></figure>"
         )

@@ -65,7 +65,7 @@ _TEXT_COLUMNS = frozenset({"started (UTC)", "status", "batch"})
 
 def render_page(reports: Sequence[WriteReport], source: str) -> str:
     """Return an HTML page of the reports. `source` is the path from which they were read."""
-    body = "".join(figure.html() for figure in build_figures(reports))
+    body = "".join(figure.to_html() for figure in build_figures(reports))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

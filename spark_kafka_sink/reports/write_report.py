@@ -204,7 +204,10 @@ _MAX_STARTED_MS = 253_402_300_799_999
 
 
 def parse_report(line: str) -> WriteReport:
-    """Parse the JSON of a report. Raise ConfigurationError if it is invalid: another program may have written it."""
+    """Parse the JSON of a report. Raise ConfigurationError if it is invalid.
+
+    All fields are checked, because the file may have been edited or written by another program.
+    """
     try:
         document: dict[str, Any] = json.loads(line)
         partitions: OffsetRanges = {}
