@@ -134,11 +134,11 @@ def _render_tiles(reports: Sequence[WriteReport]) -> str:
             f"throttled by quotas {throttled}, by maxBytesPerSecond {paced}; total of all tasks",
         ),
     )
-    items = "".join(
-        f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(detail)}</small></dd></div>"
-        for name, value, detail in tiles
-    )
-    return f'<dl class="tiles">{items}</dl>'
+    return f'<dl class="tiles">{"".join(_render_tile(*tile) for tile in tiles)}</dl>'
+
+
+def _render_tile(name: str, value: str, detail: str) -> str:
+    return f"<div><dt>{name}</dt><dd>{escape(value)}<small>{escape(detail)}</small></dd></div>"
 
 
 def _render_table(reports: Sequence[WriteReport]) -> str:
