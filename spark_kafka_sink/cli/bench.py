@@ -133,6 +133,7 @@ def measure(
     progress: Progress,
     system: System,
 ) -> BenchResult:
+    """Send the calls repeatedly until all records are sent, wait for their acknowledgements and compute the figures."""
     timer, call_count, sent, sent_bytes = _CallTimer(system), 0, 0, 0
     started_ms = system.now()
     while sent < args.records:

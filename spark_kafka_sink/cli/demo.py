@@ -37,12 +37,15 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         print("\n1/4  a broker", flush=True)
         if args.bootstrap_server:
-            bootstrap = args.bootstrap_server
-            print(f"     your Kafka at {bootstrap}", flush=True)
+            bootstrap_servers = args.bootstrap_server
+            print(f"     your Kafka at {bootstrap_servers}", flush=True)
         else:
-            bootstrap = stack.enter_context(broker_process())
-            print(f"     an embedded broker at {bootstrap} (to use your own: --bootstrap-server HOST:PORT)", flush=True)
-        demo = Demo(bootstrap, args.rows)
+            bootstrap_servers = stack.enter_context(broker_process())
+            print(
+                f"     an embedded broker at {bootstrap_servers} (to use your own: --bootstrap-server HOST:PORT)",
+                flush=True,
+            )
+        demo = Demo(bootstrap_servers, args.rows)
         is_complete = demo.run()
     if args.bootstrap_server:
         print(f"Topic {demo.topic} still exists. Delete it when you no longer need it.")

@@ -48,11 +48,11 @@ VALUE_EXPRESSION = """concat('{"order":', id, ',"note":"', rpad('', 80, 'so it g
 class Demo:
     """One run of the demo, which writes to its own topic."""
 
-    def __init__(self, bootstrap: str, rows: int) -> None:
+    def __init__(self, bootstrap_servers: str, rows: int) -> None:
         self.topic = f"pykafka-demo-{int(time.time())}"
         self._rows = rows
-        self._bootstrap = bootstrap
-        self._client: ClientConfig = client_config({"bootstrap.servers": bootstrap})
+        self._bootstrap = bootstrap_servers
+        self._client: ClientConfig = client_config({"bootstrap.servers": bootstrap_servers})
 
     def run(self) -> bool:
         """Run all steps. Returns whether every row is in Kafka exactly once."""
@@ -137,12 +137,12 @@ class Demo:
         return not missing and not duplicates
 
 
-def create_topic(config: ClientConfig, bootstrap: str, topic: str) -> None:
+def create_topic(config: ClientConfig, bootstrap_servers: str, topic: str) -> None:
     try:
         with BlockingClient(config, timeout_ms=RESPONSE_TIMEOUT_MS) as client:
             create_if_missing(client, NewTopic(topic, PARTITIONS))
     except NetworkError as error:
-        raise NetworkError(f"no Kafka at {bootstrap}: {error}") from error
+        raise NetworkError(f"no Kafka at {bootstrap_servers}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ def _load_spark_options(args: argparse.Namespace) -> tuple[ProducerConfig, Targe
     options.update({f"kafka.{name}": value for name, value in parse_properties(args.option, "-X").items()})
     if args.bootstrap_server:
         options[f"kafka.{BOOTSTRAP_SERVERS_OPTION}"] = args.bootstrap_server
-    # `register` sets this option in a job. Some options are faults without it.
+    # `register` sets this option in a job. Some options are invalid without it.
     sink_options = parse_options({**options, CONCURRENT_TASKS_OPTION: "1"})
     return sink_options.producer_config(), build_write_target(sink_options), sink_options.report_path
 

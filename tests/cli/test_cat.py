@@ -81,8 +81,8 @@ def test_reads_selected_partition(output: Output, bootstrap: str) -> None:
     ],
 )
 def test_starts_at_offset(output: Output, bootstrap: str, offset: str, expected: list[bytes]) -> None:
-    at_once = ["--option", "retry.backoff.ms=1"]  # between two looks at the metadata
-    assert cat(output, bootstrap, "--partition", "0", f"--from={offset}", *at_once) == expected
+    short_backoff = ["--option", "retry.backoff.ms=1"]  # between metadata requests
+    assert cat(output, bootstrap, "--partition", "0", f"--from={offset}", *short_backoff) == expected
 
 
 def test_stops_after_maximum_number_of_messages(output: Output, bootstrap: str) -> None:

@@ -193,7 +193,9 @@ def rig_rejecting_api_versions_above(max_version: int, *, returns_range: bool) -
         response = ApiVersionsResponse(error_code=error_codes.UNSUPPORTED_VERSION)
         if returns_range:
             response.api_keys = [ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=max_version)]
-        received.header = type(received.header)(18, 0, received.header.correlation_id, None)  # answered in version 0
+        received.header = type(received.header)(
+            18, 0, received.header.correlation_id, None
+        )  # the response has version 0
         received.respond(response)
         return True
 

@@ -1,4 +1,4 @@
-"""Brokers that refuse: a log-in that fails, versions that do not meet."""
+"""Brokers that reject the client: failed authentication, and versions without overlap."""
 
 from __future__ import annotations
 

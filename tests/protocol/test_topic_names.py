@@ -1,4 +1,4 @@
-"""The one rule for the names of topics, where it stands and where it is asked."""
+"""The rule for topic names, and its use by all components."""
 
 from __future__ import annotations
 

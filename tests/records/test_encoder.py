@@ -134,7 +134,7 @@ def test_encodes_record_with_many_headers() -> None:
 @pytest.mark.parametrize("spread", [0, 1, 3])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_encodes_rows_with_equal_numbers_of_headers(longest: int, spread: int, count: int) -> None:
-    """Values of one length, of several short ones, of several longer ones, and nulls: each has a path of its own."""
+    """The encoder has separate paths for values of equal size, short values, longer values and nulls."""
 
     def value(row: int, place: int) -> bytes | None:
         length = longest - (row + place) % (spread + 1)

@@ -82,7 +82,7 @@ def test_coordinator_describes_all_its_ids_in_one_response(
         each.transactional_id: each.id_and_epoch for each in prepared
     }
     assert all(each.is_open for each in descriptions.values())
-    assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # the unknown id's coordinator was looked up meanwhile
+    assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # includes the lookup of the unknown id's coordinator
 
 
 def test_dead_node_delays_only_its_own_ids(

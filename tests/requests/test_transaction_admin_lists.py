@@ -1,4 +1,4 @@
-"""Lists of all transactions, with brokers that join, die or move coordinators meanwhile."""
+"""Lists of all transactions while brokers join or die and coordinators move."""
 
 from __future__ import annotations
 
