@@ -1,4 +1,4 @@
-"""`pykafka cat`, as it is called, against an embedded broker on the loopback interface."""
+"""`pykafka cat` against an embedded broker on the loopback interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka completion`"""
+"""`pykafka completion`: the scripts for shells."""
 
 from __future__ import annotations
 

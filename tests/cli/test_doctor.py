@@ -1,4 +1,4 @@
-"""`pykafka doctor`, as it is called, against an embedded broker on the loopback interface."""
+"""`pykafka doctor` against an embedded broker on the loopback interface."""
 
 from __future__ import annotations
 

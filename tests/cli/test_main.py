@@ -1,4 +1,4 @@
-"""`pykafka`: how it is called, and how it ends."""
+"""`pykafka`: its entry points, its help and its exit statuses."""
 
 from __future__ import annotations
 

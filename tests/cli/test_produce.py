@@ -1,4 +1,4 @@
-"""`pykafka produce`, as it is called, against an embedded broker on the loopback interface."""
+"""`pykafka produce` against an embedded broker on the loopback interface."""
 
 from __future__ import annotations
 

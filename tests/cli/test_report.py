@@ -15,7 +15,7 @@ from tests.reports.report_factories import make_micro_batches, make_report
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A file with the reports of two jobs."""
+    """Write a file with the reports of two jobs."""
     path = str(tmp_path / "reports.jsonl")
     for write_report in [*(make_report(number) for number in range(3)), *make_micro_batches(2)]:
         save_report(path, write_report)

@@ -1,4 +1,4 @@
-"""Rows of `pykafka cat` as text for a terminal."""
+"""Output formats of `pykafka cat`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal ends the wait, however early it comes."""
+"""SignalWait: a signal ends the wait, however early it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pykafka topics`, as it is called, against an embedded broker on the loopback interface."""
+"""`pykafka topics` against an embedded broker on the loopback interface."""
 
 from __future__ import annotations
 

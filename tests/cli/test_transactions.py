@@ -81,7 +81,7 @@ def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> No
 
 
 def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
-    """No batch is passed over because of it."""
+    """The decision causes no batch to be skipped."""
     query.run(0)
     for is_forgotten in (False, True):
         assert transactions(query.broker) == 0

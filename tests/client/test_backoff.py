@@ -10,7 +10,7 @@ def test_backoff_doubles_up_to_maximum_with_jitter() -> None:
     for failures, expected in [(0, 100), (1, 200), (2, 400), (3, 800), (4, 1_000), (400, 1_000)]:
         waits = [backoff.after(failures) for _ in range(200)]
         assert all(expected * 0.8 <= wait <= min(expected * 1.2, 1_000) for wait in waits)
-        assert max(waits) - min(waits) > expected * 0.1, "no jitter: all clients would come back at once"
+        assert max(waits) - min(waits) > expected * 0.1, "without jitter all clients would reconnect at the same time"
 
 
 def test_jitter_never_exceeds_maximum() -> None:

@@ -176,7 +176,7 @@ def test_credentials_are_rejected_after_all_addresses_were_tried(
     states.authentication_failed(1, 0, AuthenticationError("unknown user"))
     assert not states.has_rejected_credentials(1), "there is another address"
     states.connecting(NODE, 2_000)
-    assert not states.has_rejected_credentials(1), "it is being tried"
+    assert not states.has_rejected_credentials(1), "the other address is being tried"
     states.disconnected(1, 2_000)
     assert states.has_rejected_credentials(1), "the other address does not help"
     make_ready(states, NODE, 9_000)
@@ -256,7 +256,7 @@ def test_tries_another_address_before_the_lost_one(states: ConnectionStates, res
     states.disconnected(1, 10)
     assert ip(states.connecting(NODE, 100)) == "10.0.0.2"
     states.disconnected(1, 110)
-    assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "but it is not forgotten"
+    assert ip(states.connecting(NODE, 300)) == "10.0.0.1", "the lost address is tried again later"
 
 
 def test_unresolvable_host_counts_as_failed_attempt(states: ConnectionStates, resolver: FakeResolver) -> None:

@@ -82,7 +82,7 @@ def test_can_send_more_only_when_last_request_is_written_and_below_limit() -> No
     newest.written = True
     assert requests.can_send_more(1)
     requests.add(in_flight(2))
-    assert not requests.can_send_more(1), "two are waiting"
+    assert not requests.can_send_more(1), "two requests are in flight"
     assert requests.can_send_more(2), "another node is another connection"
     requests.complete_next(1, encode_init_producer_id_response(1))
     assert requests.can_send_more(1)

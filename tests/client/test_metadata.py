@@ -113,7 +113,7 @@ def test_request_update_can_reset_backoff_unless_updates_fail(metadata: Metadata
     assert metadata.time_to_next_update(5) == 0
     metadata.update_failed(5)
     metadata.request_update(reset_backoff=True)
-    assert metadata.time_to_next_update(5) > 0, "brokers that do not answer are not asked all the time"
+    assert metadata.time_to_next_update(5) > 0, "failed updates back off despite the reset"
 
 
 def test_periodic_refreshes_do_not_back_off(metadata: Metadata) -> None:
@@ -135,7 +135,7 @@ def test_requests_new_topic_immediately_and_alone(metadata: Metadata) -> None:
     assert (query.topics, query.partial) == (("c",), True)
     metadata.update(query, metadata_response(topic("c", 4)), 12, 10)
     assert {name: metadata.snapshot.partition_count(name) for name in "abc"} == {"a": 1, "b": 1, "c": 4}
-    assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial answer does not make the rest younger"
+    assert metadata.time_to_next_update(10) == MAX_AGE_MS - 10, "a partial response does not refresh the other topics"
 
 
 def test_partial_query_becomes_full_when_full_update_is_due(metadata: Metadata) -> None:
@@ -190,7 +190,7 @@ def test_backs_off_for_new_topic_missing_from_responses(metadata: Metadata) -> N
         now += pause
         receive(metadata, metadata_response(), now)
     metadata.add_topic("c", now)
-    assert metadata.time_to_next_update(now) == 0, "another topic has been asked for never yet"
+    assert metadata.time_to_next_update(now) == 0, "another topic has not been requested yet"
 
 
 def test_drops_unused_topic(metadata: Metadata) -> None:
@@ -216,7 +216,7 @@ def test_query_controls_auto_topic_creation(system: FakeSystem, metadata: Metada
     reader = Metadata([Node(-1, "b", 9092)], CONFIG, system=system, allow_auto_topic_creation=False)
     request = reader.new_query(0).request()
     assert not request.allow_auto_topic_creation
-    assert request.topics == [], "null would mean: all topics of the cluster"
+    assert request.topics == [], "null would request all topics of the cluster"
 
 
 def test_keeps_all_topic_errors_and_raises_final_ones(metadata: Metadata) -> None:
@@ -268,7 +268,7 @@ def test_accepts_newer_leader_hint_of_known_broker(metadata: Metadata) -> None:
     assert metadata.snapshot.topic_id("t") == ID_1
     assert metadata.version == version, "a hint is not an update that calls wait for"
     receive(metadata, metadata_response(topic("t", [partition(0, 0, epoch=5)], topic_id=ID_1)), 10)
-    assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older answer does not undo the hint"
+    assert metadata.snapshot.leader("t", 0) == Node(1, "b1", 9092), "an older response does not undo the hint"
 
 
 def test_ignores_leader_hint_without_epoch(metadata: Metadata) -> None:
@@ -301,7 +301,7 @@ def test_reads_snapshot_without_lock(metadata: Metadata) -> None:
     held.wait(PATIENCE_SECONDS)
     assert metadata.snapshot.partition_count("t") == 1
     assert metadata.version > 0
-    assert holder.is_alive(), "it waited until the lock was free"
+    assert holder.is_alive(), "the read waited for the lock"
     release.set()
     holder.join(PATIENCE_SECONDS)
 

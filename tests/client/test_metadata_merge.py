@@ -106,7 +106,7 @@ def test_accepts_lower_epoch_of_returned_topic_without_topic_ids() -> None:
     known = merge(EMPTY, metadata_response(topic("t", [partition(0, 1, epoch=10)])))
     gone = merge(known, metadata_response(topic("t", 0, error=error_codes.UNKNOWN_TOPIC_OR_PARTITION)))
     back = merge(gone, metadata_response(topic("t", [partition(0, 2, epoch=0)])))
-    assert leader(back) == (2, 0), "there is nothing better to keep"
+    assert leader(back) == (2, 0), "without topic ids the epoch cannot be compared"
 
 
 def test_ignores_epochs_of_old_brokers() -> None:
@@ -127,7 +127,7 @@ def test_partial_response_keeps_other_topics() -> None:
     more = merge(known, metadata_response(topic("b", 5), topic("c"), nodes=1), partial=True)
     assert {name: more.snapshot.partition_count(name) for name in "abc"} == {"a": 2, "b": 5, "c": 1}
     assert more.snapshot.topic_id("a") == ID_1
-    assert list(more.snapshot.nodes) == [0], "each answer has all brokers"
+    assert list(more.snapshot.nodes) == [0], "each response contains all brokers"
 
 
 def test_full_response_replaces_topics() -> None:

@@ -78,7 +78,7 @@ def test_returns_responses_in_request_order() -> None:
     for _ in range(5):
         requests.append(rig.send())
         rig.deliver()
-    assert not rig.client.is_ready(0, rig.now), "five are in flight"
+    assert not rig.client.is_ready(0, rig.now), "five requests are in flight"
     for received in rig.broker.requests_of(ApiKey.INIT_PRODUCER_ID):
         received.respond(PID)
     rig.poll_until(lambda: len(rig.responses) == 5)

@@ -27,7 +27,7 @@ def test_timeout_closes_connection_and_fails_all_its_requests() -> None:
     assert rig.client.connection_failed(0)
     rig.broker.last_request(ApiKey.INIT_PRODUCER_ID).respond(PID)
     rig.pass_time(100)
-    assert len(rig.responses) == 3, "the late answer belongs to no request"
+    assert len(rig.responses) == 3, "the late response belongs to no request"
 
 
 def test_request_can_have_its_own_timeout() -> None:

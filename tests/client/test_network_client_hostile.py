@@ -91,7 +91,7 @@ def test_throttled_broker_does_not_cause_rebootstrap() -> None:
         polls += 1
         assert not rig.metadata.snapshot.is_bootstrap
     assert polls < 500, "waiting for the end of the throttling does not spin"
-    assert len(rig.system.connects) == connects, "no second connection gets around the throttling"
+    assert len(rig.system.connects) == connects, "no second connection circumvents the throttling"
     assert len(rig.broker.requests_of(ApiKey.METADATA)) == request_count
     rig.poll_until(lambda: len(rig.broker.requests_of(ApiKey.METADATA)) > request_count, limit_ms=1_000)
 

@@ -43,7 +43,7 @@ def test_logs_unreachable_broker_once_and_its_return(
         for connection in rig.system.connections:
             connection.close()
         rig.pass_time(120_000)
-        assert len(rig.system.connects) > 50, "it is tried again and again"
+        assert len(rig.system.connects) > 50, "the client retries the connection"
         warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert len(warnings) == 1
         assert warnings[0] == "Connection failed: b0:9092: Connection refused"

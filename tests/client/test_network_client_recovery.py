@@ -78,7 +78,7 @@ def test_metadata_response_can_require_rebootstrap() -> None:
         broker.metadata = rebootstrap_required
     rig.metadata.request_update()
     rig.poll_until(lambda: rig.metadata.snapshot.is_bootstrap, limit_ms=1_000)
-    assert all_failed_in_order(rig, 1), "all connections are left"
+    assert all_failed_in_order(rig, 1), "all connections are closed"
     for broker in rig.brokers:
         broker.metadata = good
     rig.bootstrap()

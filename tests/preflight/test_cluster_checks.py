@@ -151,7 +151,7 @@ def test_compares_clock_with_middle_of_successful_exchange() -> None:
 
 
 def test_new_check_needs_one_function_and_table_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe of docs/developing.md."""
+    """Follow the recipe of docs/developing.md."""
 
     def evaluate(exchange: Exchange[MetadataResponse]) -> Check:
         return Check("cluster size", Outcome.PASSED, f"{len(exchange.response.brokers)} brokers")

@@ -25,7 +25,7 @@ class FakeClient:
         self.closed_with: str | None = None
 
     def close(self, method: str) -> None:
-        assert self.closed_with is None, "closed twice"
+        assert self.closed_with is None, "the client was closed twice"
         self.closed_with = method
 
 

@@ -131,7 +131,7 @@ def test_looks_up_unknown_coordinators_in_one_request_of_any_broker(engine: Engi
     lookup = engine.send_one()
     assert isinstance(lookup.request, FindCoordinator)
     assert keys_by_node([lookup]) == {0: ["a", "b"]}
-    assert not engine.send(), "they wait for the lookup"
+    assert not engine.send(), "the requests wait for the lookup"
     engine.respond(lookup)
     assert keys_by_node(engine.send()) == {1: ["a", "b"]}
 
@@ -182,7 +182,7 @@ def test_time_limit_restarts_when_topic_becomes_unknown_again(engine: Engine) ->
     engine.send()
     engine.now = 1_000
     engine.leader = NODES[1]
-    assert len(engine.pending.due(engine.now)) == 1, "it is known"
+    assert len(engine.pending.due(engine.now)) == 1, "the leader is known"
     engine.now, engine.leader = 20_000, None
     engine.send()
     assert not call.is_done
@@ -201,7 +201,7 @@ def test_attempt_is_due_until_it_is_sent(engine: Engine) -> None:
     engine.add_coordinators(a=1)
     engine.describe("a")
     assert len(engine.pending.due(engine.now)) == 1
-    assert len(engine.pending.due(engine.now)) == 1, "until it is sent"
+    assert len(engine.pending.due(engine.now)) == 1, "the attempt is due until it is sent"
     engine.send()
     assert engine.pending.due(engine.now) == []
 

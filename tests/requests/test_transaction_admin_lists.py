@@ -63,7 +63,7 @@ def test_successors_list_transactions_of_dead_broker(
     started = cluster.system.now()
     assert list_transactional_ids(client) == sorted(IDS)
     assert ELECTION_MS <= elapsed_ms(cluster, started) <= ELECTION_MS + 1_100
-    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "after pauses"
+    assert cluster.total(ApiKey.LIST_TRANSACTIONS) <= 2 * 15, "the requests are retried with backoff"
 
 
 def test_list_includes_restarted_broker(cluster: Cluster, prepared: list[TransactionIdentity]) -> None:
