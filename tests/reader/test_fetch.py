@@ -30,7 +30,7 @@ def response(*error_codes: int) -> FetchResponse:
 def test_sends_each_leader_its_own_partitions_and_offsets() -> None:
     assert [REQUEST.route(key) for key in REQUEST.keys] == [Leader("t", 0), Leader("t", 1), Leader("t", 2)]
     (topic,) = REQUEST.subset(["2", "0"]).message(13).topics
-    assert [(each.partition, each.fetch_offset) for each in topic.partitions] == [(2, 7), (0, 5)]
+    assert [(requested.partition, requested.fetch_offset) for requested in topic.partitions] == [(2, 7), (0, 5)]
 
 
 @pytest.mark.parametrize(("topic_id", "versions"), [(NO_TOPIC_ID, VersionRange(0, 12)), (UUID(int=1), None)])
@@ -43,12 +43,12 @@ def test_each_partition_has_its_own_verdict() -> None:
     classified = REQUEST.classify_keys(
         response(codes.NONE, codes.NOT_LEADER_OR_FOLLOWER, codes.OFFSET_OUT_OF_RANGE)
     ).values()
-    assert [each.verdict for each in classified] == [Verdict.DONE, Verdict.RETRY, Verdict.FATAL]
+    assert [classification.verdict for classification in classified] == [Verdict.DONE, Verdict.RETRY, Verdict.FATAL]
 
 
 def test_error_of_whole_response_is_the_error_of_each_partition() -> None:
     found = REQUEST.classify_keys(FetchResponse(error_code=codes.FETCH_SESSION_ID_NOT_FOUND))
-    assert {key: each.code for key, each in found.items()} == dict.fromkeys(
+    assert {key: classification.code for key, classification in found.items()} == dict.fromkeys(
         REQUEST.keys, codes.FETCH_SESSION_ID_NOT_FOUND
     )
 

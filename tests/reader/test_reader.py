@@ -127,8 +127,8 @@ def test_fetches_from_leaders_concurrently_and_shares_byte_limit() -> None:
     with cluster.reader() as reader:
         assert rows(reader.read("t")) == [(0, 0, b"a"), (1, 0, b"b")]
     fetches = [broker.requests_of(ApiKey.FETCH) for broker in cluster.brokers]
-    assert [len(each) for each in fetches] == [1, 1]
-    assert [each[0].message.max_bytes for each in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
+    assert [len(requests) for requests in fetches] == [1, 1]
+    assert [requests[0].message.max_bytes for requests in fetches] == [MAX_FETCH_BYTES // 2] * 2  # type: ignore[attr-defined]
 
 
 def test_reads_other_partitions_while_one_broker_is_down() -> None:

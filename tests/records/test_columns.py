@@ -255,5 +255,5 @@ def test_payload_counts_only_keys_values_and_headers(is_map: bool) -> None:
     columns = RecordColumns(value, key, headers, pa.array([1, 2, 3, 4]))
     assert columns.payload_nbytes == 5 + 8 + 8
     assert [columns.slice(n, 1).payload_nbytes for n in range(4)] == [3 + 1 + 5, 7, 0, 2 + 3]
-    twice = [pa.chunked_array([each, each]) for each in (value, key, headers)]
+    twice = [pa.chunked_array([column, column]) for column in (value, key, headers)]
     assert RecordColumns(*twice).slice(3, 2).payload_nbytes == 5 + 9

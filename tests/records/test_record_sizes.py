@@ -24,7 +24,7 @@ def test_size_bounds_do_not_depend_on_equal_sizes(kind: pa.DataType) -> None:
         for key in (None, even, odd, nulls, empty):
             expected = np.full(5, fixed, np.int64)
             for column in (value, key):
-                lengths = [len(each or b"") for each in column.to_pylist()] if column is not None else [0]
+                lengths = [len(value_bytes or b"") for value_bytes in column.to_pylist()] if column is not None else [0]
                 expected += np.array(lengths) + (2 if max(lengths) >= 64 else 1)
             expected -= 1 if expected.max() - 2 < 64 else 0
             assert record_size_bounds(RecordColumns(value, key)).tolist() == expected.tolist()

@@ -121,7 +121,7 @@ def handle(context, request):
 def _describe(context, topic, index):
     partition, error = context.find_led_partition(context.cluster.find_topic(topic), index)
     producers = [] if partition is None else partition.log._producers
-    active = [ActiveProducer(producer_id=each) for each in producers]
+    active = [ActiveProducer(producer_id=producer_id) for producer_id in producers]
     return PartitionResponse(partition_index=index, error_code=error, active_producers=active)
 """
 
@@ -150,7 +150,7 @@ with embedded_broker(nodes=3, topics={"t": 3}) as broker:
     with new_client(config) as client:
         client.topic("t")
         responses = client.send_all([DescribeProducers("t", partition) for partition in range(3)])
-    print(sorted((key, len(each.topics[0].partitions[0].active_producers)) for key, each in responses.items()))
+    print(sorted((key, len(response.topics[0].partitions[0].active_producers)) for key, response in responses.items()))
     print("rejections:", rejection.struck)
 """
 

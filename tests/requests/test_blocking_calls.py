@@ -60,7 +60,7 @@ def test_listing_follows_requests_of_earlier_call(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     """A list that is requested after a commit does not contain the committed transactions."""
-    ends = client.begin([EndTransaction(each, commit=True) for each in prepared[:30]])
+    ends = client.begin([EndTransaction(identity, commit=True) for identity in prepared[:30]])
     listing = TransactionListing(client, ONGOING)
     client.finish(ends)
     assert sorted(row.transactional_id for row in listing.rows()) == sorted(IDS[30:])
@@ -78,10 +78,10 @@ def test_coordinator_describes_all_its_ids_in_one_response(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     descriptions = describe_transactions(client, [*IDS, "unknown"])
-    assert {name: each.id_and_epoch for name, each in descriptions.items()} == {
-        each.transactional_id: each.id_and_epoch for each in prepared
+    assert {name: description.id_and_epoch for name, description in descriptions.items()} == {
+        identity.transactional_id: identity.id_and_epoch for identity in prepared
     }
-    assert all(each.is_open for each in descriptions.values())
+    assert all(description.is_open for description in descriptions.values())
     assert cluster.total(ApiKey.DESCRIBE_TRANSACTIONS) <= 4  # includes the lookup of the unknown id's coordinator
 
 
@@ -119,14 +119,14 @@ def test_aborts_listed_transactions_after_election(version: int, strike: Callabl
     with cluster.client() as client:
         begun = begin_all(client, version)
         listed = list(describe_transactions(client, IDS).values())
-        assert all(each.is_open for each in listed)
+        assert all(description.is_open for description in listed)
         strike(cluster, DEAD)
         strike_ms = cluster.system.now()
         abort_listed(client, listed)
         assert elapsed_ms(cluster, strike_ms) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
         descriptions = describe_transactions(client, IDS)
-    assert not any(each.is_open for each in descriptions.values())
-    assert all(descriptions[each.transactional_id].id_and_epoch != each.id_and_epoch for each in begun), (
+    assert not any(description.is_open for description in descriptions.values())
+    assert all(descriptions[identity.transactional_id].id_and_epoch != identity.id_and_epoch for identity in begun), (
         "all are fenced"
     )
 
@@ -207,7 +207,9 @@ def test_does_not_send_timed_out_request_later(cluster: Cluster, prepared: list[
         cluster.suspend(DEAD, elects=False)
         cluster.requests.clear()
         with pytest.raises(MetadataTimeoutError, match=r"broker 2.* has not responded for 2000 ms"):
-            end_transactions(client, [each for each in prepared if each.transactional_id in OF_THE_DEAD], commit=True)
+            end_transactions(
+                client, [identity for identity in prepared if identity.transactional_id in OF_THE_DEAD], commit=True
+            )
         cluster.accept_connections(DEAD)
         describe_transactions(client, IDS)
     assert cluster.total(ApiKey.END_TXN) == 0
@@ -227,7 +229,7 @@ def test_rejected_lookup_does_not_stop_other_ids(
     cluster: Cluster, client: BlockingClient, prepared: list[TransactionIdentity]
 ) -> None:
     cluster.control.when(api=ApiKey.FIND_COORDINATOR).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    of_the_dead = [each for each in prepared if each.transactional_id in OF_THE_DEAD]
+    of_the_dead = [identity for identity in prepared if identity.transactional_id in OF_THE_DEAD]
     with pytest.raises(AuthorizationError):
         end_transactions(client, [*of_the_dead, TransactionIdentity("not looked up", 0, 0, 1)], commit=False)
     assert cluster.counts()[DEAD, ApiKey.END_TXN] == len(of_the_dead)

@@ -351,8 +351,10 @@ def test_descriptions_omit_unknown_ids(engine: Engine) -> None:
     engine.add_coordinators(a=1, b=1)
     call = engine.describe("a", "b")
     engine.respond(engine.send_one(), a=codes.TRANSACTIONAL_ID_NOT_FOUND)
-    found = descriptions(DescribeTransactions(["a", "b"]), call.results())
-    assert {name: each.id_and_epoch for name, each in found.items()} == {"b": ProducerIdAndEpoch(70, 3)}
+    descriptions_by_id = descriptions(DescribeTransactions(["a", "b"]), call.results())
+    assert {name: description.id_and_epoch for name, description in descriptions_by_id.items()} == {
+        "b": ProducerIdAndEpoch(70, 3)
+    }
 
 
 def test_rejected_lookup_ends_call_after_other_keys(engine: Engine) -> None:

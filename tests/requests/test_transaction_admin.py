@@ -171,7 +171,7 @@ def test_description_sanitizes_state_and_topics(
 
     monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_TRANSACTIONS), "handle", add_control_characters)
     with client_of(broker) as client:
-        text = str(describe_transactions(client, [each.transactional_id for each in written]))
+        text = str(describe_transactions(client, [identity.transactional_id for identity in written]))
     assert "forged" in text
     assert "\\n" not in text
     assert "\\x1b" not in text

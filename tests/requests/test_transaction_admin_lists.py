@@ -43,8 +43,8 @@ def test_listed_transactions_have_their_epochs(
     init_producer_id(client, "another", 60_000)
     listed = list_transactional_ids(client, ONGOING, EMPTY)
     descriptions = describe_transactions(client, [name for name in listed if name.startswith("task")]).values()
-    assert {(each.transactional_id, each.id_and_epoch) for each in descriptions} == {
-        (each.transactional_id, each.id_and_epoch) for each in prepared[100:]
+    assert {(description.transactional_id, description.id_and_epoch) for description in descriptions} == {
+        (identity.transactional_id, identity.id_and_epoch) for identity in prepared[100:]
     }
 
 
