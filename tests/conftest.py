@@ -19,7 +19,7 @@ GUARDED = (
     "producer/batching/test_batch_filler.py",
     "producer/batching/test_buffer_pool.py",
     "producer/scenarios/test_drain.py",
-    "producer/scenarios/test_end_of_batches.py",
+    "producer/scenarios/test_batch_completion.py",
     "producer/test_futures.py",
     "producer/test_metrics.py",
     "producer/test_partitioner.py",

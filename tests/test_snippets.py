@@ -43,7 +43,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/pipelines.md", "python"): ("tests/spark/scenarios/test_pipelines.py",),
     ("docs/pipelines.md", "yaml"): ("tests/spark/scenarios/test_pipelines.py",),
     ("docs/platforms.md", "properties"): ("tests/test_deploying_document.py",),
-    ("docs/producer.md", "python"): (HERE, "tests/producer/scenarios/test_leaving.py"),
+    ("docs/producer.md", "python"): (HERE, "tests/producer/scenarios/test_interpreter_exit.py"),
     ("docs/providers.md", "python"): (HERE, "tests/test_security_document.py"),
     ("docs/quickstart.md", "python"): (WITH_SPARK,),
     ("docs/registry.md", "python"): (HERE,),
@@ -63,7 +63,7 @@ PRODUCER_EXAMPLES = {
     for number, block in enumerate(blocks(page), 1)
     if "SIGTERM" not in block
 }
-"""All examples but the one that a signal ends, which tests/producer/scenarios/test_leaving.py runs."""
+"""All examples but the one that a signal ends, which tests/producer/scenarios/test_interpreter_exit.py runs."""
 FORMAT_EXAMPLES = [*blocks("docs/formats.md"), *blocks("docs/registry.md")]
 ADDRESS = "localhost:9092"
 

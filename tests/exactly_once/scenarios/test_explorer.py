@@ -134,7 +134,7 @@ def _runs_with_a_stale_leader(version: int, count: int) -> Iterator[Run]:
             yield run
 
 
-def test_a_seed_plays_the_same_run_again() -> None:
+def test_seed_reproduces_the_same_run() -> None:
     def lines() -> list[str]:
         run, play = seeded(17)
         play()

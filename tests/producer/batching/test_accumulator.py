@@ -25,7 +25,7 @@ from tests.producer.batching.accumulator_harness import (
 )
 
 
-def test_a_full_batch_is_ready_at_once_and_an_open_one_when_it_has_lingered() -> None:
+def test_full_batch_is_ready_immediately_and_open_batch_after_linger() -> None:
     h = Harness()
     h.append(0, BATCH_ROWS + 1)
     assert h.ready_nodes() == {0}
@@ -36,7 +36,7 @@ def test_a_full_batch_is_ready_at_once_and_an_open_one_when_it_has_lingered() ->
     assert [b.record_count for b in h.drain()] == [1]
 
 
-def test_rows_that_fill_no_batch_wait_for_linger_from_the_time_they_were_given() -> None:
+def test_staged_rows_linger_from_the_time_of_append() -> None:
     h = Harness()
     h.append(2)
     check = h.ready()
@@ -47,7 +47,7 @@ def test_rows_that_fill_no_batch_wait_for_linger_from_the_time_they_were_given()
     assert h.ready_nodes() == {1}
 
 
-def test_an_open_batch_lingers_no_longer_than_its_oldest_row() -> None:
+def test_open_batch_lingers_from_its_oldest_row() -> None:
     h = Harness()
     h.append(0, BATCH_ROWS + 1)  # grouped at once: one full, one open with one row
     h.drain()
@@ -55,17 +55,17 @@ def test_an_open_batch_lingers_no_longer_than_its_oldest_row() -> None:
     assert h.ready().next_ready_check_delay_ms == 4
 
 
-def test_without_linger_everything_is_ready_in_the_next_round() -> None:
+def test_everything_is_ready_in_next_round_without_linger() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     assert h.ready_nodes() == {0}
 
 
-def test_nothing_to_send_means_nothing_to_wait_for() -> None:
+def test_ready_check_waits_indefinitely_when_there_is_nothing_to_send() -> None:
     assert Harness().ready().next_ready_check_delay_ms == FOREVER
 
 
-def test_a_partition_without_a_leader_asks_for_metadata_and_goes_when_there_is_one() -> None:
+def test_requests_metadata_for_unknown_leader_and_sends_once_it_is_known() -> None:
     h = Harness(leaders=(None, None, 1), linger_ms=0)
     h.append(0)
     check = h.ready()
@@ -78,13 +78,13 @@ def test_a_partition_without_a_leader_asks_for_metadata_and_goes_when_there_is_o
     assert check.unknown_leader_topics == set()
 
 
-def test_a_leader_that_metadata_names_without_its_address_is_no_leader() -> None:
+def test_treats_leader_without_address_as_unknown() -> None:
     h = Harness(leaders=(9,), linger_ms=0)
     h.append(0)
     assert h.ready().unknown_leader_topics == {TOPIC}
 
 
-def test_a_flush_makes_everything_ready_at_once() -> None:
+def test_flush_makes_everything_ready_immediately() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     h.append(2)
@@ -100,7 +100,7 @@ def test_a_flush_makes_everything_ready_at_once() -> None:
         h.acknowledge(batch)
 
 
-def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed() -> None:
+def test_flush_completes_when_earlier_batches_are_acknowledged_or_failed() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     h.append(2)
@@ -116,12 +116,12 @@ def test_a_flush_ends_when_all_earlier_batches_are_acknowledged_or_have_failed()
     assert h.accumulator.has_incomplete()
 
 
-def test_a_flush_of_nothing_is_over_at_once() -> None:
+def test_flush_without_rows_completes_immediately() -> None:
     h = Harness()
     assert h.flushed(h.begin_flush())
 
 
-def test_a_flush_waits_for_what_a_batch_was_split_into() -> None:
+def test_flush_waits_for_children_of_split_batch() -> None:
     h = Harness(linger_ms=1000, batch_size=4096)
     h.append(0, 20)
     flush = h.begin_flush()
@@ -137,7 +137,7 @@ def test_a_flush_waits_for_what_a_batch_was_split_into() -> None:
     assert h.flushed(flush)
 
 
-def test_memory_that_others_wait_for_makes_everything_ready() -> None:
+def test_everything_is_ready_while_an_append_waits_for_memory() -> None:
     h = Harness(linger_ms=100_000, buffer_memory=4096, batch_size=4096, max_block_ms=60_000)
     h.append(0, 3)
     done = threading.Event()
@@ -158,7 +158,7 @@ def test_memory_that_others_wait_for_makes_everything_ready() -> None:
     assert h.pool.free_bytes == 4096
 
 
-def test_closing_makes_everything_ready_and_refuses_more() -> None:
+def test_close_makes_everything_ready_and_rejects_appends() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     h.accumulator.close()
@@ -173,7 +173,7 @@ def test_closing_makes_everything_ready_and_refuses_more() -> None:
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_the_memory_back(
+def test_close_between_reservation_and_staging_rejects_append_and_releases_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
@@ -191,7 +191,7 @@ def test_a_close_between_the_memory_and_the_stage_refuses_the_append_and_gives_t
     assert not h.accumulator.has_incomplete()
 
 
-def test_an_append_wakes_the_sender_for_a_new_linger_and_for_a_full_batch_only() -> None:
+def test_append_wakes_sender_only_for_new_stage_and_for_full_batch() -> None:
     h = Harness()
     h.append(0)
     assert h.wakeups == 1
@@ -218,7 +218,7 @@ def placed(h: Harness, monkeypatch: pytest.MonkeyPatch, *, later_ms: float) -> R
     return check
 
 
-def test_the_sender_looks_again_when_rows_have_lingered_though_another_thread_had_them_when_it_looked(
+def test_sender_rechecks_lingered_rows_that_another_thread_had_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
@@ -226,7 +226,7 @@ def test_the_sender_looks_again_when_rows_have_lingered_though_another_thread_ha
     assert h.wakeups == 1
 
 
-def test_the_sender_is_woken_for_rows_that_wait_on_if_they_were_due_while_another_thread_had_them(
+def test_wakes_sender_for_returned_rows_that_became_due_while_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness()
@@ -235,7 +235,7 @@ def test_the_sender_is_woken_for_rows_that_wait_on_if_they_were_due_while_anothe
     assert h.ready_nodes() == {0, 1}
 
 
-def test_a_call_larger_than_the_memory_is_taken_in_chunks() -> None:
+def test_stages_call_larger_than_memory_in_chunks() -> None:
     h = Harness(buffer_memory=20_000, batch_size=1000, linger_ms=0)
     result: list[object] = []
     caller = threading.Thread(target=lambda: result.append(h.append(0, 1000)))
@@ -251,7 +251,7 @@ def test_a_call_larger_than_the_memory_is_taken_in_chunks() -> None:
     assert h.pool.free_bytes == 20_000
 
 
-def test_rows_for_which_no_memory_comes_are_reported_and_those_before_them_stay() -> None:
+def test_reports_rows_without_memory_and_keeps_earlier_rows() -> None:
     h = Harness(buffer_memory=16_000, max_block_ms=0, linger_ms=10_000, batch_size=16_000)
     taken, error = h.append(0, 1000)
     assert isinstance(error, BufferExhaustedError)
@@ -262,7 +262,7 @@ def test_rows_for_which_no_memory_comes_are_reported_and_those_before_them_stay(
     assert got == taken
 
 
-def test_one_record_may_take_the_whole_memory_but_not_more() -> None:
+def test_single_record_may_fill_memory_but_not_exceed_it() -> None:
     h = Harness(buffer_memory=10_000, batch_size=20_000, linger_ms=0)
     h.append(0, 1, b"x" * 9000)
     assert h.pool.total_bytes - h.pool.free_bytes > 9000
@@ -274,7 +274,7 @@ def test_one_record_may_take_the_whole_memory_but_not_more() -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_all_memory_returns_when_all_is_acknowledged(compression: str) -> None:
+def test_releases_all_memory_when_everything_is_acknowledged(compression: str) -> None:
     h = Harness(compression_type=compression, leaders=(0, 1, 0, 1, 0), batch_size=3000)
     rng = np.random.default_rng(3)
     for step in range(30):
@@ -294,7 +294,7 @@ def test_all_memory_returns_when_all_is_acknowledged(compression: str) -> None:
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_threads_that_append_and_one_that_sends_lose_and_reorder_nothing() -> None:
+def test_concurrent_appends_and_sends_lose_and_reorder_nothing() -> None:
     h = Harness(buffer_memory=60_000, batch_size=2000, linger_ms=0, leaders=(0, 1, 0, 1))
     threads = [
         threading.Thread(
@@ -316,7 +316,7 @@ def test_threads_that_append_and_one_that_sends_lose_and_reorder_nothing() -> No
     assert h.pool.free_bytes == 60_000
 
 
-def test_loads_are_known_when_all_partitions_have_been_written_to() -> None:
+def test_partition_loads_are_known_once_all_partitions_were_written_to() -> None:
     h = Harness(linger_ms=0)
     h.append(0, 3 * BATCH_ROWS)
     assert h.accumulator.partition_loads(TOPIC, h.snapshot) is None
@@ -328,7 +328,7 @@ def test_loads_are_known_when_all_partitions_have_been_written_to() -> None:
     assert (loads.partitions, loads.queue_lengths) == ([0, 1, 2], [3, 1, 1])
 
 
-def test_partitions_of_a_node_that_takes_nothing_are_left_out() -> None:
+def test_partition_loads_exclude_unavailable_nodes() -> None:
     h = Harness(linger_ms=0, partitioner_availability_timeout_ms=50)
     for partition in (0, 1, 2):
         h.append(partition)
@@ -346,7 +346,7 @@ def test_partitions_of_a_node_that_takes_nothing_are_left_out() -> None:
     assert again.partitions == [0, 1, 2]
 
 
-def test_partitions_without_a_leader_are_left_out() -> None:
+def test_partition_loads_exclude_partitions_without_leader() -> None:
     h = Harness(linger_ms=0)
     for partition in (0, 1, 2):
         h.append(partition)
@@ -356,7 +356,7 @@ def test_partitions_without_a_leader_are_left_out() -> None:
     assert loads.partitions == [1, 2]
 
 
-def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
+def test_flush_that_begins_during_shutdown_completes() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     flush = OpenFlush(h.accumulator)  # no round of the sender sees it any more
@@ -367,7 +367,7 @@ def test_a_flush_that_begins_while_the_producer_ends_is_over_with_it() -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_ctrl_c_at_the_begin_of_a_flush_leaves_no_flush_behind(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+def test_interrupt_at_begin_of_flush_leaves_no_flush_in_progress(monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
     """Else nothing would linger any more."""
     h = Harness()
     begin = IncompleteBatches.begin_flush

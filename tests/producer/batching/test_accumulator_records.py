@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.batching.staging import ASSIGNMENT_DELAY_MS, Stag
 from tests.producer.batching.accumulator_harness import BATCH_ROWS, VALUE, Harness
 
 
-def test_records_that_came_while_others_were_placed_are_placed_too_when_they_fill_a_batch(
+def test_assigns_records_added_during_an_assignment_when_they_fill_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness(linger_ms=3_000)
@@ -35,7 +35,7 @@ def test_records_that_came_while_others_were_placed_are_placed_too_when_they_fil
     assert [(batch.topic_partition.partition, batch.record_count) for batch in h.take()] == [(1, BATCH_ROWS)]
 
 
-def test_records_are_placed_when_rows_of_columns_come_with_which_they_fill_a_batch() -> None:
+def test_assigns_records_when_rows_of_columns_complete_a_batch() -> None:
     h = Harness(linger_ms=3_000)
     for _ in range(BATCH_ROWS // 2):
         h.append_record(0)
@@ -45,7 +45,7 @@ def test_records_are_placed_when_rows_of_columns_come_with_which_they_fill_a_bat
     assert [batch.record_count for batch in h.take()] == [BATCH_ROWS]
 
 
-def test_records_that_may_fill_a_batch_are_placed_after_some_milliseconds_and_the_sender_is_woken_once() -> None:
+def test_assigns_records_that_may_fill_a_batch_after_delay_and_wakes_sender_once() -> None:
     """The delay is bounded here: "at once" is a promise."""
     assert ASSIGNMENT_DELAY_MS <= 5
     h = Harness(linger_ms=3_000)
@@ -56,7 +56,7 @@ def test_records_that_may_fill_a_batch_are_placed_after_some_milliseconds_and_th
     assert h.wakeups - before == 1
 
 
-def test_sender_is_not_woken_for_records_whose_linger_ends_first() -> None:
+def test_does_not_wake_sender_for_assignment_when_linger_ends_first() -> None:
     h = Harness(linger_ms=int(ASSIGNMENT_DELAY_MS))
     h.append(0, count=BATCH_ROWS // 2)
     before = h.wakeups
@@ -65,7 +65,7 @@ def test_sender_is_not_woken_for_records_whose_linger_ends_first() -> None:
     assert h.wakeups == before
 
 
-def test_records_wait_for_linger_where_a_full_batch_waits_for_thin_ones() -> None:
+def test_does_not_assign_records_while_full_batch_waits_for_sparse_partitions() -> None:
     """Thousands of partitions have a row each, and one has many: to place records over and over would move nothing."""
     h = Harness(leaders=[0] * 500, linger_ms=600_000, buffer_memory=1 << 20, batch_size=1024)
     placed = 0
@@ -87,7 +87,7 @@ def test_records_wait_for_linger_where_a_full_batch_waits_for_thin_ones() -> Non
     assert placed < 100
 
 
-def test_rows_that_other_threads_stage_while_others_return_are_filled_when_they_make_a_full_batch(
+def test_fills_batch_completed_by_rows_staged_while_others_are_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness(linger_ms=60_000)

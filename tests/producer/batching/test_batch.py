@@ -58,14 +58,14 @@ def in_flight(batch: ProducerBatch) -> ProducerBatch:
     return batch
 
 
-def test_a_batch_that_is_acknowledged_knows_the_offset_of_each_record() -> None:
+def test_acknowledged_batch_has_offset_of_each_record() -> None:
     batch = in_flight(batch_of(plain()))
     batch.complete(100, 5)
     assert (batch.base_offset, batch.log_append_time, batch.error) == (100, 5, None)
     assert [batch.record_offset(i) for i in (0, 4)] == [100, 104]
 
 
-def test_a_batch_that_failed_has_no_offsets() -> None:
+def test_failed_batch_has_no_offsets() -> None:
     batch = in_flight(batch_of(plain()))
     batch.fail(ERROR)
     assert (batch.error, batch.base_offset, batch.record_offset(2)) == (ERROR, -1, -1)
@@ -93,7 +93,7 @@ MOVE_TO: list[tuple[BatchState, Callable[[ProducerBatch], object]]] = [
 
 @pytest.mark.parametrize(("to", "move"), MOVE_TO)
 @pytest.mark.parametrize("state", list(BatchState))
-def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
+def test_batch_allows_only_transitions_of_the_table(
     state: BatchState, to: BatchState, move: Callable[[ProducerBatch], object]
 ) -> None:
     batch = batch_of(plain())
@@ -110,7 +110,7 @@ def test_a_batch_moves_as_the_table_says_and_every_other_move_raises(
 
 
 @pytest.mark.parametrize("state", [BatchState.CLOSED, BatchState.IN_FLIGHT, BatchState.DONE])
-def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> None:
+def test_closed_batch_rejects_records(state: BatchState) -> None:
     batch = batch_of(plain())
     (rows,) = batch.rows
     for step in WAYS[state]:
@@ -120,7 +120,7 @@ def test_only_a_batch_that_is_not_closed_takes_records(state: BatchState) -> Non
 
 
 @pytest.mark.parametrize("state", [BatchState.OPEN, BatchState.PINNED])
-def test_a_batch_that_may_still_change_has_no_bytes_for_a_request(state: BatchState) -> None:
+def test_batch_that_is_not_closed_cannot_be_encoded_for_a_request(state: BatchState) -> None:
     batch = batch_of(plain())
     for step in WAYS[state]:
         step(batch)
@@ -129,7 +129,7 @@ def test_a_batch_that_may_still_change_has_no_bytes_for_a_request(state: BatchSt
 
 
 @pytest.mark.parametrize("by", [ProducerBatch.copy_to_own_memory, lambda batch: batch.close(Codec.GZIP)])
-def test_a_batch_in_memory_of_its_own_keeps_nothing_of_the_rows_that_it_was_grouped_with(
+def test_copied_batch_keeps_no_reference_to_rows_of_its_group(
     by: Callable[[ProducerBatch], None],
 ) -> None:
     first, second = NamedCall("first"), NamedCall("second")
@@ -145,7 +145,7 @@ def test_a_batch_in_memory_of_its_own_keeps_nothing_of_the_rows_that_it_was_grou
     assert [(call, places.tolist(), number) for call, places, number in batch.rows_by_call()] == before
 
 
-def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_buffer() -> None:
+def test_copied_batch_has_the_same_bytes_and_frees_the_buffer() -> None:
     pool = BufferPool(100_000, Clock())
     batch = batch_of(RecordColumns(pa.array([b"x" * 100] * 5)), pool)
     (shared,) = batch.leases
@@ -162,7 +162,7 @@ def test_a_batch_in_memory_of_its_own_has_the_bytes_that_it_had_and_frees_the_bu
     assert pool.free_bytes == 100_000
 
 
-def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_last() -> None:
+def test_releases_memory_when_batch_is_done_and_no_request_is_in_flight() -> None:
     pool = BufferPool(10_000, Clock())
     answered = in_flight(batch_of(plain(), pool))
     answered.mark_request_ended()
@@ -179,7 +179,7 @@ def test_memory_returns_when_the_batch_is_done_and_off_the_wire_whichever_is_las
     assert pool.free_bytes == 10_000
 
 
-def test_the_bytes_stay_the_same_for_every_retry() -> None:
+def test_batch_has_the_same_bytes_for_every_retry() -> None:
     batch = batch_of(plain())
     batch.close(Codec.LZ4)
     batch.set_producer_state(4, 2, 17)
@@ -192,7 +192,7 @@ def test_the_bytes_stay_the_same_for_every_retry() -> None:
     assert (batch.attempts, batch.has_been_sent) == (1, True)
 
 
-def test_a_new_identity_changes_the_header_and_nothing_else() -> None:
+def test_new_producer_identity_changes_only_the_header() -> None:
     batch = batch_of(plain())
     batch.close()
     batch.set_producer_state(4, 2, 17)
@@ -205,14 +205,14 @@ def test_a_new_identity_changes_the_header_and_nothing_else() -> None:
     assert [row.columns.num_rows for row in decode_batches(after, max_bytes=1 << 20)] == [5]
 
 
-def test_the_last_sequence_wraps() -> None:
+def test_last_sequence_wraps_around() -> None:
     batch = batch_of(plain(5))
     assert (batch.has_sequence, batch.last_sequence) == (False, -1)
     batch.set_producer_state(1, 0, 2**31 - 3)
     assert batch.last_sequence == 1
 
 
-def test_compression_moves_the_charge_and_frees_the_rest() -> None:
+def test_compression_transfers_needed_bytes_and_releases_the_rest() -> None:
     pool = BufferPool(10_000, Clock())
     batch = batch_of(RecordColumns(pa.array([b"x" * 100] * 5)), pool)
     batch.close(Codec.GZIP)
@@ -222,14 +222,14 @@ def test_compression_moves_the_charge_and_frees_the_rest() -> None:
     assert pool.free_bytes == 10_000
 
 
-def test_a_batch_expires_when_its_time_has_come_not_before() -> None:
+def test_batch_reaches_delivery_timeout_exactly_at_its_deadline() -> None:
     batch = batch_of(plain())
     assert not batch.has_reached_delivery_timeout(109)
     assert batch.has_reached_delivery_timeout(110)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> None:
+def test_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> None:
     count = 20
     columns = RecordColumns(
         value=pa.array([None if i % 7 == 0 else b"v%d" % i for i in range(count)]),
@@ -260,14 +260,14 @@ def test_a_split_keeps_codec_headers_keys_timestamps_and_nulls(codec: Codec) -> 
     assert pool.free_bytes == 10_000
 
 
-def test_a_batch_that_fits_into_the_limit_is_cut_in_half_all_the_same() -> None:
+def test_splits_batch_in_half_when_it_fits_the_limit() -> None:
     batch = batch_of(plain(4))
     batch.close()
     children = split_batch(batch, 1 << 20)
     assert [child.record_count for child in children] == [2, 2]
 
 
-def test_the_parts_of_a_batch_without_a_sequence_have_none() -> None:
+def test_children_of_batch_without_sequence_have_none() -> None:
     batch = batch_of(plain(4))
     batch.close()
     assert [child.has_sequence for child in split_batch(batch, 1 << 20)] == [False, False]

@@ -56,9 +56,7 @@ def sent_and_failed(h: Harness) -> tuple[list[ProducerBatch], list[ProducerBatch
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_while_open_batches_are_looked_up_holds_none_of_them(
-    fault: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unpins_open_batches_when_pinning_them_fails(fault: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 2), [0, 1] * (BATCH_ROWS + 1), call="before")  # two open batches
     monkeypatch.setattr(PartitionQueue, "pin_open_batch", failing(PartitionQueue.pin_open_batch, fault, 2))
@@ -78,7 +76,7 @@ def with_open_batches(*partitions: int) -> Harness:
     return h
 
 
-def test_rows_behind_others_in_a_compressed_batch_fail_once_when_the_next_compression_is_interrupted(
+def test_fails_appended_rows_once_when_compression_is_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = with_open_batches(0, 1)
@@ -90,7 +88,7 @@ def test_rows_behind_others_in_a_compressed_batch_fail_once_when_the_next_compre
     assert rows_of(failed) == [("before", row) for row in range(10)] + [("struck", row) for row in range(20)]
 
 
-def test_rows_behind_others_in_a_compressed_batch_are_sent_when_later_rows_cannot_be_encoded(
+def test_sends_appended_rows_when_later_rows_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = with_open_batches(0)
@@ -106,7 +104,7 @@ def test_rows_behind_others_in_a_compressed_batch_are_sent_when_later_rows_canno
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_single_records_that_cannot_become_columns_fail(
+def test_fails_single_records_that_cannot_be_converted_to_columns(
     fault: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = Harness(linger_ms=0)
@@ -122,7 +120,7 @@ def test_single_records_that_cannot_become_columns_fail(
     assert [(name_of(call), rows.tolist()) for call, rows, _ in failed.rows_by_call()] == [(["a", "b"], [0, 1])]
 
 
-def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_reports_single_records_that_cannot_be_converted_to_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness()
     h.append_record(0, call="a")
     monkeypatch.setattr(
@@ -135,7 +133,7 @@ def test_an_abort_reports_single_records_that_cannot_become_columns(monkeypatch:
 
 @pytest.mark.parametrize("fault", [MemoryError, ValueError, RuntimeError])
 @pytest.mark.parametrize("when", ["drained", "full"])
-def test_a_batch_that_cannot_be_compressed_is_sent_as_it_is(
+def test_sends_batch_uncompressed_when_compression_fails(
     fault: type[Exception], when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     h = Harness(compression_type="gzip", leaders=(0, 0))
@@ -150,7 +148,7 @@ def test_a_batch_that_cannot_be_compressed_is_sent_as_it_is(
     assert "at a bad moment" in caplog.text
 
 
-def test_a_batch_of_a_few_rows_is_a_few_objects_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_create_few_objects_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """With thousands of partitions it looks at them again and again; at twice as many it took a third of the CPU."""
     partitions = 1_000
     h = Harness([0] * partitions, linger_ms=0)

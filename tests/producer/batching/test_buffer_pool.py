@@ -54,7 +54,7 @@ def pool_of(count: int) -> BufferPool:
     return BufferPool(count, Clock())
 
 
-def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
+def test_reserved_bytes_are_unavailable_until_released() -> None:
     pool = pool_of(100)
     pool.reserve(60, 0)
     assert (pool.free_bytes, pool.waiter_count) == (40, 0)
@@ -64,12 +64,12 @@ def test_what_is_taken_is_missing_until_it_is_given_back() -> None:
     assert pool.free_bytes == 100
 
 
-def test_more_than_there_is_at_all_fails_at_once_and_names_the_option() -> None:
+def test_rejects_reservation_larger_than_pool_and_names_the_option() -> None:
     with pytest.raises(RecordTooLargeError, match=r"buffer\.memory"):
         pool_of(100).reserve(101, LONG_MS)
 
 
-def test_a_wait_ends_when_enough_has_come_back() -> None:
+def test_waiting_call_is_served_when_enough_bytes_are_released() -> None:
     pool = pool_of(100)
     pool.reserve(100, 0)
     taker = waiting(pool, 50)
@@ -81,7 +81,7 @@ def test_a_wait_ends_when_enough_has_come_back() -> None:
     assert (taker.error, pool.free_bytes) == (None, 10)
 
 
-def test_no_call_overtakes_one_that_has_waited_longer() -> None:
+def test_serves_waiting_calls_in_order() -> None:
     pool = pool_of(100)
     pool.reserve(100, 0)
     large, small = waiting(pool, 90), waiting(pool, 10)
@@ -97,7 +97,7 @@ def test_no_call_overtakes_one_that_has_waited_longer() -> None:
     assert (large.error, small.error, pool.free_bytes) == (None, None, 0)
 
 
-def test_a_wait_that_is_too_long_ends_with_an_error_that_names_the_options() -> None:
+def test_timeout_of_reservation_names_the_options() -> None:
     pool = pool_of(100)
     pool.reserve(95, 0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory \(100 bytes\).*max\.block\.ms"):
@@ -105,7 +105,7 @@ def test_a_wait_that_is_too_long_ends_with_an_error_that_names_the_options() -> 
     assert (pool.free_bytes, pool.waiter_count, pool.exhausted_total) == (5, 0, 1)
 
 
-def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
+def test_timeout_of_first_waiter_serves_the_next() -> None:
     pool = pool_of(100)
     pool.reserve(100, 0)
     impatient = Taker(pool, 90, block_ms=1)
@@ -117,7 +117,7 @@ def test_who_gives_up_hands_what_he_gathered_to_the_next() -> None:
     assert (patient.error, pool.free_bytes) == (None, 0)
 
 
-def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind() -> None:
+def test_interrupted_wait_leaves_no_waiter_and_no_reserved_bytes() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -128,7 +128,7 @@ def test_an_interrupted_wait_leaves_no_place_in_the_queue_and_no_memory_behind()
     assert (pool.free_bytes, pool.waiter_count) == (30, 0)
 
 
-def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> None:
+def test_close_ends_waits_and_rejects_new_ones_but_accepts_releases() -> None:
     pool = pool_of(100)
     pool.reserve(90, 0)
     takers = [waiting(pool, 50), waiting(pool, 50)]
@@ -144,14 +144,14 @@ def test_closing_ends_all_waits_and_refuses_new_ones_but_takes_memory_back() -> 
     assert pool.free_bytes == 100
 
 
-def test_memory_that_comes_just_before_the_wait_begins_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserves_bytes_released_just_before_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(100)
     monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # another thread gives the bytes back after this look
     pool.reserve(60, 0)
     assert (pool.free_bytes, pool.waiter_count) == (40, 0)
 
 
-def test_a_call_that_gets_memory_from_a_pool_that_is_closed_meanwhile_gives_it_back() -> None:
+def test_releases_bytes_served_while_pool_was_closed() -> None:
     pool = pool_of(100)
     pool.reserve(90, 0)
 
@@ -164,12 +164,12 @@ def test_a_call_that_gets_memory_from_a_pool_that_is_closed_meanwhile_gives_it_b
     assert pool.free_bytes == 100
 
 
-def test_giving_back_what_was_never_taken_is_our_own_fault() -> None:
+def test_rejects_release_of_bytes_that_were_never_reserved() -> None:
     with pytest.raises(IllegalStateError):
         pool_of(100).release(1)
 
 
-def test_waiting_is_measured_by_the_clock() -> None:
+def test_measures_wait_time_with_the_clock() -> None:
     clock = Clock()
     pool = BufferPool(100, clock)
     pool.reserve(100, 0)
@@ -182,13 +182,13 @@ def test_waiting_is_measured_by_the_clock() -> None:
     assert pool.total_wait_ms == 250
 
 
-def test_more_memory_than_a_32_bit_number_holds() -> None:
+def test_pool_may_exceed_32_bits() -> None:
     pool = pool_of(2**40)
     pool.reserve(2**39, 0)
     assert pool.free_bytes == 2**39
 
 
-def test_many_threads_take_and_give_back_and_nothing_is_missing() -> None:
+def test_concurrent_reservations_and_releases_lose_no_bytes() -> None:
     pool = pool_of(1000)
     failed: list[Exception] = []
 
@@ -216,7 +216,7 @@ def lease_of(pool: BufferPool, count: int) -> MemoryLease:
     return MemoryLease(pool, count)
 
 
-def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> None:
+def test_lease_releases_all_bytes_with_its_last_holder() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 60)
     lease.add_holder("first", 40)
@@ -228,7 +228,7 @@ def test_a_lease_returns_everything_with_its_last_holder_and_not_before() -> Non
     assert pool.free_bytes == 100
 
 
-def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -> None:
+def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 80)
     for holder in range(4_001):
@@ -250,7 +250,7 @@ def test_holders_let_go_one_by_one_from_any_thread_and_the_bytes_return_once() -
     assert (pool.free_bytes, lease.reserved_bytes) == (100, 0)
 
 
-def test_letting_go_twice_returns_nothing_twice() -> None:
+def test_removing_holder_twice_releases_bytes_once() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 80)
     lease.add_holder("first", 40)
@@ -263,7 +263,7 @@ def test_letting_go_twice_returns_nothing_twice() -> None:
     assert pool.free_bytes == 100
 
 
-def test_bytes_that_moved_to_another_lease_return_with_that_one() -> None:
+def test_transferred_bytes_are_released_with_the_other_lease() -> None:
     pool = pool_of(100)
     lease = lease_of(pool, 80)
     lease.add_holder("batch", 80)
@@ -276,7 +276,7 @@ def test_bytes_that_moved_to_another_lease_return_with_that_one() -> None:
     assert pool.free_bytes == 100
 
 
-def test_no_more_moves_than_there_is() -> None:
+def test_transfers_at_most_the_reserved_bytes() -> None:
     pool = pool_of(100)
     small = lease_of(pool, 10)
     other = small.create_empty()
@@ -285,7 +285,7 @@ def test_no_more_moves_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(("used", "sparse"), [(100, False), (13, False), (12, True), (1, True), (0, False)])
-def test_a_lease_is_sparse_when_its_holders_need_an_eighth_of_it_at_most(used: int, sparse: bool) -> None:
+def test_lease_is_sparse_when_holders_need_at_most_an_eighth(used: int, sparse: bool) -> None:
     lease = lease_of(pool_of(100), 100)
     lease.add_holder("batch", used)
     assert lease.is_sparse is sparse

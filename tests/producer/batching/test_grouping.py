@@ -58,7 +58,7 @@ def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
     st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=5),
     st.sampled_from([1, 100, 40_000]),
 )
-def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int) -> None:
+def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int) -> None:
     entries = [
         staged([b"%d-%d" % (call, row) for row in range(len(rows))], [p * spread for p in rows], call)
         for call, rows in enumerate(calls)
@@ -81,7 +81,7 @@ def test_grouping_equals_sorting_row_by_row(calls: list[list[int]], spread: int)
         assert [first for _, _, first in shares] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
 
 
-def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
+def test_shares_of_batches_that_begin_within_a_call() -> None:
     grouped = group_by_partition([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
     assert [
@@ -93,7 +93,7 @@ def test_shares_of_batches_that_begin_in_the_middle_of_a_call() -> None:
     ]
 
 
-def test_single_records_become_columns_with_all_their_futures() -> None:
+def test_converts_single_records_to_columns_with_their_futures() -> None:
     rows = rows_of((b"v", b"k", [("h", b"1"), ("h", None)], 3, 5), (None, None, None, 1, 6))
     assert rows.columns.key is not None
     assert rows.columns.headers is not None
@@ -107,13 +107,13 @@ def test_single_records_become_columns_with_all_their_futures() -> None:
     assert name_of(rows.call) == [0, 1]
 
 
-def test_columns_that_no_record_uses_are_left_out() -> None:
+def test_omits_columns_that_no_record_uses() -> None:
     rows = rows_of((b"v", None, [], 0, 5))
     assert rows.columns.key is None
     assert rows.columns.headers is None
 
 
-def test_single_records_get_their_partitions_all_at_once_by_what_they_name_and_the_latest_snapshot() -> None:
+def test_assigns_single_records_together_by_requested_partition_and_latest_snapshot() -> None:
     asked: list[tuple[object, ...]] = []
 
     def partitions_of(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
@@ -134,7 +134,7 @@ def test_single_records_get_their_partitions_all_at_once_by_what_they_name_and_t
     assert no_names is None
 
 
-def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> None:
+def test_groups_rows_with_different_header_types_separately_in_order() -> None:
     as_map = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
     as_list = pa.array([[{"key": "k", "value": b"v"}]])
     entries = [
@@ -150,7 +150,7 @@ def test_rows_with_headers_of_different_types_are_grouped_apart_in_order() -> No
         assert group_by_partition(some).columns.num_rows == len(some)
 
 
-def test_rows_of_more_bytes_than_one_array_may_have_are_grouped_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_rows_separately_when_they_exceed_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "MAX_GROUPED_BYTES", 10)
     entries = [staged([b"x" * size], [0], call) for call, size in enumerate((4, 6, 1, 30, 1, 9, 1))]
     assert [[name_of(rows.call) for rows in some] for some in split_into_compatible_runs(entries)] == [
@@ -163,27 +163,27 @@ def test_rows_of_more_bytes_than_one_array_may_have_are_grouped_apart(monkeypatc
 
 
 @pytest.mark.parametrize("highest", [255, 256, 65_535, 65_536])
-def test_partition_numbers_of_every_width_are_ordered(highest: int) -> None:
+def test_sorts_partition_numbers_of_every_width(highest: int) -> None:
     grouped = group_by_partition([staged([b"last", b"first"], [highest, 0], "c")])
     assert grouped.partitions == [0, highest]
     assert in_order(grouped) == [b"first", b"last"]
 
 
-def test_rows_that_are_in_order_are_not_copied() -> None:
+def test_does_not_copy_rows_that_are_already_sorted() -> None:
     rows = staged([b"1", b"2", b"3"], [0, 0, 4], "c")
     given = rows.columns.value.buffers()[2].address
     assert group_by_partition([rows]).columns.contiguous().value.buffers()[2].address == given
 
 
 @pytest.mark.parametrize("at", [3, 1_000, 2_999])
-def test_one_row_out_of_its_partitions_order_is_noticed_wherever_it_is(at: int) -> None:
+def test_detects_single_unsorted_row_at_any_position(at: int) -> None:
     partitions = [0] * 1_500 + [1] * 1_500
     partitions[at] = 1 - partitions[at]
     grouped = group_by_partition([staged([b"%d" % partition for partition in partitions], partitions, "c")])
     assert in_order(grouped) == [b"0"] * partitions.count(0) + [b"1"] * partitions.count(1)
 
 
-def test_what_grouping_takes_follows_the_rows_however_many_calls_and_partitions_there_are() -> None:
+def test_grouping_time_depends_on_rows_not_on_calls_or_partitions() -> None:
     calls = [staged([b"row"], [number % 1_000], number) for number in range(2_000)]
     group_by_partition([staged([b"row"], [0], "first")])  # what is made once for the process
     tracemalloc.start()

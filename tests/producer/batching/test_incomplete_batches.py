@@ -19,7 +19,7 @@ def incomplete() -> IncompleteBatches:
     return IncompleteBatches()
 
 
-def test_the_next_deadline_is_never_later_than_that_of_any_batch(incomplete: IncompleteBatches) -> None:
+def test_next_deadline_is_never_later_than_any_deadline(incomplete: IncompleteBatches) -> None:
     late, early = batch_until(200), batch_until(100)
     incomplete.add(late)
     assert incomplete.next_deadline_ms == 200
@@ -27,7 +27,7 @@ def test_the_next_deadline_is_never_later_than_that_of_any_batch(incomplete: Inc
     assert incomplete.next_deadline_ms == 100
 
 
-def test_a_settled_batch_makes_the_sender_look_once_and_no_more(incomplete: IncompleteBatches) -> None:
+def test_completed_batch_causes_at_most_one_search_for_expired_batches(incomplete: IncompleteBatches) -> None:
     settled, other = batch_until(100), batch_until(200)
     incomplete.add(settled)
     incomplete.add(other)
@@ -38,7 +38,7 @@ def test_a_settled_batch_makes_the_sender_look_once_and_no_more(incomplete: Inco
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
-def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incomplete: IncompleteBatches) -> None:
+def test_flush_completes_when_its_last_batches_complete_together(incomplete: IncompleteBatches) -> None:
     first, second, third, later = (batch_until(100) for _ in range(4))
     for batch in (first, second, third):
         incomplete.add(batch)
@@ -51,7 +51,7 @@ def test_a_flush_is_over_when_the_last_of_its_batches_are_settled_together(incom
     assert flush.done.is_set()
 
 
-def test_batches_that_expire_together_are_ordered_by_age_not_by_when_they_were_cut(
+def test_expired_batches_are_ordered_by_deadline_not_by_insertion(
     incomplete: IncompleteBatches,
 ) -> None:
     whole, younger, part = batch_until(100), batch_until(101), batch_until(100)
@@ -64,7 +64,7 @@ def test_batches_that_expire_together_are_ordered_by_age_not_by_when_they_were_c
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
-def test_a_batch_that_is_worked_on_expires_when_it_is_let_go(incomplete: IncompleteBatches) -> None:
+def test_pinned_batch_expires_when_it_is_unpinned(incomplete: IncompleteBatches) -> None:
     batch = batch_until(100)
     batch.pin()
     incomplete.add(batch)
@@ -74,7 +74,7 @@ def test_a_batch_that_is_worked_on_expires_when_it_is_let_go(incomplete: Incompl
     assert incomplete.take_expired(100) == [batch]
 
 
-def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> None:
+def test_done_batch_does_not_expire(incomplete: IncompleteBatches) -> None:
     batch = batch_until(100)
     incomplete.add(batch)
     batch.fail(ValueError())
@@ -82,7 +82,7 @@ def test_a_batch_that_is_done_does_not_expire(incomplete: IncompleteBatches) -> 
     assert incomplete.next_deadline_ms == INFINITE_MS
 
 
-def test_a_flush_that_begins_while_batches_are_filled_is_armed_behind_its_own_rows(
+def test_flush_that_begins_while_batches_are_filled_waits_for_its_rows(
     incomplete: IncompleteBatches,
 ) -> None:
     incomplete.begin_flush(first := Flush())

@@ -24,16 +24,16 @@ def batch_with(sequence: int, epoch: int = 0) -> ProducerBatch:
     ("first", "second", "before"),
     [(0, 1, True), (1, 0, False), (5, 5, False), (2**31 - 1, 0, True), (0, 2**31 - 1, False), (2**31 - 5, 7, True)],
 )
-def test_sequences_are_compared_on_a_circle(first: int, second: int, before: bool) -> None:
+def test_sequence_comparison_wraps_around(first: int, second: int, before: bool) -> None:
     assert has_earlier_sequence(batch_with(first), batch_with(second)) is before
 
 
-def test_an_older_epoch_was_sent_before_a_newer_one_whatever_the_sequence() -> None:
+def test_lower_epoch_precedes_higher_epoch_for_any_sequence() -> None:
     assert has_earlier_sequence(batch_with(99, epoch=1), batch_with(0, epoch=2))
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 1, 2), (2, 1, 0)])
-def test_batches_that_return_in_any_order_stand_in_sequence_before_those_never_sent(order: tuple[int, ...]) -> None:
+def test_reenqueued_batches_are_in_sequence_order_before_unsent_ones(order: tuple[int, ...]) -> None:
     queue = PartitionQueue(tp(0))
     sent = [batch_with(2**31 - 2), batch_with(2**31 - 1), batch_with(0)]
     never_sent = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
@@ -50,7 +50,7 @@ def closed_batch(partition: int) -> ProducerBatch:
     return batch
 
 
-def test_a_round_looks_only_at_partitions_to_which_something_happened() -> None:
+def test_round_visits_only_partitions_with_events() -> None:
     queues, snapshot = PartitionQueues(linger_ms=5), cluster([0] * 1000)
     queues.set_snapshot(snapshot, 0)
     looked_at: set[int] = set()
@@ -79,7 +79,7 @@ def test_a_round_looks_only_at_partitions_to_which_something_happened() -> None:
     assert queues.ready_node_ids() == {0}
 
 
-def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
+def test_stale_timer_makes_no_node_ready() -> None:
     queues = PartitionQueues(linger_ms=5)
     queues.set_snapshot(cluster([0]), 0)
     queue = queues.get(tp(0))
@@ -92,7 +92,7 @@ def test_a_timer_that_is_out_of_date_makes_no_node_sendable() -> None:
     assert queues.ready_node_ids() == frozenset()
 
 
-def test_no_partition_of_a_node_starves() -> None:
+def test_drains_all_partitions_of_a_node_in_turn() -> None:
     queues = PartitionQueues(linger_ms=0)
     queues.set_snapshot(cluster([0] * 5), 0)
     for partition in range(5):
@@ -105,7 +105,7 @@ def test_no_partition_of_a_node_starves() -> None:
     assert [served.count(partition) for partition in range(5)] == [6, 6, 6, 6, 6]
 
 
-def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
+def test_ready_queue_follows_new_leader() -> None:
     queues = PartitionQueues(linger_ms=0)
     queues.set_snapshot(cluster([0]), 0)
     queues.get(tp(0)).batches.append(closed_batch(0))
@@ -116,7 +116,7 @@ def test_a_leader_that_moves_takes_the_ready_queue_along() -> None:
         assert queues.unknown_leader_topics() == unknown
 
 
-def test_a_snapshot_with_a_new_topic_leaves_the_queues_of_other_topics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_with_new_topic_does_not_touch_queues_of_other_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     queues, snapshot = PartitionQueues(linger_ms=0), cluster([0] * 100)
     queues.set_snapshot(snapshot, 0)
     for partition in range(100):
@@ -150,7 +150,7 @@ def one_queue(*batches: ProducerBatch) -> tuple[PartitionQueues, PartitionQueue]
     return queues, queue
 
 
-def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None:
+def test_skips_pinned_batch_until_it_is_unpinned() -> None:
     first, second = (ProducerBatch(tp(0), created_ms=0, deadline_ms=1000) for _ in range(2))
     queues, queue = one_queue(first, second)
     first.pin()
@@ -165,7 +165,7 @@ def test_a_batch_that_is_worked_on_is_passed_by_until_the_work_is_over() -> None
     assert queues.drain_node(0, 1 << 20, 0, Gate().admit) == [second]
 
 
-def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> None:
+def test_retry_backs_off_behind_batch_without_backoff() -> None:
     first, second = closed_batch(0), closed_batch(0)
     second.attempts, second.backoff_until_ms = 1, 50
     queues, _ = one_queue(first, second)
@@ -175,7 +175,7 @@ def test_a_batch_waits_for_its_own_backoff_behind_one_that_need_not_wait() -> No
     assert queues.drain_node(0, 1 << 20, 50, Gate().admit) == [second]
 
 
-def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff() -> None:
+def test_retry_at_head_of_ready_queue_backs_off() -> None:
     queues, queue = one_queue(closed_batch(0))
     returned = batch_with(0)
     returned.close()
@@ -185,7 +185,7 @@ def test_a_batch_that_returns_to_the_head_of_a_ready_queue_waits_for_its_backoff
     assert queues.next_due_ms() == 50
 
 
-def test_when_the_hurry_is_over_an_open_batch_lingers_on() -> None:
+def test_open_batch_lingers_again_after_linger_suspension() -> None:
     batch = ProducerBatch(tp(0), created_ms=0, deadline_ms=1000)
     queues, _ = one_queue(batch)
     queues.set_linger_suspended(True, 1)

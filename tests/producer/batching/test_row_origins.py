@@ -18,7 +18,7 @@ LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=8)
 
 @settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.data())
-def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataObject) -> None:
+def test_splits_range_into_runs_like_a_scan_of_rows(lengths: list[int], data: st.DataObject) -> None:
     row_calls = [call for call, length in enumerate(lengths) for _ in range(length)]
     start = data.draw(st.integers(0, len(row_calls) - 1))
     stop = data.draw(st.integers(start + 1, len(row_calls)))
@@ -36,9 +36,7 @@ def test_shares_equal_those_found_row_by_row(lengths: list[int], data: st.DataOb
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
-def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
-    row_calls: list[int], data: st.DataObject
-) -> None:
+def test_splits_few_or_many_shares_by_call_like_a_scan_of_rows(row_calls: list[int], data: st.DataObject) -> None:
     calls = [NamedCall(call) for call in range(max(row_calls) + 1)]
     origins = RowOrigins(np.arange(len(row_calls)) * 10, calls, np.array(row_calls, np.int32))
     edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
@@ -65,7 +63,7 @@ def test_shares_by_call_are_those_found_row_by_row_be_the_ranges_few_or_many(
         }
 
 
-def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_are_not() -> None:
+def test_charges_futures_of_single_records_but_not_of_columns() -> None:
     columns, singles = NamedCall("columns"), RecordFutures("t")
     origins = RowOrigins(np.arange(9), [columns, singles], np.array([0, 0, 1, 1, 1, 0, 0, 0, 0]))
     place_bytes = origins.row_indices.itemsize
@@ -77,9 +75,7 @@ def test_single_records_are_charged_for_their_futures_and_the_rows_beside_them_a
 
 @settings(max_examples=100, deadline=None)
 @given(LENGTHS, st.integers(0, 40), st.integers(1, 40))
-def test_what_lies_between_two_records_of_a_batch_is_counted_from_the_first(
-    lengths: list[int], first: int, count: int
-) -> None:
+def test_selected_rows_count_offset_deltas_from_first_record(lengths: list[int], first: int, count: int) -> None:
     rows = sum(lengths)
     origins = RowOrigins(np.arange(rows), [NamedCall("call")])
     edges = [sum(lengths[:i]) for i in range(len(lengths) + 1)]

@@ -49,7 +49,7 @@ def convert_records(staged: StagedRecords) -> Rows:
     return grouping.convert_records(staged, lambda rows, snapshot: np.array(rows.named))
 
 
-def test_a_stage_counts_what_it_holds() -> None:
+def test_stage_counts_its_rows_bytes_and_reservations() -> None:
     stage = Stage("t", 5, 32 * MIB, 32 * MIB)
     add_record(stage, 2, 1_036, reserved=1_000)
     add_record(stage, 2, 1_036, reserved=1_000)
@@ -60,7 +60,7 @@ def test_a_stage_counts_what_it_holds() -> None:
     assert (len(stage.entries), stage.reserved_bytes) == (3, 4_900)
 
 
-def test_single_records_that_are_placed_become_rows_between_the_others_and_are_counted_as_such() -> None:
+def test_assigned_records_become_rows_in_place_and_are_counted() -> None:
     stage = Stage("t", 5, 32 * MIB, 32 * MIB)
     first = [add_record(stage, 2, 1_036, bytes(900)) for _ in range(2)]
     between = rows_of([108], [9])
@@ -79,7 +79,7 @@ def test_single_records_that_are_placed_become_rows_between_the_others_and_are_c
 
 
 @pytest.mark.parametrize("length", [0, 10, 100, 1_000])
-def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
+def test_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     stage, batch_bytes = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
         add_record(stage, 0, RECORD_SIZE_MAX + 8 + length + header_bytes(None), bytes(length))
@@ -93,7 +93,7 @@ def test_a_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     assert 0.94 * batch_bytes < HEADER_BYTES + first.sizes[0] <= batch_bytes
 
 
-def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_and_wait_on_if_they_do_not() -> None:
+def test_assigns_single_records_at_one_batch_and_then_at_every_four_batches() -> None:
     stage, room = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB - HEADER_BYTES
     placed_after: list[int] = []
     for number in range(160):
@@ -110,7 +110,7 @@ def test_single_records_are_placed_when_they_could_fill_a_batch_and_then_four_an
     assert placed_after == [17, 17 + 66, 17 + 2 * 66]  # 17 would be a batch for one partition, 66 four of them
 
 
-def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_array(
+def test_grouped_rows_fit_one_array_with_any_amount_of_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(staging, "MAX_GROUPED_BYTES", 300)
@@ -126,7 +126,7 @@ def test_however_much_memory_there_is_rows_that_are_grouped_at_once_fit_one_arra
     ]
 
 
-def test_single_records_count_for_the_part_of_the_memory_that_a_stage_may_fill() -> None:
+def test_single_records_count_towards_memory_limit_of_stage() -> None:
     stage = Stage("t", 0, 1_000, 32 * MIB)
     stage.add(rows_of([500], [0]), 1)
     add_record(stage, 0, 499)
@@ -135,7 +135,7 @@ def test_single_records_count_for_the_part_of_the_memory_that_a_stage_may_fill()
     assert stage.is_full(MIB)
 
 
-def test_all_rows_leave_when_their_part_of_the_memory_is_reserved_for_them_however_few_bytes_they_are() -> None:
+def test_all_rows_are_ready_when_reservation_reaches_limit() -> None:
     stage = Stage("t", 0, MIB, 1_000)
     stage.add(rows_of([1_000] * 17 + [100], [7] * 17 + [8]), 500)
     add_record(stage, 0, 100, reserved=499)
@@ -147,7 +147,7 @@ def test_all_rows_leave_when_their_part_of_the_memory_is_reserved_for_them_howev
     assert stage.find_ready_partitions(16 * KIB) is None
 
 
-def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the_others_are() -> None:
+def test_stage_is_full_when_one_partition_fills_a_batch_despite_sparse_others() -> None:
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([100] * 101, list(range(101))), 1)
     assert not stage.is_full(16 * KIB)
@@ -163,7 +163,9 @@ def test_a_stage_is_full_when_one_partition_has_a_batch_of_rows_however_thin_the
         pytest.param(MIB, 8 * MIB, 1_000, 8 * MIB, id="its part of the memory"),
     ],
 )
-def test_a_stage_is_full_with(batch_size: int, memory: int, partitions: int, enough: int) -> None:
+def test_stage_is_full_at_byte_limit_for_partition_count(
+    batch_size: int, memory: int, partitions: int, enough: int
+) -> None:
     stage = Stage("t", 0, memory, 32 * MIB)
     stage.add(rows_of([100] * partitions, list(range(partitions))), 1)
     stage.assigned_bytes = enough - 1
@@ -181,7 +183,7 @@ def skewed_stage(max_bytes: int = 32 * MIB) -> Stage:
     return stage
 
 
-def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_they_were() -> None:
+def test_split_separates_full_partition_and_keeps_age_of_sparse_ones() -> None:
     stage = skewed_stage()
     leaving = stage.find_ready_partitions(16 * KIB)
     assert leaving is not None
@@ -195,7 +197,7 @@ def test_the_rows_of_a_full_partition_leave_and_the_thin_ones_wait_on_as_old_as_
     assert len(stage.entries) == 3
 
 
-def test_the_rows_of_a_partition_leave_when_they_fill_exactly_one_batch() -> None:
+def test_partition_is_ready_when_rows_fill_exactly_one_batch() -> None:
     batch_bytes = 16 * KIB
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([100] * 20, [*range(8, 28)]), 1)
@@ -206,7 +208,7 @@ def test_the_rows_of_a_partition_leave_when_they_fill_exactly_one_batch() -> Non
     assert np.flatnonzero(leaving).tolist() == [7]
 
 
-def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_partitions() -> None:
+def test_remainder_of_large_stage_stays_until_each_partition_has_enough_bytes() -> None:
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([60_000] * 118, [*range(100), *[7] * 18]), 1)
     leaving = stage.find_ready_partitions(MIB)
@@ -216,7 +218,7 @@ def test_the_rest_of_a_large_stage_waits_until_it_has_enough_for_each_of_its_par
     assert not rest.is_full(MIB)
 
 
-def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_full_until_all_leave() -> None:
+def test_full_partition_waits_in_half_full_stage_while_others_are_sparse() -> None:
     less_than_half, half_full = skewed_stage(max_bytes=40_602), skewed_stage(max_bytes=40_600)
     assert less_than_half.assigned_bytes == half_full.assigned_bytes == 20_300
     assert less_than_half.is_full(16 * KIB)
@@ -229,14 +231,14 @@ def test_while_others_are_thin_a_full_partition_waits_in_a_stage_that_is_half_fu
     assert half_full.find_ready_partitions(16 * KIB) is None
 
 
-def test_all_rows_leave_a_stage_that_is_full_without_a_full_partition() -> None:
+def test_all_rows_are_ready_when_stage_is_full_without_full_partition() -> None:
     stage = Stage("t", 0, 32 * MIB, 32 * MIB)
     stage.add(rows_of([64 * KIB] * 64, list(range(64))), 1)  # encoded they may be 8 bytes less, each of them
     assert stage.is_full(MIB)
     assert stage.find_ready_partitions(MIB) is None
 
 
-def test_a_single_record_is_staged_without_a_look_at_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_single_record_does_not_scan_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
     def counted(values: NDArray[np.int64], count: Callable[..., int] = np.count_nonzero) -> int:
@@ -262,7 +264,7 @@ def half_full_stage() -> Stage:
     return stage
 
 
-def test_whether_others_are_thin_is_asked_anew_when_there_are_more_rows_or_batches_become_smaller() -> None:
+def test_sparse_remainder_is_recomputed_after_new_rows_or_smaller_batches() -> None:
     more, later = rows_of([1_200] * 6, [8] * 6), Stage("t", 9, 38_400, 32 * MIB)
     later.add(more, 1)
     changes: list[Callable[[Stage], None]] = [lambda stage: stage.add(more, 1), lambda stage: stage.extend(later)]
@@ -275,7 +277,7 @@ def test_whether_others_are_thin_is_asked_anew_when_there_are_more_rows_or_batch
         assert stage.is_full(16 * KIB)
 
 
-def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
+def test_later_rows_are_appended_after_remaining_rows() -> None:
     stage, later = skewed_stage(), Stage("t", 9, 32 * MIB, 32 * MIB)
     added = rows_of([1_000] * 17, [30] * 17)
     later.add(added, 34_000)
@@ -290,7 +292,7 @@ def test_what_is_staged_later_comes_behind_rows_that_wait_on() -> None:
     assert np.flatnonzero(again).tolist() == [30]
 
 
-def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have_waited_often() -> None:
+def test_all_rows_are_ready_when_memory_is_full_others_are_not_sparse_or_splits_are_used_up() -> None:
     assert skewed_stage(max_bytes=20_000).find_ready_partitions(16 * KIB) is None
     broad = Stage("t", 0, 32 * MIB, 32 * MIB)
     broad.add(rows_of([64 * KIB + 8] * 20, [0] * 18 + [1, 2]), 1)
@@ -306,7 +308,7 @@ def test_all_rows_leave_when_they_fill_memory_or_the_others_are_not_thin_or_have
     assert splits == 64
 
 
-def test_rows_have_waited_as_often_after_single_records_among_them_got_their_partitions() -> None:
+def test_split_count_is_kept_after_single_records_are_assigned() -> None:
     stage, splits = skewed_stage(), 0
     while splits < 100 and (leaving := stage.find_ready_partitions(16 * KIB)) is not None:
         splits += 1
@@ -316,7 +318,7 @@ def test_rows_have_waited_as_often_after_single_records_among_them_got_their_par
     assert splits == 64
 
 
-def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_by_count() -> None:
+def test_split_divides_reservation_by_bytes_and_futures_by_count() -> None:
     before = Stage("t", 0, MIB, 32 * MIB)
     for to, length in ((0, 50), (1, 50), (1, 700)):
         add_record(before, to, 800, bytes(length))
@@ -332,7 +334,7 @@ def test_single_records_and_their_futures_share_what_was_reserved_by_bytes_and_b
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 12), st.integers(1, 120))
-def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], max_rows: int, max_bytes: int) -> None:
+def test_splits_call_into_chunks_of_bounded_rows_and_bytes(sizes: list[int], max_rows: int, max_bytes: int) -> None:
     found = list(split_into_chunks(np.array(sizes, np.int64), max_rows, max_bytes))
     assert [start for start, _, _ in found] == [0, *(stop for _, stop, _ in found[:-1])]
     assert found[-1][1] == len(sizes)
@@ -343,7 +345,7 @@ def test_a_call_is_staged_in_chunks_of_bounded_rows_and_bytes(sizes: list[int], 
         assert stop == len(sizes) or stop - start == max_rows or size + sizes[stop] > max_bytes
 
 
-def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> None:
+def test_builds_one_failed_batch_per_partition() -> None:
     stage, error = Stage("t", 0, MIB, 32 * MIB), DeliveryError("no memory")
     stage.add(rows_of([10, 10, 10], [2, 5, 2]), 1)
     futures = [stage.add_record((b"v", None, None, to, 1), 30, 1, ClusterSnapshot(), ()) for to in (5, None, 5)]
@@ -357,7 +359,7 @@ def test_rows_that_are_given_up_become_a_failed_batch_for_each_partition() -> No
     assert str(batches[2].topic_partition) == "t"
 
 
-def test_rows_that_are_in_a_batch_do_not_fail_with_their_stage_though_the_batch_was_moved() -> None:
+def test_rows_in_a_batch_do_not_fail_with_stage_after_copy_to_own_memory() -> None:
     stage = Stage("t", 0, MIB, 32 * MIB)
     appended, missing = (ProducerBatch(TopicPartition("t", partition), 0, 1) for partition in range(2))
     group = RowOrigins(np.arange(4), [NamedCall("call")])

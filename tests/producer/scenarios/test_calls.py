@@ -38,7 +38,7 @@ def stored(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
 # --- options
 
 
-def test_options_are_a_dictionary_or_keyword_arguments_or_both(broker: EmbeddedBroker) -> None:
+def test_accepts_options_as_dictionary_keyword_arguments_or_both(broker: EmbeddedBroker) -> None:
     servers = broker.bootstrap_servers
     calls: list[Callable[[], KafkaProducer]] = [
         lambda: KafkaProducer({"bootstrap.servers": servers, "linger.ms": 7}),
@@ -60,26 +60,24 @@ def test_options_are_a_dictionary_or_keyword_arguments_or_both(broker: EmbeddedB
         ({"lingr_ms": 5}, "lingr_ms is not an option of the Kafka producer. Did you mean linger.ms?"),
     ],
 )
-def test_a_keyword_that_is_no_option_is_refused_with_the_one_that_is_meant(
-    options: dict[str, object], words: str
-) -> None:
+def test_rejects_unknown_keyword_and_suggests_option(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         KafkaProducer(**{"bootstrap_servers": "a:1", **options})  # type: ignore[arg-type]
     assert words in str(caught.value)
 
 
-def test_an_option_that_is_given_twice_is_named() -> None:
+def test_rejects_option_given_twice() -> None:
     with pytest.raises(ConfigurationError, match=r"linger\.ms is given twice"):
         KafkaProducer({"bootstrap.servers": "a:1", "linger.ms": 1}, linger_ms=2)
 
 
 @pytest.mark.parametrize("options", ["a:9092", ["a:9092"]])
-def test_an_address_alone_is_refused_with_the_right_call(options: Any) -> None:
+def test_rejects_single_address_and_suggests_the_call(options: Any) -> None:
     with pytest.raises(ConfigurationError, match=r'KafkaProducer\(bootstrap_servers="host:9092"\)'):
         KafkaProducer(options)
 
 
-def test_no_options_at_all_are_an_address_that_is_missing() -> None:
+def test_reports_missing_bootstrap_servers_without_options() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
         KafkaProducer()
 
@@ -87,7 +85,7 @@ def test_no_options_at_all_are_an_address_that_is_missing() -> None:
 # --- send
 
 
-def test_a_topic_and_its_fields_are_the_record_that_they_name(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_send_accepts_topic_and_record_fields(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     producer.send("fields", b"1")
     producer.send("fields", "zwei", "schlüssel")
     producer.send("fields", value=b"3", key=b"k", headers={"a": b"x", "b": "ü", "c": None}, timestamp_ms=5)
@@ -106,7 +104,7 @@ def test_a_topic_and_its_fields_are_the_record_that_they_name(broker: EmbeddedBr
     assert int(rows[2]["timestamp"].timestamp() * 1000) == 5
 
 
-def test_a_callback_stands_beside_a_record_or_is_named(producer: KafkaProducer) -> None:
+def test_send_accepts_callback_by_position_or_name(producer: KafkaProducer) -> None:
     called: list[object] = []
 
     def note(metadata: object, error: Exception | None) -> None:
@@ -134,7 +132,7 @@ def test_a_callback_stands_beside_a_record_or_is_named(producer: KafkaProducer) 
         (lambda producer: producer.send("t", b"v", partition="1"), "'1' is not a partition"),
     ],
 )
-def test_what_send_does_not_take_is_refused_with_the_right_call(producer: KafkaProducer, call: Any, words: str) -> None:
+def test_send_rejects_invalid_arguments_and_suggests_the_call(producer: KafkaProducer, call: Any, words: str) -> None:
     with pytest.raises(InvalidRecordError, match=words):
         call(producer)
 
@@ -155,12 +153,12 @@ def test_what_send_does_not_take_is_refused_with_the_right_call(producer: KafkaP
         (lambda producer: producer.send_and_wait("t", b"v"), r"aiokafka's name; here it is await send\("),
     ],
 )
-def test_method_of_another_client_is_refused_with_the_call_here(producer: KafkaProducer, call: Any, words: str) -> None:
+def test_suggests_method_for_method_of_another_client(producer: KafkaProducer, call: Any, words: str) -> None:
     with pytest.raises(AttributeError, match=words):
         call(producer)
 
 
-def test_argument_of_another_client_is_refused_with_the_name_here(producer: KafkaProducer) -> None:
+def test_suggests_argument_for_argument_of_another_client(producer: KafkaProducer) -> None:
     words = r"unexpected keyword argument 'on_delivery'. That is confluent-kafka's name; here it is callback=f"
     with pytest.raises(TypeError, match=words):
         producer.send("t", b"v", on_delivery=print)  # type: ignore[arg-type]
@@ -226,7 +224,7 @@ def test_futures_can_be_awaited(broker: EmbeddedBroker, producer: KafkaProducer)
     assert len(stored(broker, "awaited")) == 6
 
 
-def test_the_event_loop_goes_on_while_a_record_is_on_its_way(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_event_loop_continues_while_record_is_in_flight(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     async def main() -> int:
         turns, sent = 0, asyncio.ensure_future(awaited())
         while not sent.done():
@@ -241,7 +239,7 @@ def test_the_event_loop_goes_on_while_a_record_is_on_its_way(broker: EmbeddedBro
         assert asyncio.run(main()) > 1
 
 
-def test_what_a_broker_refuses_is_raised_by_await(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_await_raises_error_of_rejected_record(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     async def main() -> None:
         await producer.send("refused", b"v")
 
@@ -249,7 +247,7 @@ def test_what_a_broker_refuses_is_raised_by_await(broker: EmbeddedBroker, produc
         asyncio.run(main())
 
 
-def test_a_task_that_is_cancelled_leaves_its_record_on_its_way(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
+def test_cancelled_task_does_not_cancel_its_record(broker: EmbeddedBroker, producer: KafkaProducer) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(awaited())
         await asyncio.sleep(0)

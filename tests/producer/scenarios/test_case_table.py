@@ -11,7 +11,7 @@ CASES = {"TransactionManagerTest": 140}
 """How many Kafka 4.3.1 has."""
 
 
-def test_every_test_that_the_table_of_cases_names_exists() -> None:
+def test_table_names_only_existing_tests() -> None:
     named = set(re.findall(r"`(test_[a-z0-9_]+)`", PAGE))
     written: set[str] = set()
     for folder in ("tests", "integration"):
@@ -21,7 +21,7 @@ def test_every_test_that_the_table_of_cases_names_exists() -> None:
     assert sorted(named - written) == []
 
 
-def test_every_case_has_one_row_which_names_a_test_or_says_that_it_does_not_apply() -> None:
+def test_table_has_one_row_for_each_kafka_test() -> None:
     for section in PAGE.split("\n## ")[1:]:
         name, _, table = section.partition("\n")
         rows = dict(re.findall(r"^\| (\w+) \| (.+) \|$", table, re.MULTILINE))

@@ -80,7 +80,7 @@ class Given:
 
 
 @pytest.mark.parametrize("timeout", CLOSE_TIMEOUTS)
-def test_a_producer_that_was_never_used_closes_at_once(timeout: float | None) -> None:
+def test_unused_producer_closes_immediately(timeout: float | None) -> None:
     given = Given()
     started = given.now
     given.producer.flush()
@@ -89,7 +89,7 @@ def test_a_producer_that_was_never_used_closes_at_once(timeout: float | None) ->
     assert given.nothing_is_left()
 
 
-def test_flush_sends_what_lingers_and_what_comes_later_lingers_again() -> None:
+def test_flush_sends_lingering_records_and_later_records_linger() -> None:
     given = Given().staged()
     started = given.now
     given.producer.flush()
@@ -101,7 +101,7 @@ def test_flush_sends_what_lingers_and_what_comes_later_lingers_again() -> None:
     assert outcome(given.producer, later).offset == 4
 
 
-def test_close_sends_what_lingers_without_waiting_for_it() -> None:
+def test_close_sends_lingering_records_immediately() -> None:
     given = Given().staged()
     started = given.now
     given.producer.close()
@@ -111,7 +111,7 @@ def test_close_sends_what_lingers_without_waiting_for_it() -> None:
     assert given.nothing_is_left()
 
 
-def test_close_without_time_fails_what_lingers() -> None:
+def test_close_with_zero_timeout_fails_lingering_records() -> None:
     given = Given().staged()
     given.producer.close(timeout=0)
     for error in given.errors():
@@ -122,7 +122,7 @@ def test_close_without_time_fails_what_lingers() -> None:
     assert given.nothing_is_left()
 
 
-def test_close_without_time_says_of_what_is_in_flight_that_it_may_be_stored() -> None:
+def test_close_with_zero_timeout_reports_records_in_flight_as_possibly_stored() -> None:
     given = Given(linger_ms=0).in_flight()
     given.producer.close(timeout=0)
     given.cluster.system.advance(10)
@@ -137,7 +137,7 @@ def test_close_without_time_says_of_what_is_in_flight_that_it_may_be_stored() ->
 
 @pytest.mark.parametrize("state", ["in flight", "brokers gone"])
 @pytest.mark.parametrize("call", ["close", "flush"])
-def test_without_an_answer_close_and_flush_end_when_the_records_expire(state: str, call: str) -> None:
+def test_close_and_flush_end_when_records_expire_without_response(state: str, call: str) -> None:
     given = Given(linger_ms=0)
     given.producer.partitions_for("t")
     started = given.now
@@ -155,7 +155,7 @@ def test_without_an_answer_close_and_flush_end_when_the_records_expire(state: st
     assert given.nothing_is_left()
 
 
-def test_a_flush_whose_time_is_up_ends_and_the_next_one_waits_for_the_same() -> None:
+def test_flush_times_out_and_next_flush_waits_for_the_same_records() -> None:
     given = Given(linger_ms=0).silent().in_flight()
     for timeout in (0, 0.5):
         started = given.now
@@ -170,7 +170,7 @@ def test_a_flush_whose_time_is_up_ends_and_the_next_one_waits_for_the_same() -> 
 
 @pytest.mark.parametrize("second", CLOSE_TIMEOUTS)
 @pytest.mark.parametrize("first", CLOSE_TIMEOUTS)
-def test_closing_again_changes_nothing(first: float | None, second: float | None) -> None:
+def test_close_is_idempotent(first: float | None, second: float | None) -> None:
     given = Given(linger_ms=0).silent().in_flight()
     given.producer.close(first)
     errors = given.errors()
@@ -191,7 +191,7 @@ def fatal(given: Given) -> Given:
 
 
 @pytest.mark.parametrize("timeout", CLOSE_TIMEOUTS)
-def test_after_a_fatal_error_flush_names_it_and_close_ends_at_once(timeout: float | None) -> None:
+def test_flush_raises_fatal_error_and_close_ends_immediately(timeout: float | None) -> None:
     given = fatal(Given(linger_ms=0))
     started = given.now
     with pytest.raises(ProducerClosedError, match="CLUSTER_AUTHORIZATION_FAILED"):
@@ -201,7 +201,7 @@ def test_after_a_fatal_error_flush_names_it_and_close_ends_at_once(timeout: floa
     assert given.nothing_is_left()
 
 
-def test_a_fatal_error_fails_what_is_queued_and_lets_what_is_in_flight_end() -> None:
+def test_fatal_error_fails_queued_records_and_lets_those_in_flight_complete() -> None:
     given = Given(linger_ms=0, batch_size=0)
     outcome(given.producer, given.producer.send(ProducerRecord("t", b"0")))
     control = given.cluster.control
@@ -217,7 +217,7 @@ def test_a_fatal_error_fails_what_is_queued_and_lets_what_is_in_flight_end() -> 
     assert given.cluster.values("t") == [b"0"]
 
 
-def test_a_close_without_time_fails_rows_that_cannot_be_encoded_with_their_error(
+def test_close_with_zero_timeout_fails_unencodable_rows_with_their_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def out_of_memory(*_: object) -> None:
@@ -234,7 +234,7 @@ def test_a_close_without_time_fails_rows_that_cannot_be_encoded_with_their_error
     assert given.nothing_is_left()
 
 
-def test_a_send_to_an_unknown_topic_in_a_callback_fails_without_waiting() -> None:
+def test_send_to_unknown_topic_in_callback_fails_immediately() -> None:
     given = Given(linger_ms=0)
     errors: list[Exception | None] = []
 
@@ -245,7 +245,7 @@ def test_a_send_to_an_unknown_topic_in_a_callback_fails_without_waiting() -> Non
     assert isinstance(errors[0], MetadataTimeoutError)
 
 
-def test_a_callback_of_a_record_that_a_close_fails_may_close_too_and_cannot_send() -> None:
+def test_callback_during_close_may_close_but_not_send() -> None:
     given = Given().staged()
     refused: list[Exception] = []
 
@@ -265,7 +265,7 @@ def test_a_callback_of_a_record_that_a_close_fails_may_close_too_and_cannot_send
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit])
 @pytest.mark.parametrize("result", ["stored", "failed"])
-def test_a_callback_that_raises_changes_no_other_record(
+def test_raising_callback_does_not_affect_other_records(
     raised: type[BaseException], result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = Given(linger_ms=0)
@@ -285,7 +285,7 @@ def test_a_callback_that_raises_changes_no_other_record(
     assert given.nothing_is_left()
 
 
-def test_each_row_of_a_call_is_reported_once_when_a_close_comes_between() -> None:
+def test_reports_each_row_once_when_close_splits_a_call() -> None:
     given = Given(linger_ms=0, batch_size=200)
     many = given.producer.send_columns("t", RecordColumns(pa.array([b"%04d" % i for i in range(500)])))
     run_until(given.producer, lambda: len(given.cluster.values("t")) > 20, 2000)

@@ -21,7 +21,7 @@ from tests.producer.batching.assigned_rows import assigned_rows
 from tests.producer.batching.named_call import name_of
 
 
-def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_calls_row_by_row() -> None:
+def test_rows_keep_partition_order_and_are_reported_to_their_calls() -> None:
     h = Harness(linger_ms=0)
     h.append_rows([b"a0", b"b0", b"a1", None], [0, 1, 0, 0], call="first")
     h.append_rows([b"a2", b"b1"], [0, 1], call="second")
@@ -38,7 +38,7 @@ def test_rows_keep_their_order_within_a_partition_and_are_reported_to_their_call
     ]
 
 
-def test_single_records_and_columns_keep_the_order_in_which_they_were_given() -> None:
+def test_single_records_and_columns_keep_append_order() -> None:
     h = Harness(linger_ms=0)
     h.append_record(0, b"1", call="one")
     h.append_record(0, b"2", call="two")
@@ -50,7 +50,7 @@ def test_single_records_and_columns_keep_the_order_in_which_they_were_given() ->
     assert parts == [(["one", "two"], [0, 1], 0), ("three", [0], 2), (["four"], [0], 3)]
 
 
-def test_an_open_batch_is_filled_up_before_the_next_one_begins() -> None:
+def test_fills_open_batch_before_creating_the_next() -> None:
     h = Harness()
     h.append(0, BATCH_ROWS + 2, call=1)
     h.append(0, BATCH_ROWS, call=2)
@@ -62,7 +62,7 @@ def test_an_open_batch_is_filled_up_before_the_next_one_begins() -> None:
     assert len(counts) == 3
 
 
-def test_the_parts_of_a_continued_batch_count_on() -> None:
+def test_appended_pieces_continue_offset_deltas_of_batch() -> None:
     h = Harness(batch_size=512)
     h.append(0, 4, call="a")  # 3 in a full batch, 1 in an open one
     h.append(0, 4, call="b")
@@ -99,7 +99,7 @@ def test_batch_size_zero_means_one_record_per_batch() -> None:
     assert [batch.record_count for _ in range(3) for batch in h.take()] == [1, 1, 1]
 
 
-def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order() -> None:
+def test_groups_rows_with_different_header_types_in_order() -> None:
     h = Harness(linger_ms=0)
     h.append_record(0, b"1")
     headers = pa.array([[("k", b"v")]], pa.map_(pa.string(), pa.binary()))
@@ -110,7 +110,7 @@ def test_a_topic_whose_header_columns_have_different_types_is_grouped_in_order()
     assert values_of(batch) == [b"1", b"2", b"3"]
 
 
-def test_compressed_batches_are_filled_by_what_they_are_expected_to_become() -> None:
+def test_fills_compressed_batches_to_estimated_size() -> None:
     h = Harness(compression_type="gzip", batch_size=4096)
     first: list[int] = []
     for _ in range(60):
@@ -122,7 +122,7 @@ def test_compressed_batches_are_filled_by_what_they_are_expected_to_become() -> 
     assert first[-2] > 2 * first[0]
 
 
-def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_returns(
+def test_unencodable_rows_fail_with_their_error_and_release_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def out_of_memory(*_: object) -> None:
@@ -142,7 +142,7 @@ def test_rows_that_cannot_be_encoded_fail_with_their_error_and_their_memory_retu
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_includes_rows_that_are_being_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness(linger_ms=0)
     seen: list[tuple[bool, bool]] = []
 
@@ -156,7 +156,7 @@ def test_rows_that_are_being_grouped_are_not_forgotten_by_a_close(monkeypatch: p
     assert seen == [(True, True)]
 
 
-def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_them(
+def test_unencodable_rows_fail_later_rows_of_their_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness(linger_ms=0)
@@ -176,7 +176,7 @@ def test_rows_that_cannot_be_encoded_take_those_of_their_stage_behind_them_with_
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_rows_do_not_block_later_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object) -> None:
         raise MemoryError
 
@@ -192,7 +192,7 @@ def test_rows_that_cannot_be_encoded_fail_and_block_nothing(monkeypatch: pytest.
     assert sum(batch.record_count for _ in range(2) for batch in h.take()) == BATCH_ROWS + 1
 
 
-def test_a_batch_for_whose_compression_there_is_no_memory_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_batch_uncompressed_when_memory_for_compression_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object) -> None:
         raise MemoryError
 

@@ -20,7 +20,7 @@ def test_drain_takes_one_batch_of_each_partition_of_the_node() -> None:
     assert [batch.topic_partition.partition for batch in h.drain(1)] == [2]
 
 
-def test_a_node_that_hosts_nothing_gives_nothing() -> None:
+def test_drain_returns_nothing_for_node_without_partitions() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     h.ready()
@@ -28,7 +28,7 @@ def test_a_node_that_hosts_nothing_gives_nothing() -> None:
     assert h.drain(77) == []
 
 
-def test_drain_stops_at_the_request_size_and_goes_on_where_it_stopped() -> None:
+def test_drain_stops_at_request_size_and_continues_there() -> None:
     h = Harness(leaders=(0,) * 4)
     for _ in range(3):
         for partition in range(4):
@@ -41,7 +41,7 @@ def test_drain_stops_at_the_request_size_and_goes_on_where_it_stopped() -> None:
     assert served == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def test_a_single_batch_above_the_request_size_goes_alone() -> None:
+def test_drains_batch_above_request_size_alone() -> None:
     h = Harness(leaders=(0, 0), linger_ms=0)
     h.append(0, 1, b"x" * 5000)
     h.append(1)
@@ -50,7 +50,7 @@ def test_a_single_batch_above_the_request_size_goes_alone() -> None:
     assert [batch.topic_partition.partition for batch in h.drain(0, max_request_size=1000)] == [1]
 
 
-def test_a_partition_that_may_not_be_drained_neither_stalls_its_node_nor_makes_the_sender_spin() -> None:
+def test_muted_partition_neither_stalls_its_node_nor_makes_sender_spin() -> None:
     h = Harness(leaders=(0, 0, 0), linger_ms=0)
     h.gate.refused = {0}
     for partition in (0, 1, 2):
@@ -65,7 +65,7 @@ def test_a_partition_that_may_not_be_drained_neither_stalls_its_node_nor_makes_t
     assert [batch.topic_partition.partition for batch in h.take()] == [0]
 
 
-def test_an_answer_of_the_same_partition_brings_a_refused_one_back() -> None:
+def test_response_for_partition_unmutes_it() -> None:
     h = Harness(leaders=(0,))
     h.append(0, 2 * BATCH_ROWS)
     (first,) = h.take()
@@ -77,7 +77,7 @@ def test_an_answer_of_the_same_partition_brings_a_refused_one_back() -> None:
     assert len(h.take()) == 1
 
 
-def test_recheck_of_all_brings_every_refused_partition_back() -> None:
+def test_unmute_without_argument_unmutes_all_partitions() -> None:
     h = Harness(linger_ms=0)
     h.gate.refused = {0, 1, 2}
     for partition in (0, 1, 2):
@@ -88,7 +88,7 @@ def test_recheck_of_all_brings_every_refused_partition_back() -> None:
     assert len(h.take()) == 3
 
 
-def test_a_blocked_partition_is_neither_ready_nor_drained_until_it_is_looked_at_again() -> None:
+def test_muted_partition_is_neither_ready_nor_drained_until_unmuted() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     h.gate.refused = {0}
@@ -103,7 +103,7 @@ def test_a_blocked_partition_is_neither_ready_nor_drained_until_it_is_looked_at_
     assert len(h.drain(0)) == 1
 
 
-def test_a_partition_follows_its_leader_to_another_node() -> None:
+def test_partition_follows_its_leader_to_another_node() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     assert h.ready_nodes() == {0}
@@ -112,7 +112,7 @@ def test_a_partition_follows_its_leader_to_another_node() -> None:
     assert [batch.topic_partition.partition for batch in h.drain(1)] == [0]
 
 
-def test_a_retried_batch_waits_its_backoff_in_front_of_all_others() -> None:
+def test_retried_batch_backs_off_in_front_of_all_others() -> None:
     h = Harness(retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0, 3 * BATCH_ROWS)
     (first,) = h.take()
@@ -125,7 +125,7 @@ def test_a_retried_batch_waits_its_backoff_in_front_of_all_others() -> None:
     assert first.attempts == 1
 
 
-def test_the_backoff_of_one_partition_does_not_hold_another() -> None:
+def test_backoff_of_one_partition_does_not_delay_another() -> None:
     h = Harness(leaders=(0, 0), linger_ms=0)
     h.append(0)
     (batch,) = h.take()
@@ -151,7 +151,7 @@ def test_backoff_grows_with_the_attempts_up_to_its_maximum() -> None:
         assert 0.8 * usual - 1e-6 <= wait <= min(1.2 * usual, 1000) + 1e-6
 
 
-def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next() -> None:
+def test_new_leader_ends_backoff_of_current_retry_but_not_of_the_next() -> None:
     h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0)
     (batch,) = h.take()
@@ -166,7 +166,7 @@ def test_a_new_leader_ends_the_backoff_of_the_ongoing_retry_but_not_of_the_next(
     assert h.ready_nodes() == set()
 
 
-def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
+def test_metadata_without_leader_change_ends_no_backoff() -> None:
     h = Harness(linger_ms=0, retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0)
     (batch,) = h.take()
@@ -176,7 +176,7 @@ def test_news_of_the_cluster_that_change_no_leader_end_no_backoff() -> None:
     assert h.ready_nodes() == set()
 
 
-def test_a_batch_that_lingers_again_after_a_flush_was_given_up_does_not_hold_the_others_of_its_node() -> None:
+def test_batch_that_lingers_again_after_aborted_flush_does_not_delay_its_node() -> None:
     h = Harness(leaders=(0, 0))
     h.append(0)
     flush = h.begin_flush()
@@ -187,7 +187,7 @@ def test_a_batch_that_lingers_again_after_a_flush_was_given_up_does_not_hold_the
     assert [batch.topic_partition.partition for batch in h.drain(0)] == [1]
 
 
-def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() -> None:
+def test_leader_change_while_in_flight_skips_backoff() -> None:
     h = Harness(leaders=(0,), retry_backoff_ms=100, retry_backoff_max_ms=100)
     h.append(0, 3 * BATCH_ROWS)
     sent = [h.take()[0] for _ in range(2)]
@@ -199,7 +199,7 @@ def test_a_leader_that_changed_while_the_batch_was_in_flight_needs_no_backoff() 
     assert [h.take()[0] for _ in range(2)] == sent
 
 
-def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
+def test_reenqueues_retried_batches_in_sequence_order() -> None:
     h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
     h.append(0, 5 * BATCH_ROWS)
     sent = [h.take()[0] for _ in range(4)]
@@ -210,7 +210,7 @@ def test_retried_batches_return_in_the_order_of_their_sequences() -> None:
     assert again == sent
 
 
-def test_retried_batches_return_in_order_across_the_wrap_of_sequences() -> None:
+def test_reenqueues_retried_batches_in_order_across_sequence_wrap() -> None:
     h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
     h.gate.next_sequence[tp(0)] = 2**31 - 5
     h.append(0, 5 * BATCH_ROWS)
@@ -223,7 +223,7 @@ def test_retried_batches_return_in_order_across_the_wrap_of_sequences() -> None:
     assert [h.take()[0] for _ in range(3)] == sent
 
 
-def test_without_sequences_a_retried_batch_goes_to_the_front() -> None:
+def test_reenqueues_retried_batch_without_sequence_at_the_front() -> None:
     h = Harness(retry_backoff_ms=0, retry_backoff_max_ms=0)
     h.gate.admit = lambda *_: True  # type: ignore[method-assign]
     h.append(0, 3 * BATCH_ROWS)

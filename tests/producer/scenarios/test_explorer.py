@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_the_faults_nothing_acknowledged_is_lost_doubled_or_out_of_order(seed: int) -> None:
+def test_explored_faults_lose_duplicate_and_reorder_nothing_acknowledged(seed: int) -> None:
     """One test for each seed: a failure names what `python -m tests.producer.explorer --seed` is to replay."""
     explore(seed)
 
@@ -40,7 +40,7 @@ def requests_of(seed: int) -> list[tuple[float, int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(100, 105))
-def test_a_seed_plays_the_same_run_again(seed: int) -> None:
+def test_seed_reproduces_the_same_run(seed: int) -> None:
     assert requests_of(seed) == requests_of(seed)
 
 
@@ -69,7 +69,7 @@ def never_stored(state: PartitionState, batch: ProducerBatch) -> bool:
     ],
     ids=["1", "2", "3"],
 )
-def test_the_explorer_notices_a_rule_that_is_taken_out(
+def test_explorer_detects_removed_rule(
     rules: dict[str, Callable[..., bool]], seeds: tuple[int, ...], harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 2 alone keeps the order of a producer without idempotence; with it, rule 1 does so as well."""
@@ -91,7 +91,7 @@ def fault_of(seed: int) -> str:
     return ""
 
 
-def test_a_seed_that_fails_is_printed_and_fails_again_with_what_happened(
+def test_explorer_prints_failing_seed_which_fails_again(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(idempotence, "can_pipeline", no_rule_1)
@@ -104,7 +104,7 @@ def test_a_seed_that_fails_is_printed_and_fails_again_with_what_happened(
     assert "out of order" in capfd.readouterr().err
 
 
-def test_the_explorer_notices_a_thread_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explorer_detects_leaked_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     left = threading.Thread(target=end.wait)
     monkeypatch.setattr(Run, "check", lambda run: left.start())
@@ -116,7 +116,7 @@ def test_the_explorer_notices_a_thread_that_is_left(monkeypatch: pytest.MonkeyPa
         left.join()
 
 
-def test_the_explorer_notices_a_descriptor_that_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_explorer_detects_leaked_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     left: list[int] = []
     monkeypatch.setattr(Run, "check", lambda run: left.append(os.open(tmp_path, os.O_RDONLY)))
     try:

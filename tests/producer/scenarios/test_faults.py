@@ -66,7 +66,7 @@ RULES_1_AND_2: dict[str, Callable[..., bool]] = {
 
 
 @pytest.mark.parametrize("without", [None, *RULES_1_AND_2])
-def test_8_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one(
+def test_8_response_lost_on_previous_leader_is_duplicate_on_new_one(
     without: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the two rules sees to it by itself."""
@@ -77,7 +77,7 @@ def test_8_an_answer_lost_on_the_old_leader_is_a_duplicate_on_the_new_one(
     assert errors == [None] * 9
 
 
-def test_8_without_rules_1_and_2_what_is_stored_cannot_be_recognized_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_without_rules_1_and_2_stored_batch_is_not_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new leader remembers five batches, and the one in question came before them."""
     for rule, without in RULES_1_AND_2.items():
         monkeypatch.setattr(idempotence, rule, without)
@@ -88,7 +88,7 @@ def test_8_without_rules_1_and_2_what_is_stored_cannot_be_recognized_any_more(mo
 
 
 @pytest.mark.parametrize("recreated_while", ["idle", "pipelining"])
-def test_13_a_topic_that_is_created_again_is_written_to_in_order(recreated_while: str) -> None:
+def test_13_writes_to_recreated_topic_in_order(recreated_while: str) -> None:
     cluster, producer = simulated()
     outcome(producer, send(producer, b"0"))
     before = [] if recreated_while == "idle" else [send(producer, b"%d" % i) for i in range(1, 4)]
@@ -105,7 +105,7 @@ def test_13_a_topic_that_is_created_again_is_written_to_in_order(recreated_while
     producer.close()
 
 
-def test_13_records_of_a_deleted_topic_fail_in_time_with_its_name() -> None:
+def test_13_records_of_deleted_topic_time_out_with_its_name() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=3000)
     outcome(producer, send(producer, b"0"))
     cluster.control.delete_topic("t")
@@ -116,7 +116,7 @@ def test_13_records_of_a_deleted_topic_fail_in_time_with_its_name() -> None:
     producer.close()
 
 
-def test_a_record_sent_in_the_callback_of_an_expired_one_is_delivered() -> None:
+def test_delivers_record_sent_in_callback_of_expired_record() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
     outcome(producer, send(producer, b"0"))
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -136,7 +136,7 @@ def test_a_record_sent_in_the_callback_of_an_expired_one_is_delivered() -> None:
 
 @pytest.mark.parametrize("retry_backoff_ms", [0, 10])
 @pytest.mark.parametrize("known", ["nothing yet", "the leader"])
-def test_while_all_brokers_are_gone_the_sender_does_not_spin(retry_backoff_ms: int, known: str) -> None:
+def test_sender_does_not_spin_while_all_brokers_are_unreachable(retry_backoff_ms: int, known: str) -> None:
     cluster, producer = simulated(
         retry_backoff_ms=retry_backoff_ms, request_timeout_ms=5000, delivery_timeout_ms=10_000, metadata_max_age_ms=500
     )
@@ -169,18 +169,16 @@ def outcome_without_new_metadata(
 
 
 @pytest.mark.parametrize("new_leader", [0, 1])
-def test_what_the_old_leader_hints_at_is_used_without_new_metadata(
-    new_leader: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uses_leader_hint_without_new_metadata(new_leader: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome_without_new_metadata(monkeypatch, new_leader) == (True, [b"0", b"1"])
 
 
-def test_without_the_hints_new_metadata_would_be_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_needs_new_metadata_without_leader_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Metadata, "update_leaders", lambda metadata, hints, nodes: set())
     assert outcome_without_new_metadata(monkeypatch) == (False, [b"0"])
 
 
-def test_without_doubt_a_refusal_for_good_fails_its_record_alone() -> None:
+def test_permanent_rejection_without_doubt_fails_only_its_record() -> None:
     cluster, producer = simulated()
     outcome(producer, send(producer, b"0"))
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.POLICY_VIOLATION)
@@ -225,13 +223,13 @@ def move_to_other_addresses(strategy: str) -> tuple[SimulatedCluster, Future[Rec
     return cluster, future
 
 
-def test_20_brokers_that_come_back_at_other_addresses_are_found_by_the_configured_name() -> None:
+def test_20_finds_brokers_at_new_addresses_through_bootstrap_name() -> None:
     cluster, future = move_to_other_addresses("rebootstrap")
     assert future.exception(0) is None
     assert cluster.values("t") == [b"0", b"1"]
 
 
-def test_20_without_recovery_of_metadata_they_are_not_found_and_the_record_fails_in_time() -> None:
+def test_20_record_times_out_without_metadata_recovery() -> None:
     cluster, future = move_to_other_addresses("none")
     assert isinstance(future.exception(0), DeliveryTimeoutError)
     assert cluster.values("t") == [b"0"]
@@ -240,7 +238,7 @@ def test_20_without_recovery_of_metadata_they_are_not_found_and_the_record_fails
 # --- memory
 
 
-def test_26_with_memory_full_and_no_broker_a_call_waits_for_max_block_ms_and_then_fails() -> None:
+def test_26_call_fails_after_max_block_ms_when_memory_is_full_without_brokers() -> None:
     cluster, producer = simulated(buffer_memory=40_000, max_block_ms=200, delivery_timeout_ms=60_000)
     outcome(producer, send(producer, b"0"))
     for node in range(2):

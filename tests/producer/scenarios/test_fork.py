@@ -113,12 +113,12 @@ MADE_ANEW = (".POOL.", ".CLIENTS.", "._clients.")
 """A child makes these anew; see the tests below."""
 
 
-def test_no_module_has_a_lock_but_those_that_a_child_makes_anew() -> None:
+def test_all_module_locks_are_recreated_in_forked_child() -> None:
     assert [name for name, _ in shared_locks() if not any(part in name for part in MADE_ANEW)] == []
 
 
 @pytest.mark.parametrize("leases", [clients.CLIENTS, distribution._clients])
-def test_a_child_keeps_clients_of_its_own_though_a_thread_of_the_parent_was_asking(leases: Any) -> None:
+def test_forked_child_has_own_clients_while_thread_of_parent_was_sending_requests(leases: Any) -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:9"}).client_config()
 
     def lend_one() -> bool:
@@ -129,7 +129,7 @@ def test_a_child_keeps_clients_of_its_own_though_a_thread_of_the_parent_was_aski
         assert in_child(lend_one)
 
 
-def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -> None:
+def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
     def lend_one() -> bool:
         assert len(POOL) == 0
         with lease_producer(POOL, {"bootstrap.servers": "127.0.0.1:9"}, idle_seconds=60):
@@ -146,7 +146,7 @@ def test_a_child_has_an_empty_pool_of_its_own_though_the_parent_s_was_locked() -
         POOL.close()
 
 
-def test_a_child_asks_for_tokens_of_its_own_though_a_thread_of_the_parent_was_asking() -> None:
+def test_forked_child_requests_own_tokens_while_thread_of_parent_was_requesting() -> None:
     """The source of a token has a lock, which its thread holds while it waits for the identity provider."""
     conversations.forget()  # of tests before
     conversations._token_sources["endpoint"] = TokenSource(OidcConfig("https://localhost/token", "id", "secret"))
@@ -157,7 +157,7 @@ def test_a_child_asks_for_tokens_of_its_own_though_a_thread_of_the_parent_was_as
         conversations.forget()
 
 
-def test_a_child_s_own_producer_writes_over_the_network() -> None:
+def test_producer_of_forked_child_writes_over_the_network() -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         options = {"bootstrap.servers": broker.bootstrap_servers}
 
@@ -171,7 +171,7 @@ def test_a_child_s_own_producer_writes_over_the_network() -> None:
             assert parents.send(ProducerRecord("t", b"parent")).result(PATIENCE_SECONDS).offset == 2
 
 
-def test_a_child_of_a_process_whose_threads_complete_futures_can_complete_its_own() -> None:
+def test_forked_child_completes_futures_while_threads_of_parent_complete_theirs() -> None:
     """When all futures had one lock, a fifth of such children could not."""
     stop = threading.Event()
 

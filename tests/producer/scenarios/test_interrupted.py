@@ -68,7 +68,7 @@ def interrupt_at(owner: type, function: str, handler: Callable[[], None]) -> lis
 @pytest.mark.parametrize(("owner", "function"), [(BatchFiller, "new_stage"), (Stage, "assign_partitions")])
 @pytest.mark.parametrize("way", ["send", "send_columns"])
 @pytest.mark.parametrize("seconds", [0, HANDLER_SECONDS])
-def test_a_close_in_a_signal_handler_returns_and_the_rest_fails_when_the_interrupted_call_goes_on(
+def test_close_in_signal_handler_returns_and_remaining_records_fail_afterwards(
     broker: EmbeddedBroker, producer: ThreadedProducer, owner: type, function: str, way: str, seconds: float
 ) -> None:
     """The call holds the accumulator's lock at the first place, and that of the topic at the second."""
@@ -102,7 +102,7 @@ def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_any_lock(
+def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
     monkeypatch.setattr("spark_kafka_sink.producer.producer._END_MS", 1.0)
@@ -128,7 +128,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_an
         assert producer.thread.join(0), way
 
 
-def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_the_lock_of_a_future(
+def test_close_in_signal_handler_returns_while_interrupted_call_holds_lock_of_a_future(
     broker: EmbeddedBroker, producer: ThreadedProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -156,7 +156,7 @@ def test_a_close_in_a_signal_handler_returns_while_the_interrupted_call_holds_th
     producer.close()
 
 
-def test_a_close_that_interrupts_nothing_waits_until_the_rest_has_failed(
+def test_close_that_interrupts_no_call_waits_until_remaining_records_have_failed(
     broker: EmbeddedBroker, producer: ThreadedProducer
 ) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()

@@ -159,7 +159,7 @@ def refused(case: Case) -> ProducerClosedError:
     ("action", "occurrence", "compression"),
     [(rows_that_fill, 0, "none"), (skewed_rows_that_fill, -1, "gzip"), (a_record_that_fills, -1, "none")],
 )
-def test_an_append_that_is_interrupted_at_any_line_ends_the_producer_and_every_record(
+def test_append_interrupted_at_any_line_ends_producer_and_all_records(
     action: Callable[[Case], Callable[[], object]], occurrence: int, compression: str
 ) -> None:
     for case in every_interruption(action, occurrence, compression_type=compression):
@@ -190,7 +190,7 @@ def each_outcome_is_true(case: Case) -> None:
         assert all(values[row] in stored for row in range(count) if row not in failed)
 
 
-def test_records_in_flight_are_acknowledged_although_a_later_call_is_interrupted() -> None:
+def test_records_in_flight_are_acknowledged_when_later_call_is_interrupted() -> None:
     case = case_of()
     case.send_columns([0] * 40, b"a")
     run_until(case.producer, lambda: case.producer.metric("requests-in-flight") > 0)
@@ -201,7 +201,7 @@ def test_records_in_flight_are_acknowledged_although_a_later_call_is_interrupted
     each_outcome_is_true(case)
 
 
-def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_answer() -> None:
+def test_close_after_interruption_does_not_wait_for_unresponsive_brokers() -> None:
     case = case_of()
     case.cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     case.send_columns([0] * 40, b"a")
@@ -214,7 +214,7 @@ def test_a_close_after_an_interruption_does_not_wait_for_brokers_that_do_not_ans
     nothing_is_left(case)
 
 
-def test_a_fatal_answer_that_comes_after_an_interruption_does_not_replace_its_error() -> None:
+def test_fatal_response_after_interruption_does_not_replace_its_error() -> None:
     case = case_of()
     case.cluster.control.when(api=ApiKey.PRODUCE).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     case.send_columns([0] * 40, b"a")
@@ -226,7 +226,7 @@ def test_a_fatal_answer_that_comes_after_an_interruption_does_not_replace_its_er
     case.producer.close()
 
 
-def test_a_transaction_whose_append_was_interrupted_cannot_be_committed() -> None:
+def test_transaction_with_interrupted_append_cannot_be_committed() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), nodes=1, topics={"t": 3})
     producer = simulated_producer(cluster, linger_ms=LINGER_MS, batch_size=BATCH_BYTES, transactional_id="x")
     producer.init_transactions()
@@ -239,7 +239,7 @@ def test_a_transaction_whose_append_was_interrupted_cannot_be_committed() -> Non
     assert cluster.values("t") == []
 
 
-def test_a_fault_while_records_are_added_to_batches_ends_the_producer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_while_appending_to_batches_ends_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only Ctrl-C: after a MemoryError there, what the batches hold is as little known."""
     case = case_of()
     action = rows_that_fill(case)

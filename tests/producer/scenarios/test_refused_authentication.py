@@ -75,7 +75,7 @@ def simulated(
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_19_records_for_other_brokers_go_on_while_one_refuses(nodes: int) -> None:
+def test_19_sends_records_to_other_brokers_while_one_rejects_authentication(nodes: int) -> None:
     cluster, producer = simulated(nodes)
     established(producer, *range(nodes))
     cluster.refuse_the_user(1)
@@ -88,7 +88,7 @@ def test_19_records_for_other_brokers_go_on_while_one_refuses(nodes: int) -> Non
     producer.close(timeout=0)
 
 
-def test_a_record_is_sent_as_soon_as_its_broker_takes_the_credentials() -> None:
+def test_sends_record_once_its_broker_accepts_the_credentials() -> None:
     """A rolling restart: one broker has not heard of the user yet."""
     cluster, producer = simulated(2)
     established(producer, 0, 1)
@@ -102,7 +102,7 @@ def test_a_record_is_sent_as_soon_as_its_broker_takes_the_credentials() -> None:
 
 
 @pytest.mark.parametrize("before", ["it was never sent", "its answer was lost"])
-def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_broker(before: str) -> None:
+def test_19_record_times_out_and_names_broker_that_rejects_authentication(before: str) -> None:
     cluster, producer = simulated(2)
     established(producer, 0, 1)
     if before == "it was never sent":
@@ -126,7 +126,7 @@ def test_19_a_record_whose_broker_goes_on_refusing_fails_in_time_and_names_the_b
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
-def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes: int) -> None:
+def test_19_fails_everything_immediately_when_all_brokers_reject_authentication(nodes: int) -> None:
     cluster, producer = simulated(nodes)
     established(producer, *range(nodes))
     cluster.refuse_the_user(*range(nodes))
@@ -142,7 +142,7 @@ def test_19_when_no_broker_takes_the_credentials_everything_fails_at_once(nodes:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
+def test_first_call_fails_when_all_brokers_reject_authentication(nodes: int) -> None:
     cluster, producer = simulated(nodes)
     cluster.refuse_the_user(*range(nodes))
     started = cluster.system.now()
@@ -152,7 +152,7 @@ def test_a_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -
     producer.close()
 
 
-def test_a_producer_starts_although_the_first_broker_that_it_asks_refuses() -> None:
+def test_producer_starts_when_first_broker_rejects_authentication() -> None:
     for refusing in range(3):
         cluster, producer = simulated(3)
         cluster.refuse_the_user(refusing)
@@ -161,7 +161,7 @@ def test_a_producer_starts_although_the_first_broker_that_it_asks_refuses() -> N
         producer.close(timeout=0)
 
 
-def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_fails_its_first_call() -> None:
+def test_first_call_fails_when_one_broker_rejects_authentication_and_other_is_unreachable() -> None:
     cluster, producer = simulated(2)
     cluster.refuse_the_user(0)
     cluster.control.refuse_connections(1)
@@ -172,7 +172,7 @@ def test_a_producer_that_one_broker_refuses_and_that_cannot_reach_the_other_fail
     producer.close()
 
 
-def test_a_refusal_that_stays_is_an_error_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_permanent_authentication_failure_once(caplog: pytest.LogCaptureFixture) -> None:
     cluster, producer = simulated(2)
     established(producer, 0, 1)
     cluster.refuse_the_user(1)
@@ -198,7 +198,7 @@ def begun(version: int, **options: object) -> tuple[AuthenticatingCluster, Kafka
 
 
 @BOTH
-def test_19_a_transaction_waits_for_a_coordinator_that_refuses_for_a_while(version: int) -> None:
+def test_19_transaction_waits_for_coordinator_that_temporarily_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version)
     cluster.refuse_the_user(0)
     cluster.system.at(cluster.system.now() + 3000, cluster.refusing.clear)
@@ -210,7 +210,7 @@ def test_19_a_transaction_waits_for_a_coordinator_that_refuses_for_a_while(versi
 
 
 @BOTH
-def test_19_a_call_that_waits_in_vain_for_a_coordinator_that_refuses_names_it(version: int) -> None:
+def test_19_timeout_names_coordinator_that_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version, max_block_ms=5000)
     cluster.refuse_the_user(0)
     with pytest.raises(TransactionTimeoutError, match=r"broker0:9092: SASL PLAIN: the broker refused: unknown user"):
@@ -221,7 +221,7 @@ def test_19_a_call_that_waits_in_vain_for_a_coordinator_that_refuses_names_it(ve
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_19_a_transactional_producer_that_every_broker_refuses_fails_its_first_call(nodes: int) -> None:
+def test_19_first_transactional_call_fails_when_all_brokers_reject_authentication(nodes: int) -> None:
     cluster, producer = simulated(nodes, transactional_id="x")
     cluster.refuse_the_user(*range(nodes))
     started = cluster.system.now()

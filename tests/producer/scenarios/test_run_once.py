@@ -57,7 +57,7 @@ def steps_of_a_round(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -
     return first + [step for step in rounds[-1] if step == "handle_response"][:1]
 
 
-def test_the_steps_of_a_round_come_in_the_documented_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sender_round_has_the_documented_order_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated()
     established(producer)
     text = re.search(r"`producer/sending/sender.py`.*?\n\d+\. ", ARCHITECTURE.read_text(), re.DOTALL)
@@ -67,7 +67,7 @@ def test_the_steps_of_a_round_come_in_the_documented_order(monkeypatch: pytest.M
     producer.close()
 
 
-def test_rows_that_the_sender_cannot_encode_fail_when_it_tries_and_not_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_rows_fail_in_the_round_that_encodes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = simulated(linger_ms=50)
     established(producer)
     started = cluster.system.now()

@@ -23,24 +23,20 @@ def distributed() -> Written:
     return SimulatedWrite(replace(SMALL, distributed=True)).run()
 
 
-def test_nothing_is_lost_or_doubled_though_a_broker_is_slow_and_another_dies(
-    spread: Written, distributed: Written
-) -> None:
+def test_loses_and_duplicates_nothing_with_slow_broker_and_dead_broker(spread: Written, distributed: Written) -> None:
     for written in (spread, distributed):
         assert (written.rows, written.failed, written.lost, written.doubled) == (16_000, 0, 0, 0)
     assert spread.retried > 0, "no row was on its way to the broker that died"
 
 
-def test_where_each_partition_has_the_rows_of_one_task_brokers_have_less_to_do(
-    spread: Written, distributed: Written
-) -> None:
+def test_brokers_handle_fewer_requests_when_each_partition_has_one_task(spread: Written, distributed: Written) -> None:
     assert distributed.requests_per_million_rows < spread.requests_per_million_rows
     assert distributed.batch_bytes > 3 * spread.batch_bytes
     assert spread.producer_states == 4 * 40
     assert distributed.producer_states == 40
 
 
-def test_without_distribution_each_producer_connects_to_each_broker() -> None:
+def test_each_producer_connects_to_each_broker_without_distribution() -> None:
     written = SimulatedWrite(replace(SMALL, dying_broker=False)).run()
     of_bootstrap = SMALL.at_once
     assert 0 <= written.connections - SMALL.at_once * SMALL.brokers <= of_bootstrap
@@ -60,13 +56,13 @@ def test_requests_grow_with_tasks_and_brokers_and_producer_states_with_partition
     assert twice["partitions"].producer_states == 2 * base.producer_states
 
 
-def test_a_slow_broker_makes_the_write_slower() -> None:
+def test_slow_broker_slows_down_the_write() -> None:
     heavy = Service(request_ms=20.0)
     healthy = replace(SMALL, service=heavy, slow_broker=False, dying_broker=False)
     assert SimulatedWrite(replace(healthy, slow_broker=True)).run().seconds > SimulatedWrite(healthy).run().seconds
 
 
-def test_a_limit_of_connections_delays_and_loses_nothing_and_fewer_tasks_at_once_are_within_it() -> None:
+def test_connection_limit_delays_write_but_loses_nothing() -> None:
     limited = replace(SMALL, service=Service(max_connections=3), slow_broker=False, dying_broker=False)
     spread = SimulatedWrite(limited).run()
     assert spread.refused > 0
@@ -76,7 +72,7 @@ def test_a_limit_of_connections_delays_and_loses_nothing_and_fewer_tasks_at_once
     assert (few.refused, few.failed, few.lost) == (0, 0, 0)
 
 
-def test_a_sample_counts_as_much_as_the_whole() -> None:
+def test_sampled_tasks_scale_to_the_whole_write() -> None:
     healthy = replace(SMALL, slow_broker=False, dying_broker=False)
     whole, sample = SimulatedWrite(healthy).run(), SimulatedWrite(replace(healthy, sampled=2)).run()
     assert sample.rows == whole.rows

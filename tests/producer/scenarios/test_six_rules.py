@@ -87,11 +87,11 @@ def producer_requests(producer: KafkaProducer) -> dict[ProducerBatch, int]:
     return sender_of(producer).idempotence.partition_state(TP).in_flight
 
 
-def test_7_rule_1_one_request_until_the_first_success() -> None:
+def test_7_rule_1_sends_one_request_until_the_first_success() -> None:
     assert refuse_the_first_of_two() == [b"1", b"2"]
 
 
-def test_without_rule_1_the_second_overtakes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_1_second_batch_overtakes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_pipeline", lambda state, connection: True)
     assert refuse_the_first_of_two() == [b"2", b"1"]
 
@@ -170,7 +170,7 @@ def test_rule_1_holds(something: Callable[[Idempotence, dict[int, NodeApiVersion
     assert [made.admit(batch_of(), 0, 0) for _ in range(3)] == [True] * 3
 
 
-def test_rule_1_while_requests_are_open_a_reconnect_lets_nothing_out() -> None:
+def test_rule_1_sends_nothing_after_reconnect_while_requests_are_in_flight() -> None:
     made, connections = gate()
     first = batch_of()
     assert made.admit(first, 0, 0)
@@ -194,16 +194,16 @@ def leaders_with_open_requests() -> set[int]:
     return set(made.partition_state(TP).in_flight.values())
 
 
-def test_rule_2_nothing_goes_to_a_new_leader_while_the_old_one_has_requests() -> None:
+def test_rule_2_sends_nothing_to_new_leader_while_requests_to_previous_one_are_in_flight() -> None:
     assert leaders_with_open_requests() == {0}
 
 
-def test_without_rule_2_two_leaders_have_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_2_requests_go_to_two_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_send_to", lambda state, leader_id, max_in_flight: True)
     assert leaders_with_open_requests() == {0, 1}
 
 
-def test_rule_2_five_requests_are_open_at_the_most() -> None:
+def test_rule_2_allows_at_most_five_requests_in_flight() -> None:
     made, _ = gate()
     first = batch_of()
     assert made.admit(first, 0, 0)
@@ -228,11 +228,11 @@ def sequence_after_a_refusal_with_something_before_it_in_flight() -> int:
     return one.producer_epoch
 
 
-def test_rule_3_a_batch_in_doubt_keeps_its_sequence() -> None:
+def test_rule_3_batch_in_doubt_keeps_its_sequence() -> None:
     assert sequence_after_a_refusal_with_something_before_it_in_flight() == 0
 
 
-def test_without_rule_3_it_is_stamped_again_and_could_be_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_3_batch_in_doubt_gets_new_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "can_restart_sequences", lambda state: state.gap_start is not None)
     monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     assert sequence_after_a_refusal_with_something_before_it_in_flight() > 0
@@ -247,14 +247,14 @@ def answer_lost_and_then_out_of_order() -> tuple[list[bytes | None], object]:
     return cluster.values("t", 0), future.exception(0)
 
 
-def test_rule_3_what_may_be_stored_fails_rather_than_being_stored_twice() -> None:
+def test_rule_3_fails_batch_in_doubt_instead_of_storing_it_twice() -> None:
     stored, error = answer_lost_and_then_out_of_order()
     assert stored == [b"1"]
     assert isinstance(error, DeliveryError)
     assert "may have been stored" in str(error)
 
 
-def test_without_rule_3_it_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_3_batch_is_stored_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     assert answer_lost_and_then_out_of_order()[0] == [b"1", b"1"]
 
@@ -277,11 +277,11 @@ def topic_that_vanishes_for_a_while(*, forget: bool) -> list[bytes | None]:
     return cluster.values("t", 0)
 
 
-def test_15_rule_4_sequences_go_on_when_a_topic_comes_back() -> None:
+def test_15_rule_4_sequences_continue_when_topic_is_known_again() -> None:
     assert topic_that_vanishes_for_a_while(forget=False) == [b"1", b"2"]
 
 
-def test_without_rule_4_new_records_are_taken_for_duplicates() -> None:
+def test_without_rule_4_new_records_are_treated_as_duplicates() -> None:
     assert topic_that_vanishes_for_a_while(forget=True) == [b"1"]
 
 
@@ -300,11 +300,11 @@ def free_bytes_while_an_expired_batch_is_in_flight() -> tuple[bool, bool]:
     return early, memory_used(producer) == 0
 
 
-def test_rule_5_memory_is_kept_until_the_request_has_left_the_socket_layer() -> None:
+def test_rule_5_keeps_memory_until_request_has_ended() -> None:
     assert free_bytes_while_an_expired_batch_is_in_flight() == (False, True)
 
 
-def test_without_rule_5_memory_is_free_while_the_request_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_5_memory_is_released_while_request_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fail = ProducerBatch.fail
 
     def fail_as_if_not_in_flight(batch: ProducerBatch, error: Exception) -> None:
@@ -330,7 +330,7 @@ def refuse_the_second_of_three() -> list[KafkaSinkError]:
     return [errors[row] for row in sorted(errors)]
 
 
-def test_rule_6_each_record_has_the_error_that_is_its_own() -> None:
+def test_rule_6_each_record_gets_its_own_error() -> None:
     first, second, third = refuse_the_second_of_three()
     assert isinstance(second, InvalidRecordError)
     assert "must have a key" in str(second)
@@ -339,7 +339,7 @@ def test_rule_6_each_record_has_the_error_that_is_its_own() -> None:
         assert "without a key" not in str(innocent)
 
 
-def test_rule_6_after_a_lost_response_the_records_beside_it_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_6_remaining_records_may_be_stored_after_lost_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not offered to be sent again: a dead-letter topic would get none of them, and the topic each twice."""
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=False)
@@ -355,14 +355,14 @@ def test_rule_6_after_a_lost_response_the_records_beside_it_may_be_stored(monkey
     producer.close()
 
 
-def test_without_rule_6_the_records_beside_it_get_the_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_6_remaining_records_fail_with_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "build_record_errors", lambda batch, answer: ({}, None))
     errors = refuse_the_second_of_three()
     assert len({id(error) for error in errors}) == 1
     assert not any(isinstance(error, BatchRefusedError) for error in errors)
 
 
-def test_rule_6_the_broker_s_own_words_reach_the_record_that_was_alone_in_its_batch() -> None:
+def test_rule_6_single_record_gets_broker_message() -> None:
     cluster, producer = simulated()
     cluster.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     future = producer.send(ProducerRecord("compacted", b"v", partition=0))
@@ -373,7 +373,7 @@ def test_rule_6_the_broker_s_own_words_reach_the_record_that_was_alone_in_its_ba
     producer.close()
 
 
-def test_rule_6_records_fail_one_by_one_and_flush_is_no_proof() -> None:
+def test_rule_6_records_fail_individually_although_flush_succeeds() -> None:
     cluster, producer = simulated(max_request_size=1000)
     columns = RecordColumns(pa.array([b"a", b"x" * 2000, b"c"]), timestamp=pa.array([1, 2, -5]))
     future = producer.send_columns("t", columns)

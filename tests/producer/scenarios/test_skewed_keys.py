@@ -24,7 +24,7 @@ def skewed() -> Harness:
     return Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS)
 
 
-def test_rows_of_a_full_partition_leave_and_those_of_thin_ones_keep_their_linger() -> None:
+def test_sends_full_partition_while_sparse_partitions_linger() -> None:
     h = skewed()
     partitions = [0] * (2 * BATCH_ROWS) + list(range(1, PARTITIONS))
     h.append_rows([VALUE] * len(partitions), partitions, call="skewed")
@@ -35,7 +35,7 @@ def test_rows_of_a_full_partition_leave_and_those_of_thin_ones_keep_their_linger
     assert {batch.topic_partition.partition for batch in h.take()} == set(range(1, PARTITIONS))
 
 
-def test_thin_partitions_gather_the_rows_of_many_calls_in_one_batch_each() -> None:
+def test_sparse_partitions_collect_rows_of_many_calls_in_one_batch() -> None:
     h = skewed()
     for call in range(BATCH_ROWS // 2):
         h.append_rows([VALUE] * (BATCH_ROWS + PARTITIONS - 1), [0] * BATCH_ROWS + list(range(1, PARTITIONS)), call=call)
@@ -46,7 +46,7 @@ def test_thin_partitions_gather_the_rows_of_many_calls_in_one_batch_each() -> No
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_rows_of_thin_partitions_become_batches_before_they_have_taken_all_memory(compression: str) -> None:
+def test_rows_of_sparse_partitions_become_batches_before_memory_is_full(compression: str) -> None:
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, **options)
     calls = 0
@@ -59,7 +59,7 @@ def test_rows_of_thin_partitions_become_batches_before_they_have_taken_all_memor
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_single_records_become_batches_before_they_and_their_futures_have_taken_all_memory(compression: str) -> None:
+def test_single_records_become_batches_before_memory_is_full(compression: str) -> None:
     options = {"compression_type": compression, "buffer_memory": 100_000, "batch_size": 16_384, "max_block_ms": 0}
     h = Harness(leaders=(0, 0, 0), linger_ms=LINGER_MS, **options)
     records = 0
@@ -83,7 +83,7 @@ def linger(h: Harness) -> None:
 
 
 @pytest.mark.parametrize("end", [linger, Harness.begin_flush, lambda h: h.accumulator.close(), None])
-def test_a_full_partition_of_a_stage_that_is_half_full_waits_for_linger_a_flush_the_close_or_a_need_for_memory(
+def test_full_partition_of_half_full_stage_waits_for_linger_flush_close_or_memory_shortage(
     end: Callable[[Harness], object] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h = skewed_and_half_full()
@@ -96,7 +96,7 @@ def test_a_full_partition_of_a_stage_that_is_half_full_waits_for_linger_a_flush_
     assert {batch.topic_partition.partition for batch in h.take()} == set(range(PARTITIONS))
 
 
-def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
+def test_rows_staged_during_a_split_follow_the_remaining_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h, split = skewed(), Stage.split
@@ -114,7 +114,7 @@ def test_rows_that_are_staged_while_others_leave_come_behind_those_that_wait_on(
     assert shares == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 
-def test_a_thread_that_waited_for_another_to_fill_finds_nothing_full_and_fills_nothing(
+def test_fills_nothing_when_another_thread_has_filled_the_full_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = Harness(linger_ms=LINGER_MS, batch_size=1 << 20)
@@ -132,9 +132,7 @@ def test_a_thread_that_waited_for_another_to_fill_finds_nothing_full_and_fills_n
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_whatever_fills_first_each_partition_keeps_the_order_of_its_rows_and_all_memory_returns(
-    seed: int, compression: str
-) -> None:
+def test_each_partition_keeps_row_order_and_all_memory_is_released(seed: int, compression: str) -> None:
     chance, h = Random(seed), Harness(leaders=[0] * PARTITIONS, linger_ms=LINGER_MS, compression_type=compression)
     given: dict[int, list[object]] = defaultdict(list)
     sent: dict[int, list[object]] = defaultdict(list)

@@ -48,7 +48,7 @@ def held(h: Harness) -> int:
     return h.pool.total_bytes - h.pool.free_bytes
 
 
-def test_a_stalled_partition_takes_the_memory_of_its_own_rows_alone_when_memory_is_short() -> None:
+def test_stalled_partition_holds_only_memory_of_its_own_rows() -> None:
     h = stalled(batch_size=100_000)
     stalled_rows = 0
     while write_together(h):
@@ -67,7 +67,7 @@ def test_a_stalled_partition_takes_the_memory_of_its_own_rows_alone_when_memory_
 
 
 @pytest.mark.parametrize("singles", [0, 1])
-def test_what_a_stalled_partition_holds_is_charged_where_single_records_are_among_the_rows(singles: int) -> None:
+def test_memory_of_stalled_partition_includes_futures_of_single_records(singles: int) -> None:
     h = Harness(leaders=(0, None), linger_ms=0, batch_size=MIB, max_block_ms=0)
     for _ in range(10):
         for _ in range(singles):
@@ -82,7 +82,7 @@ def test_what_a_stalled_partition_holds_is_charged_where_single_records_are_amon
     assert charged >= waiting
 
 
-def test_nothing_is_copied_while_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_no_batches_while_memory_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(batch: ProducerBatch) -> None:
         raise AssertionError(batch)
 
@@ -123,7 +123,7 @@ def split(h: Harness) -> ProducerBatch:
     ("step", "taken_by_the_sender"),
     [("mark_in_flight", drained), ("fail", expired), ("create_child", split), ("close", split)],
 )
-def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has_taken_from_their_queue(
+def test_does_not_copy_batches_that_sender_has_removed_from_queue(
     step: str, taken_by_the_sender: Callable[[Harness], ProducerBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would move their memory while the sender lets go of it, and nothing that it took would come back."""
@@ -150,14 +150,14 @@ def test_a_call_that_is_short_of_memory_leaves_batches_alone_that_the_sender_has
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_with_compression_a_full_batch_that_waits_holds_its_own_bytes_alone(codec: str) -> None:
+def test_compressed_full_batch_holds_only_its_own_bytes(codec: str) -> None:
     h = stalled(batch_size=1000, compression_type=codec)
     assert write_together(h)
     assert held(h) < 3 * 1000
 
 
 @pytest.mark.parametrize("in_flight", [0, 5], ids=["no leader", "five requests in flight"])
-def test_one_stalled_partition_of_a_hundred_lets_a_gigabyte_pass_before_a_call_waits(in_flight: int) -> None:
+def test_stalled_partition_of_a_hundred_does_not_block_a_gigabyte(in_flight: int) -> None:
     leaders = [0] * 100 if in_flight else [None, *[0] * 99]
     h = Harness(leaders=leaders, linger_ms=5, batch_size=65_536, buffer_memory=32 * MIB, max_block_ms=0)
     value = np.random.default_rng(1).bytes(8_000)

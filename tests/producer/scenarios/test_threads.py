@@ -95,7 +95,7 @@ def blocked(producer: ThreadedProducer, count: int, call: Callable[[], object]) 
     return caller
 
 
-def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: EmbeddedBroker) -> None:
+def test_call_blocked_on_memory_ends_when_producer_is_closed(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer)
     single = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", VALUE)))
@@ -108,7 +108,7 @@ def test_a_call_that_waits_for_memory_ends_when_the_producer_is_closed(broker: E
     assert memory_used(producer) == held
 
 
-def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: EmbeddedBroker) -> None:
+def test_call_blocked_on_memory_fails_with_fatal_error(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)
     caller = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)).exception(PATIENCE_SECONDS))
@@ -120,7 +120,7 @@ def test_a_call_that_waits_for_memory_fails_with_the_fatal_error(broker: Embedde
     assert memory_used(producer) == 0
 
 
-def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: EmbeddedBroker) -> None:
+def test_blocked_calls_time_out_in_turn_and_released_memory_goes_to_the_next(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)  # enough for a small record, not for a large one
     patience(producer, 300)
@@ -136,7 +136,7 @@ def test_full_memory_is_given_up_in_turn_and_goes_to_the_next_who_waits(broker: 
     assert memory_used(producer) == held
 
 
-def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(broker: EmbeddedBroker) -> None:
+def test_small_record_does_not_overtake_large_one_blocked_on_memory(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     held = hold_memory(producer, but=10_000)
     large = blocked(producer, 1, lambda: producer.send(ProducerRecord("t", LARGE)))
@@ -147,7 +147,7 @@ def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_memory(brok
     producer.close()
 
 
-def test_columns_that_find_no_memory_say_which_rows_were_taken() -> None:
+def test_send_columns_reports_accepted_rows_when_memory_is_exhausted() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0, buffer_memory=100_000, max_block_ms=50)
     producer.partitions_for("t")
@@ -160,7 +160,7 @@ def test_columns_that_find_no_memory_say_which_rows_were_taken() -> None:
     assert {type(failure.error) for failure in result.failures} == {BufferExhaustedError}
 
 
-def test_a_call_that_waits_for_a_topic_ends_when_the_producer_is_closed(broker: EmbeddedBroker) -> None:
+def test_call_blocked_on_metadata_ends_when_producer_is_closed(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, max_block_ms=600_000)
     calls: list[Callable[[], object]] = [
         lambda: producer.send(ProducerRecord("missing", VALUE)),
@@ -174,7 +174,7 @@ def test_a_call_that_waits_for_a_topic_ends_when_the_producer_is_closed(broker: 
         assert isinstance(caller.finish().raised, ProducerClosedError)
 
 
-def test_a_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_of(broker)
     broker.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
     future = producer.send(ProducerRecord("t", VALUE))
@@ -196,7 +196,7 @@ def test_a_flush_ends_when_another_thread_closes(broker: EmbeddedBroker, monkeyp
 
 
 @pytest.mark.parametrize("timeout", [None, 0, 0.01])
-def test_threads_may_flush_and_close_at_once(broker: EmbeddedBroker, timeout: float | None) -> None:
+def test_concurrent_flush_and_close(broker: EmbeddedBroker, timeout: float | None) -> None:
     producer = producer_of(broker, linger_ms=60_000, delivery_timeout_ms=200_000)
     futures = [producer.send(ProducerRecord("t", VALUE)) for _ in range(50)]
     callers = [Caller(producer.flush) for _ in range(3)]
@@ -210,7 +210,7 @@ def test_threads_may_flush_and_close_at_once(broker: EmbeddedBroker, timeout: fl
     assert memory_used(producer) == 0
 
 
-def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
+def test_close_in_callback_logs_nothing_and_second_close_waits(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = producer_of(broker)
@@ -222,7 +222,7 @@ def test_a_close_in_a_callback_logs_nothing_and_another_close_waits_for_the_end(
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
-def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
+def test_rejects_records_after_sender_thread_has_failed(
     broker: EmbeddedBroker, raised: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = producer_of(broker)
@@ -241,7 +241,7 @@ def test_a_sender_thread_that_is_ended_by_an_exception_refuses_further_records(
     assert isinstance(producer.sender.fatal_error, KafkaSinkError)
 
 
-def test_the_longest_limits_that_a_user_can_give_are_waits_without_end(broker: EmbeddedBroker) -> None:
+def test_largest_timeouts_wait_indefinitely(broker: EmbeddedBroker) -> None:
     producer = producer_of(broker, transactional_id="x", max_block_ms=LONG_MAX)
     producer.init_transactions()
     with producer.transaction():

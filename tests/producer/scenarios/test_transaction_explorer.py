@@ -22,13 +22,13 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_the_faults_a_transaction_is_seen_whole_or_not_at_all(seed: int) -> None:
+def test_explored_faults_keep_transactions_atomic(seed: int) -> None:
     """One test for each seed: a failure names what `python -m tests.producer.transaction_explorer --seed` replays."""
     explore(seed)
 
 
 @pytest.mark.parametrize("seed", range(100, 103))
-def test_a_seed_plays_the_same_run_again(seed: int) -> None:
+def test_seed_reproduces_the_same_run(seed: int) -> None:
     def requests() -> list[tuple[float, int, int]]:
         run = TransactionRun(seed)
         run.run()
@@ -73,7 +73,7 @@ def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
         (abort_after_end_txn, (1, 55, 98), "aborted read"),
     ],
 )
-def test_the_explorer_notices_a_rule_that_is_taken_out(
+def test_explorer_detects_removed_rule(
     without_rule: Callable[[pytest.MonkeyPatch], None],
     seeds: tuple[int, ...],
     harm: str,

@@ -31,7 +31,7 @@ def cluster_that_advertises_an_internal_name() -> SimulatedCluster:
 
 
 @pytest.mark.parametrize("why", REASONS)
-def test_records_that_were_never_sent_name_the_leader_s_address_the_reason_and_who_advertises_it(why: str) -> None:
+def test_error_of_unsent_records_names_leader_address_and_reason(why: str) -> None:
     cluster = cluster_that_advertises_an_internal_name()
     if why == "unknown name":
         cluster.system.names["kafka-internal"] = []
@@ -59,7 +59,7 @@ def test_records_that_were_never_sent_name_the_leader_s_address_the_reason_and_w
     producer.close()
 
 
-def test_a_listener_that_hangs_up_on_a_request_in_clear_may_expect_sasl_or_tls() -> None:
+def test_error_suggests_sasl_or_tls_when_listener_closes_plaintext_connection() -> None:
     cluster = cluster_that_advertises_an_internal_name()
     cluster.system.listen("kafka-internal", 9092, HangsUp())
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092", delivery_timeout_ms=40_000)
@@ -68,7 +68,7 @@ def test_a_listener_that_hangs_up_on_a_request_in_clear_may_expect_sasl_or_tls()
     assert "the listener may expect SASL or TLS, check security.protocol" in str(future.exception(0))
 
 
-def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
+def test_error_does_not_name_leader_that_was_reached_later() -> None:
     cluster = cluster_that_advertises_an_internal_name()
     producer = simulated_producer(cluster, bootstrap_servers="broker0:9092")
     future = producer.send(ProducerRecord("t", b"v"))
@@ -78,7 +78,7 @@ def test_a_leader_that_is_reached_after_all_is_not_spoken_of_any_more() -> None:
     assert sender_of(producer).metadata.connection_failure(0) is None
 
 
-def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_their_leader_is_gone() -> None:
+def test_sent_and_unsent_records_have_same_cause_when_leader_is_unreachable() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     limits = {"delivery_timeout_ms": 5_000, "request_timeout_ms": 1_000, "metadata_recovery_strategy": "none"}
     producer = simulated_producer(cluster, linger_ms=0, batch_size=0, **limits)
@@ -97,7 +97,7 @@ def test_records_that_were_sent_and_those_that_were_not_have_one_cause_when_thei
     assert ["The last attempt: " in str(error) for error in errors] == [True] * 5 + [False] * 2
 
 
-def test_a_leader_that_is_silent_is_named_with_the_time_and_what_to_do() -> None:
+def test_error_names_unresponsive_leader_timeout_and_remedy() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0, delivery_timeout_ms=3_000, request_timeout_ms=1_000)
     cluster.control.when("PRODUCE", times=None).never_answer()

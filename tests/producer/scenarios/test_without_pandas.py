@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_a_producer_never_imports_pandas_whatever_it_is_given() -> None:
+def test_producer_never_imports_pandas() -> None:
     command = [sys.executable, "-m", "tests.producer.without_pandas"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

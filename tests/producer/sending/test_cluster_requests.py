@@ -57,7 +57,7 @@ def new_call() -> BlockingCall[InitProducerIdResponse]:
     return BlockingCall([InitProducerId(None)])
 
 
-def test_a_submitted_call_is_sent_by_the_senders_thread_and_ends_with_its_response(sender: Sender) -> None:
+def test_sender_thread_sends_submitted_call_which_ends_with_its_response(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     assert not sender.sent, "the caller's thread sends nothing"
@@ -68,7 +68,7 @@ def test_a_submitted_call_is_sent_by_the_senders_thread_and_ends_with_its_respon
 
 
 @pytest.mark.parametrize("code", [codes.NONE, codes.COORDINATOR_LOAD_IN_PROGRESS])
-def test_a_call_ends_with_its_last_key_though_one_response_is_about_several(sender: Sender, code: int) -> None:
+def test_call_ends_with_its_last_key_when_one_response_covers_several(sender: Sender, code: int) -> None:
     """The caller's thread goes on at once when the call has ended, and reads the results of all keys."""
     call = BlockingCall([DescribeTransactions(["a", "b"])])
     ended_with: list[list[str]] = []
@@ -85,7 +85,7 @@ def test_a_call_ends_with_its_last_key_though_one_response_is_about_several(send
     assert ended_with == [["a", "b"]]
 
 
-def test_a_node_that_is_not_ready_is_looked_at_again_soon(sender: Sender) -> None:
+def test_rechecks_unready_node_soon(sender: Sender) -> None:
     sender.requests.submit(new_call())
     sender.is_ready = False
     assert sender.requests.send_due(0) == POLL_INTERVAL_MS
@@ -94,7 +94,7 @@ def test_a_node_that_is_not_ready_is_looked_at_again_soon(sender: Sender) -> Non
     assert len(sender.sent) == 1
 
 
-def test_a_lost_request_is_retried_and_says_why_it_was_lost(sender: Sender) -> None:
+def test_retries_lost_request_and_reports_the_reason(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)
@@ -105,7 +105,7 @@ def test_a_lost_request_is_retried_and_says_why_it_was_lost(sender: Sender) -> N
     assert len(sender.sent) == 2
 
 
-def test_a_call_that_is_withdrawn_is_not_retried(sender: Sender) -> None:
+def test_cancelled_call_is_not_retried(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)
@@ -116,7 +116,7 @@ def test_a_call_that_is_withdrawn_is_not_retried(sender: Sender) -> None:
     assert len(sender.sent) == 1
 
 
-def test_a_request_that_the_node_does_not_support_ends_its_call(sender: Sender) -> None:
+def test_request_that_node_does_not_support_ends_its_call(sender: Sender) -> None:
     sender.client.version_for.side_effect = UnsupportedVersionError("node 1 does not support it")
     call = new_call()
     sender.requests.submit(call)
@@ -126,7 +126,7 @@ def test_a_request_that_the_node_does_not_support_ends_its_call(sender: Sender) 
         call.results()
 
 
-def test_the_end_of_the_producer_ends_calls_and_rejects_later_ones(sender: Sender) -> None:
+def test_end_of_producer_ends_calls_and_rejects_later_ones(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     sender.requests.fail(ProducerClosedError("closed"))
@@ -137,14 +137,14 @@ def test_the_end_of_the_producer_ends_calls_and_rejects_later_ones(sender: Sende
         sender.requests.submit(new_call())
 
 
-def test_a_node_that_may_not_be_connected_to_yet_is_looked_at_when_it_may(sender: Sender) -> None:
+def test_rechecks_node_when_its_reconnect_backoff_ends(sender: Sender) -> None:
     sender.requests.submit(new_call())
     sender.is_ready = False
     sender.client.poll_delay.return_value = 700.0
     assert sender.requests.send_due(0) == 700
 
 
-def test_results_do_not_change_when_the_producer_ends_after_a_call(sender: Sender) -> None:
+def test_end_of_producer_does_not_change_results_of_ended_call(sender: Sender) -> None:
     call = new_call()
     sender.requests.submit(call)
     sender.requests.send_due(0)

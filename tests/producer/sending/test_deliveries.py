@@ -59,7 +59,7 @@ def goes_on(cluster: SimulatedCluster, producer: KafkaProducer) -> None:
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("partitions", TOGETHER)
-def test_records_of_the_same_answer_are_complete_when_the_future_of_one_raises(
+def test_completes_records_of_a_response_when_one_future_raises(
     partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
@@ -74,7 +74,7 @@ def test_records_of_the_same_answer_are_complete_when_the_future_of_one_raises(
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("partitions", TOGETHER)
-def test_records_of_the_same_answer_fail_when_the_future_of_one_raises(
+def test_fails_records_of_a_response_when_one_future_raises(
     partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
@@ -88,7 +88,7 @@ def test_records_of_the_same_answer_fail_when_the_future_of_one_raises(
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("partitions", TOGETHER)
-def test_records_that_expire_together_fail_when_the_future_of_one_raises(
+def test_fails_expired_records_when_one_future_raises(
     partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=500, delivery_timeout_ms=800)
@@ -103,7 +103,7 @@ def test_records_that_expire_together_fail_when_the_future_of_one_raises(
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("partitions", TOGETHER)
-def test_the_end_of_the_producer_fails_what_is_left_when_the_future_of_one_raises(
+def test_end_of_producer_fails_remaining_records_when_one_future_raises(
     partitions: Partitions, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated(partitions=3)
@@ -138,7 +138,7 @@ class Raises(logging.Handler):
 @pytest.mark.parametrize("code", [codes.NONE, codes.POLICY_VIOLATION])
 @pytest.mark.parametrize("handler", [logging.NullHandler(), Raises()], ids=["log", "log that raises"])
 @pytest.mark.parametrize("method", [False, True])
-def test_a_callback_that_raises_however_it_is_logged_leaves_no_future_open(
+def test_raising_callback_leaves_no_future_incomplete_even_if_logging_fails(
     method: bool, handler: logging.Handler, code: int
 ) -> None:
     callback: Callback = CannotBeShown().__call__ if method else CannotBeShown()
@@ -162,7 +162,7 @@ def test_a_callback_that_raises_however_it_is_logged_leaves_no_future_open(
     goes_on(cluster, producer)
 
 
-def test_when_a_future_completes_its_records_are_counted_and_no_flush_has_returned() -> None:
+def test_future_completes_after_metrics_and_before_flush_returns() -> None:
     _, producer = simulated(partitions=3)
     established(producer, 0, 1, 2)
     before = producer.totals().records
@@ -177,7 +177,7 @@ def test_when_a_future_completes_its_records_are_counted_and_no_flush_has_return
     assert seen == [(2, True)]
 
 
-def test_what_is_stored_is_reported_though_the_sender_ends_with_another_batch_of_the_same_answer(
+def test_completes_stored_batches_when_sender_fails_at_another_batch_of_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, producer = simulated(partitions=3)
@@ -197,7 +197,7 @@ def test_what_is_stored_is_reported_though_the_sender_ends_with_another_batch_of
     assert isinstance(refused.exception(0), ProducerClosedError)
 
 
-def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises(
+def test_completes_all_calls_when_one_future_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, producer = simulated(partitions=3)
@@ -214,7 +214,7 @@ def test_calls_that_complete_together_are_complete_when_the_future_of_one_raises
     goes_on(cluster, producer)
 
 
-def test_a_call_hears_once_of_all_answers_that_come_together() -> None:
+def test_call_gets_results_of_simultaneous_responses_at_once() -> None:
     cluster, producer = simulated(partitions=4, nodes=4)
     established(producer, 0, 1, 2, 3)
     partitions = pa.array([0, 1, 2, 3] * 2, pa.int32())
@@ -224,7 +224,7 @@ def test_a_call_hears_once_of_all_answers_that_come_together() -> None:
     goes_on(cluster, producer)
 
 
-def test_a_request_on_its_way_keeps_no_objects_for_its_batches() -> None:
+def test_request_in_flight_keeps_no_objects_for_its_batches() -> None:
     _, producer = simulated()
     established(producer)
     future = producer.send(ProducerRecord("t", b"v", partition=0))

@@ -41,7 +41,7 @@ from spark_kafka_sink.protocol.messages.produce import (
 from tests.producer.batching.one_piece import append_rows
 
 
-def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_refused() -> None:
+def test_named_records_get_broker_message_and_others_batch_refused_error() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     call = ColumnsFuture("t", 4)
     append_rows(batch, build_batch_rows(call, np.array([10, 11])))
@@ -57,7 +57,7 @@ def test_records_that_the_broker_names_get_its_words_and_the_others_get_batch_re
     assert {row for row, error in errors.items() if isinstance(error, DeliveryError)} == {10, 11, 21}
 
 
-def test_records_that_the_batch_does_not_have_are_not_to_blame() -> None:
+def test_ignores_named_records_outside_the_batch() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     batch.record_count = 4
     words = {-1: "before", 3: "the last", 4: "behind"}
@@ -68,7 +68,7 @@ def test_records_that_the_batch_does_not_have_are_not_to_blame() -> None:
     )
 
 
-def test_the_brokers_own_words_are_in_the_error() -> None:
+def test_error_contains_broker_message() -> None:
     batch = ProducerBatch(TopicPartition("t", 3), created_ms=0, deadline_ms=1)
     error = build_attempt_error(
         batch, PartitionResponse(codes.POLICY_VIOLATION, error_message="keys are mandatory here")
@@ -105,7 +105,7 @@ def answers(ending: ClientResponse, sent: SentBatches, acks: int = -1) -> dict[i
     return {batch.topic_partition.partition: answer for batch, answer in parse_partition_responses(ending, sent, acks)}
 
 
-def test_each_batch_gets_the_answer_of_its_partition_and_others_are_passed_over() -> None:
+def test_each_batch_gets_response_of_its_partition_and_others_are_ignored() -> None:
     rows = [
         PartitionProduceResponse(index=1, base_offset=17, log_append_time_ms=5),
         PartitionProduceResponse(index=0, error_code=codes.POLICY_VIOLATION, base_offset=-1, error_message="too late"),
@@ -123,7 +123,7 @@ def test_each_batch_gets_the_answer_of_its_partition_and_others_are_passed_over(
     }
 
 
-def test_a_partition_that_an_answer_leaves_out_is_not_stored() -> None:
+def test_partition_missing_in_response_is_not_stored() -> None:
     """Whatever acks is: with acks=0 there is no answer that could leave one out."""
     rows = [PartitionProduceResponse(index=0, base_offset=3)]
     message = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=rows)])
@@ -133,7 +133,7 @@ def test_a_partition_that_an_answer_leaves_out_is_not_stored() -> None:
     assert "does not include this partition" in str(got[1].cause)
 
 
-def test_without_an_answer_the_reason_stands_for_it() -> None:
+def test_missing_response_carries_the_reason() -> None:
     sent = sent_to_partitions(0)
     too_old = UnsupportedVersionError("too old")
     assert answers(response(None), sent, acks=0)[0] == PartitionResponse(codes.NONE)
@@ -156,7 +156,7 @@ def final(code: int, records: int, words: str = "") -> KafkaSinkError:
 @pytest.mark.parametrize(
     ("code", "kind"), [(codes.INVALID_RECORD, InvalidRecordError), (codes.MESSAGE_TOO_LARGE, RecordTooLargeError)]
 )
-def test_a_record_is_at_fault_if_it_was_alone_in_its_batch(code: int, kind: type[KafkaSinkError]) -> None:
+def test_data_error_is_raised_for_single_record_of_batch(code: int, kind: type[KafkaSinkError]) -> None:
     alone, among_others = final(code, 1, "the broker's words"), final(code, 2)
     assert isinstance(alone, kind)
     assert isinstance(alone.__cause__, BrokerError)
@@ -164,5 +164,5 @@ def test_a_record_is_at_fault_if_it_was_alone_in_its_batch(code: int, kind: type
     assert not isinstance(among_others, DataError)
 
 
-def test_a_refusal_for_another_reason_than_the_record_is_no_data_error() -> None:
+def test_rejection_for_other_reasons_is_no_data_error() -> None:
     assert not isinstance(final(codes.TOPIC_AUTHORIZATION_FAILED, 1), DataError)

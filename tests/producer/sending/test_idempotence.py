@@ -57,7 +57,7 @@ def stamp(batch: ProducerBatch) -> tuple[int, int]:
     return batch.producer_epoch, batch.base_sequence
 
 
-def test_sequences_begin_at_0_and_count_records() -> None:
+def test_sequences_start_at_0_and_count_records() -> None:
     made = begun()
     three, one = batch_of(records=3), batch_of()
     assert made.admit(three, 0, 0)
@@ -65,7 +65,7 @@ def test_sequences_begin_at_0_and_count_records() -> None:
     assert (stamp(three), stamp(one), made.partition_state(T0).next_sequence) == ((0, 1), (0, 4), 5)
 
 
-def test_nothing_leaves_before_there_is_a_producer_id() -> None:
+def test_admits_no_batch_before_producer_id_is_known() -> None:
     made = CheckedIdempotence(enabled=True, max_in_flight=5, get_connection=lambda node: CONNECTION)
     before = made.needs_producer_id, made.admit(batch_of(), 0, 0)
     made.set_producer_id_and_epoch(FIRST)
@@ -73,7 +73,7 @@ def test_nothing_leaves_before_there_is_a_producer_id() -> None:
     assert (before, after) == ((True, False), (False, True))
 
 
-def test_after_a_refusal_of_the_producer_all_that_were_in_flight_get_new_sequences_when_the_last_is_back() -> None:
+def test_rejected_batches_get_new_sequences_when_none_is_in_flight() -> None:
     made = begun()
     first, second, third, fourth, fifth = admitted(made, T0, 5)
     store(made, first)
@@ -88,7 +88,7 @@ def test_after_a_refusal_of_the_producer_all_that_were_in_flight_get_new_sequenc
 
 
 @pytest.mark.parametrize("last_epoch", [False, True])
-def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(last_epoch: bool) -> None:
+def test_restart_of_one_partition_keeps_sequences_of_others(last_epoch: bool) -> None:
     made = begun(ProducerIdAndEpoch(7, MAX_EPOCH) if last_epoch else FIRST)
     old = made.id_and_epoch
     (struck,), (healthy, next_one) = admitted(made, T0), admitted(made, T1, 2)
@@ -101,7 +101,7 @@ def test_a_partition_that_begins_again_leaves_the_sequences_of_the_others_alone(
     assert stamp(next_one) == (old.epoch, 2)
 
 
-def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None:
+def test_batches_of_previous_producer_id_complete_before_new_one_is_used() -> None:
     made = begun(ProducerIdAndEpoch(7, MAX_EPOCH))
     (struck,), (first, second) = admitted(made, T0), admitted(made, T1, 2)
     retry(made, struck, new_sequence=True)
@@ -119,7 +119,7 @@ def test_batches_of_the_old_producer_id_end_before_the_new_one_is_used() -> None
     assert (new.producer_id, *stamp(new)) == (8, 0, 0)
 
 
-def test_an_expired_batch_with_nothing_else_in_flight_begins_a_new_epoch_at_once() -> None:
+def test_expired_batch_starts_new_epoch_immediately_when_nothing_is_in_flight() -> None:
     made = begun()
     (lost,) = admitted(made)
     expire(made, lost)
@@ -128,7 +128,7 @@ def test_an_expired_batch_with_nothing_else_in_flight_begins_a_new_epoch_at_once
     assert stamp(following) == (1, 0)
 
 
-def test_while_the_request_of_an_expired_batch_is_open_nothing_begins_again() -> None:
+def test_sequences_do_not_restart_while_expired_batch_is_in_flight() -> None:
     made = begun()
     (lost,) = admitted(made)
     made.handle_failed_batch(lost, in_doubt=True)
@@ -139,7 +139,7 @@ def test_while_the_request_of_an_expired_batch_is_open_nothing_begins_again() ->
     assert (made.id_and_epoch, made.partition_state(T0).has_unresolved_sequence) == (ProducerIdAndEpoch(7, 1), False)
 
 
-def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
+def test_success_behind_expired_batches_resolves_them() -> None:
     made = begun()
     first, second, third = admitted(made, T0, 3)
     expire(made, first)
@@ -156,7 +156,7 @@ def test_expired_batches_are_resolved_by_a_success_behind_them() -> None:
     assert stamp(following) == (0, 4)
 
 
-def test_an_expired_batch_behind_a_success_begins_a_new_epoch_when_it_is_the_last() -> None:
+def test_last_expired_batch_behind_a_success_starts_new_epoch() -> None:
     made = begun()
     first, second, third = admitted(made, T0, 3)
     expire(made, first)
@@ -167,7 +167,7 @@ def test_an_expired_batch_behind_a_success_begins_a_new_epoch_when_it_is_the_las
     assert made.partition_state(T0).next_sequence == 0
 
 
-def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_new_epoch() -> None:
+def test_batch_behind_unstored_expired_batch_is_first_under_new_epoch() -> None:
     made = begun()
     first, second = admitted(made, T0, 2)
     retry(made, first, in_doubt=True)
@@ -185,7 +185,7 @@ def test_a_batch_behind_an_expired_one_that_was_not_stored_goes_first_under_the_
     assert stamp(new) == (1, 1)
 
 
-def test_a_batch_that_expired_before_it_was_sent_leaves_no_trace() -> None:
+def test_batch_that_expired_unsent_does_not_change_sequences() -> None:
     made = begun()
     made.handle_failed_batch(batch_of(), in_doubt=False)
     state = made.partition_state(T0)
@@ -197,7 +197,7 @@ def test_a_batch_that_expired_before_it_was_sent_leaves_no_trace() -> None:
     )
 
 
-def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_holds() -> None:
+def test_limits_requests_in_flight_and_sets_no_sequences_without_idempotence() -> None:
     made = Idempotence(enabled=False, max_in_flight=2, get_connection=lambda node: CONNECTION)
     first, second, third = batch_of(), batch_of(), batch_of()
     assert [made.admit(batch, 0, 0) for batch in (first, second, third)] == [True, True, False]
@@ -209,7 +209,7 @@ def test_without_idempotence_nothing_is_stamped_and_the_limit_of_open_requests_h
     assert not made.is_in_doubt(first)
 
 
-def test_nothing_new_leaves_before_what_is_to_be_sent_again() -> None:
+def test_admits_no_new_batch_before_retries() -> None:
     made = begun()
     (first,) = admitted(made)
     retry(made, first)
@@ -219,7 +219,7 @@ def test_nothing_new_leaves_before_what_is_to_be_sent_again() -> None:
     assert made.admit(batch_of(), 0, 0)
 
 
-def test_the_parts_of_a_batch_in_doubt_are_in_doubt() -> None:
+def test_children_of_batch_in_doubt_are_in_doubt() -> None:
     made = begun()
     batch, parts = batch_of(records=2), [batch_of(), batch_of()]
     assert made.admit(batch, 0, 0)
@@ -232,7 +232,7 @@ def test_the_parts_of_a_batch_in_doubt_are_in_doubt() -> None:
     assert [made.is_in_doubt(one) for one in (*parts, batch)] == [True, True, False]
 
 
-def test_batches_keep_their_sequences_while_something_before_the_gap_is_not_finished() -> None:
+def test_batches_keep_sequences_until_all_before_the_gap_are_complete() -> None:
     made = begun()
     before, refused, behind = admitted(made, T0, 3)
     retry(made, before)

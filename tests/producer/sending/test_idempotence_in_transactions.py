@@ -23,7 +23,7 @@ def begun() -> tuple[Talk, Idempotence]:
     return talk, made
 
 
-def test_what_is_behind_a_record_that_failed_is_abandoned_under_its_old_sequence() -> None:
+def test_abandons_batches_behind_failed_record_in_transaction() -> None:
     talk, made = begun()
     epoch = talk.manager.id_and_epoch
     refused, behind = admitted(made, T0, 2)
@@ -38,7 +38,7 @@ def test_what_is_behind_a_record_that_failed_is_abandoned_under_its_old_sequence
     assert not made.admit(batch_of(), 0, 0)
 
 
-def test_the_partition_goes_on_with_the_epoch_that_the_end_of_the_transaction_brings() -> None:
+def test_partition_continues_with_epoch_assigned_at_end_of_transaction() -> None:
     talk, made = begun()
     (refused,) = admitted(made)
     made.handle_failed_attempt(refused, in_doubt=False)

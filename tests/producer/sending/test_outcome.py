@@ -61,18 +61,18 @@ TABLE: dict[int, Outcome] = {
 
 
 @pytest.mark.parametrize("code", sorted(set(ERROR_CODES) | set(TABLE)))
-def test_each_error_code_leads_to_the_decision_in_the_table(code: int) -> None:
+def test_each_error_code_has_the_outcome_in_the_table(code: int) -> None:
     row = ERROR_CODES[code]
     by_kind: Outcome = Retry(row.requires_metadata_refresh) if row.retriable else Fail()
     assert decide_outcome(FACTS, code) == TABLE.get(code, by_kind)
 
 
-def test_a_code_that_is_newer_than_the_table_fails_the_batch() -> None:
+def test_unknown_error_code_fails_the_batch() -> None:
     assert decide_outcome(FACTS, 9_999) == Fail()
 
 
 @pytest.mark.parametrize("code", [code for code, outcome in TABLE.items() if isinstance(outcome, Retry)])
-def test_what_could_be_tried_again_ends_with_time_and_attempts(code: int) -> None:
+def test_retriable_error_fails_when_time_or_retries_are_used_up(code: int) -> None:
     late = decide_outcome(FACTS._replace(expired=True), code)
     often = decide_outcome(FACTS._replace(attempts=5), code)
     assert isinstance(late, Fail)
@@ -81,43 +81,43 @@ def test_what_could_be_tried_again_ends_with_time_and_attempts(code: int) -> Non
     assert often.retries_used_up
 
 
-def test_a_single_record_that_is_too_large_fails_alone() -> None:
+def test_single_record_that_is_too_large_fails() -> None:
     assert decide_outcome(FACTS._replace(record_count=1), codes.MESSAGE_TOO_LARGE) == Fail()
 
 
-def test_an_expired_batch_is_not_split() -> None:
+def test_expired_batch_is_not_split() -> None:
     assert decide_outcome(FACTS._replace(expired=True), codes.MESSAGE_TOO_LARGE) == Fail()
 
 
-def test_out_of_order_behind_others_is_tried_again_as_it_is() -> None:
+def test_out_of_order_error_behind_head_is_retried_with_same_sequence() -> None:
     assert decide_outcome(FACTS._replace(is_head=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Retry()
 
 
-def test_out_of_order_after_a_lost_answer_fails_because_it_may_be_stored() -> None:
+def test_out_of_order_error_after_lost_response_fails_in_doubt() -> None:
     assert decide_outcome(FACTS._replace(in_doubt=True), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail(in_doubt=True)
 
 
-def test_a_producer_that_the_broker_has_forgotten_begins_again() -> None:
+def test_forgotten_producer_restarts_sequences() -> None:
     assert decide_outcome(FACTS, codes.UNKNOWN_PRODUCER_ID, log_start_offset=7) == Retry(new_sequence=True)
 
 
-def test_without_idempotence_sequences_say_nothing() -> None:
+def test_sequence_errors_have_no_effect_without_idempotence() -> None:
     assert decide_outcome(FACTS._replace(idempotent=False), codes.OUT_OF_ORDER_SEQUENCE_NUMBER) == Fail()
 
 
-def test_these_answers_and_no_others_leave_doubt() -> None:
+def test_only_listed_error_codes_leave_doubt() -> None:
     assert {code for code in (*ERROR_CODES, 9_999) if lookup_error_code(code).in_doubt} == set(DOUBTFUL)
 
 
 @pytest.mark.parametrize("code", [codes.POLICY_VIOLATION, codes.CLUSTER_AUTHORIZATION_FAILED, 9_999])
-def test_a_batch_that_fails_after_a_lost_answer_may_be_stored(code: int) -> None:
+def test_batch_that_fails_after_lost_response_may_be_stored(code: int) -> None:
     outcome = decide_outcome(FACTS._replace(in_doubt=True), code)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
 
 
 @pytest.mark.parametrize("spent", [FACTS._replace(attempts=5), FACTS._replace(expired=True)])
-def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(spent: BatchFacts) -> None:
+def test_batch_without_retries_left_after_lost_response_may_be_stored(spent: BatchFacts) -> None:
     outcome = decide_outcome(spent._replace(in_doubt=True), codes.NOT_LEADER_OR_FOLLOWER)
     assert isinstance(outcome, Fail)
     assert outcome.in_doubt
@@ -125,7 +125,7 @@ def test_a_batch_that_may_not_be_tried_again_after_a_lost_answer_may_be_stored(s
 
 @pytest.mark.parametrize("in_doubt", [False, True])
 @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
-def test_in_a_transaction_a_batch_fails_where_it_would_have_begun_again(code: int, in_doubt: bool) -> None:
+def test_batch_in_transaction_fails_instead_of_restarting_sequences(code: int, in_doubt: bool) -> None:
     facts = FACTS._replace(in_doubt=in_doubt)
     assert decide_outcome(facts, code, 0) == (Fail(in_doubt=True) if in_doubt else Retry(new_sequence=True))
     assert decide_outcome(facts._replace(transactional=True), code, 0) == Fail(in_doubt=in_doubt)

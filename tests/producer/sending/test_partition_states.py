@@ -41,7 +41,7 @@ def batch_of(records: int = 1) -> ProducerBatch:
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(Phase, Phase)), ids=lambda phase: phase.value)
-def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, after: Phase) -> None:
+def test_rejects_transition_that_is_not_in_the_table(before: Phase, after: Phase) -> None:
     state = PartitionState(TP)
     state.phase = before
     if after is before or after in TRANSITIONS[before]:
@@ -52,13 +52,13 @@ def test_a_move_that_is_not_in_the_table_is_an_error_of_ours(before: Phase, afte
             state.transition_to(after)
 
 
-def test_the_architecture_shows_the_table() -> None:
+def test_architecture_page_shows_the_transitions() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
     assert documented == {phase.name: {after.name for after in TRANSITIONS[phase]} for phase in Phase}
 
 
-def test_finds_no_gap_when_everything_is_acknowledged_where_sequences_wrap() -> None:
+def test_finds_no_gap_when_everything_is_acknowledged_at_sequence_wrap() -> None:
     state = PartitionState(TP)
     state.has_unresolved_sequence, state.last_acked_sequence, state.next_sequence = True, 2**31 - 1, 0
     state.resolve_sequences()
@@ -198,7 +198,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_happens_the_invariants_hold_and_a_partition_takes_new_records_in_the_end(seed: int) -> None:
+def test_invariants_hold_and_partition_recovers_in_random_walks(seed: int) -> None:
     walk = Walk(seed)
     walk.steps(3_000)
     for _ in range(200):
@@ -211,7 +211,7 @@ def test_whatever_happens_the_invariants_hold_and_a_partition_takes_new_records_
     assert not walk.queue
 
 
-def test_every_move_of_the_table_is_made() -> None:
+def test_random_walks_make_every_transition_of_the_table() -> None:
     made = {move for seed in range(20) for move in Walk(seed).steps(3_000)}
     assert made == {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
 
@@ -274,10 +274,10 @@ BROKEN: dict[str, Callable[[], PartitionState]] = {
 
 
 @pytest.mark.parametrize("words", list(BROKEN))
-def test_an_invariant_that_does_not_hold_is_named(words: str) -> None:
+def test_names_violated_invariant(words: str) -> None:
     assert any(words in found for found in find_violations(BROKEN[words](), 2, idempotent=True))
 
 
-def test_too_many_open_requests_are_named_without_idempotence_too() -> None:
+def test_names_too_many_requests_in_flight_without_idempotence() -> None:
     (found,) = find_violations(two_sent(), 1, idempotent=False)
     assert "at most max.in.flight requests are in flight" in found

@@ -15,7 +15,7 @@ from tests.producer.virtual_time import loop_of, simulated_producer
 from tests.simulated_cluster import SimulatedCluster
 
 
-def test_broker_without_producer_ids_ends_the_producer_at_once() -> None:
+def test_broker_without_producer_ids_ends_the_producer_immediately() -> None:
     system = FakeSystem(latency_ms=2)
     limits = {ApiKey.INIT_PRODUCER_ID: VersionRange(7, 9)}
     cluster = SimulatedCluster(system, topics={"t": 1}, version_limits=limits)
@@ -40,7 +40,7 @@ def test_requests_no_producer_id_while_no_record_waits_for_one() -> None:
     assert loop_of(producer).rounds - rounds < 100
 
 
-def test_pauses_after_a_rejection_though_the_next_record_waits_already() -> None:
+def test_backs_off_after_rejection_although_next_record_waits() -> None:
     cluster, producer = simulated(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     rule = cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     begun = cluster.system.now()

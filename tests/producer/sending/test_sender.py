@@ -60,7 +60,7 @@ def established(producer: KafkaProducer) -> None:
         codes.CORRUPT_MESSAGE,
     ],
 )
-def test_10_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> None:
+def test_10_rejection_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE, nth=2).fail(code)
@@ -68,7 +68,7 @@ def test_10_a_refusal_in_the_middle_of_a_pipeline_keeps_the_order(code: int) -> 
     assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_9_a_lost_answer_is_recognized_as_a_duplicate() -> None:
+def test_9_retry_after_lost_response_is_recognized_as_duplicate() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
@@ -76,7 +76,7 @@ def test_9_a_lost_answer_is_recognized_as_a_duplicate() -> None:
     assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_batch_that_fails_for_good_leaves_no_gap_and_the_next_go_on_under_a_new_epoch() -> None:
+def test_failed_batch_leaves_no_gap_under_the_new_epoch() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.TOPIC_AUTHORIZATION_FAILED)
@@ -87,7 +87,7 @@ def test_a_batch_that_fails_for_good_leaves_no_gap_and_the_next_go_on_under_a_ne
     assert sender_of(producer).idempotence.id_and_epoch.epoch == 1
 
 
-def test_an_expired_batch_leaves_the_partition_unresolved_until_the_epoch_is_bumped() -> None:
+def test_expired_batch_leaves_unresolved_sequence_until_epoch_bump() -> None:
     cluster, producer = simulated(request_timeout_ms=500, delivery_timeout_ms=800)
     established(producer)
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -99,7 +99,7 @@ def test_an_expired_batch_leaves_the_partition_unresolved_until_the_epoch_is_bum
     assert cluster.values("t") == [b"0", b"1"]
 
 
-def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch() -> None:
+def test_late_response_resolves_sequence_without_new_epoch() -> None:
     cluster, producer = simulated(request_timeout_ms=800, delivery_timeout_ms=800)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
@@ -110,7 +110,7 @@ def test_an_answer_after_the_expiry_resolves_the_partition_without_a_new_epoch()
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_17_sequences_wrap_in_order() -> None:
+def test_17_sequences_wrap_around_in_order() -> None:
     cluster, producer = simulated()
     idempotence = sender_of(producer).idempotence
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, 0))
@@ -123,7 +123,7 @@ def test_17_sequences_wrap_in_order() -> None:
     assert state.next_sequence == 5
 
 
-def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
+def test_requests_new_producer_id_after_last_epoch() -> None:
     cluster, producer = simulated()
     idempotence = sender_of(producer).idempotence
     idempotence.set_producer_id_and_epoch(ProducerIdAndEpoch(77, MAX_EPOCH))
@@ -135,7 +135,7 @@ def test_after_the_last_epoch_another_producer_id_is_asked_for() -> None:
     assert idempotence.id_and_epoch.epoch < MAX_EPOCH
 
 
-def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:
+def test_splits_batch_that_is_too_large_and_fails_single_record() -> None:
     cluster, producer = simulated(batch_size=100_000, linger_ms=5)
     cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.MESSAGE_TOO_LARGE)
     many = producer.send_columns("t", RecordColumns(pa.array([b"%03d" % i for i in range(100)])))
@@ -145,7 +145,7 @@ def test_a_batch_that_is_too_large_is_split_and_a_single_record_fails() -> None:
     assert isinstance(send_each(producer, b"single")[0], RecordTooLargeError)
 
 
-def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_producer(
+def test_fails_batch_when_memory_for_its_split_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_memory(*_: object) -> None:
@@ -163,7 +163,7 @@ def test_a_batch_for_whose_split_there_is_no_memory_fails_and_does_not_end_the_p
     assert memory_used(producer) == 0
 
 
-def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> None:
+def test_rejected_producer_id_fails_all_records_immediately() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.INVALID_REQUEST)
     error = send_each(producer, b"1")[0]
@@ -172,7 +172,7 @@ def test_a_refused_producer_id_fails_everything_at_once_with_the_reason() -> Non
         producer.send(ProducerRecord("t", b"2"))
 
 
-def test_a_negative_producer_id_is_refused_with_words() -> None:
+def test_negative_producer_id_fails_all_records() -> None:
     cluster, producer = simulated()
     cluster.core.coordinator.next_producer_id = -5
     error = send_each(producer, b"1")[0]
@@ -180,7 +180,7 @@ def test_a_negative_producer_id_is_refused_with_words() -> None:
     assert "A broker returned the producer id -5" in str(error)
 
 
-def test_without_the_right_to_write_idempotently_records_fail_until_it_is_granted() -> None:
+def test_records_fail_until_idempotent_write_is_authorized() -> None:
     cluster, producer = simulated()
     rule = cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
     started = cluster.system.now()
@@ -196,7 +196,7 @@ def test_without_the_right_to_write_idempotently_records_fail_until_it_is_grante
     assert memory_used(producer) == 0
 
 
-def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:
+def test_requests_producer_id_again_after_retriable_error() -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, nth=2).drop()
@@ -204,21 +204,21 @@ def test_a_producer_id_is_asked_for_again_after_a_passing_error() -> None:
 
 
 @pytest.mark.parametrize("newest", [3, 9, 12, 13])
-def test_topics_are_named_as_the_version_does_it(newest: int) -> None:
+def test_produce_request_names_topics_as_its_version_requires(newest: int) -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(3, newest)})
     producer = simulated_producer(cluster)
     assert send_each(producer, b"1") == [None]
     assert cluster.values("t") == [b"1"]
 
 
-def test_21_a_throttled_producer_waits_and_nothing_times_out() -> None:
+def test_21_throttled_producer_waits_without_timeouts() -> None:
     cluster, producer = simulated(request_timeout_ms=1000)
     cluster.control.when(api=ApiKey.PRODUCE, times=3).throttle(3000)
     assert send_each(producer, b"1", b"2", b"3") == [None] * 3
     assert producer.metrics()["produce-throttle-time-max"] == 3000
 
 
-def test_the_end_of_a_throttle_is_waited_for_while_answers_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_end_of_throttling_while_requests_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the next request of that broker would wait for the next answer, or its timeout."""
     _, producer = simulated()
     established(producer)
@@ -230,7 +230,7 @@ def test_the_end_of_a_throttle_is_waited_for_while_answers_are_awaited(monkeypat
 
 
 @pytest.mark.parametrize("offset", [2**62, 2**63 - 1])
-def test_an_offset_that_no_broker_has_counts_as_none(offset: int) -> None:
+def test_ignores_impossible_base_offset(offset: int) -> None:
     """Those of the batch's records are counted up from it, and would be no 64-bit numbers."""
     assert (
         parse_partition_response(PartitionProduceResponse(index=0, error_code=0, base_offset=offset)).base_offset == -1
@@ -241,7 +241,7 @@ def test_an_offset_that_no_broker_has_counts_as_none(offset: int) -> None:
     )
 
 
-def test_a_moved_leader_is_followed() -> None:
+def test_follows_moved_leader() -> None:
     cluster, producer = simulated()
     established(producer)
     leader = cluster.core.topic("t").partitions[0].leader
@@ -250,7 +250,7 @@ def test_a_moved_leader_is_followed() -> None:
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_16_retention_that_forgets_the_producer_loses_and_doubles_nothing() -> None:
+def test_16_forgotten_producer_state_loses_and_duplicates_nothing() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.delete_records("t", 0, 1)

@@ -10,7 +10,7 @@ from tests.producer.virtual_time import loop_of
 
 
 @pytest.mark.parametrize("record_count", [160, 450, 700])
-def test_full_batches_of_single_records_leave_at_once_though_linger_is_long(record_count: int) -> None:
+def test_sends_full_batches_of_single_records_before_linger_ends(record_count: int) -> None:
     _, producer = simulated(linger_ms=3_000)
     established(producer)
     futures = [producer.send(ProducerRecord("t", bytes(100), partition=0)) for _ in range(record_count)]
@@ -23,7 +23,7 @@ def test_full_batches_of_single_records_leave_at_once_though_linger_is_long(reco
     assert all(future.done() for future in futures)
 
 
-def test_single_records_that_fill_no_batch_linger_though_they_have_the_bytes_of_one() -> None:
+def test_single_records_linger_when_no_partition_fills_a_batch() -> None:
     _, producer = simulated(partitions=10, linger_ms=3_000)
     established(producer)
     rounds = loop_of(producer).rounds

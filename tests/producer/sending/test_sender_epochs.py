@@ -38,7 +38,7 @@ def epoch(producer: KafkaProducer) -> int:
     return sender_of(producer).idempotence.id_and_epoch.epoch
 
 
-def test_out_of_order_at_the_head_begins_a_new_epoch_at_sequence_0() -> None:
+def test_out_of_order_error_at_head_starts_new_epoch_at_sequence_0() -> None:
     cluster, producer = simulated(linger_ms=1)
     first = [producer.send_columns("t", rows(2), 0)]
     run_until(producer, first[0].done)
@@ -49,14 +49,14 @@ def test_out_of_order_at_the_head_begins_a_new_epoch_at_sequence_0() -> None:
     assert epoch(producer) == 1
 
 
-def test_out_of_order_for_the_very_first_batch_begins_a_new_epoch() -> None:
+def test_out_of_order_error_of_first_batch_starts_new_epoch() -> None:
     cluster, producer = simulated()
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert outcome(producer, send(producer, b"1")).offset == 0
     assert stamps(cluster) == [(1, 0, 1)]
 
 
-def test_a_partition_that_was_idle_takes_the_new_epoch_with_its_next_batch() -> None:
+def test_idle_partition_uses_new_epoch_with_its_next_batch() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -70,7 +70,7 @@ def test_a_partition_that_was_idle_takes_the_new_epoch_with_its_next_batch() -> 
     assert (state_of(producer, 1).next_sequence, state_of(producer, 1).last_acked_sequence) == (1, 0)
 
 
-def test_a_partition_with_requests_in_flight_ends_them_under_the_old_epoch() -> None:
+def test_partition_completes_requests_in_flight_under_previous_epoch() -> None:
     cluster, producer = simulated(partitions=2, nodes=2)
     for partition in (0, 1):
         cluster.control.move_leader("t", partition, partition)
@@ -87,7 +87,7 @@ def test_a_partition_with_requests_in_flight_ends_them_under_the_old_epoch() -> 
     assert stamps(cluster, 0) == [(0, 0, 1), (1, 0, 1)]
 
 
-def test_a_healthy_partition_retries_under_the_old_epoch_while_another_begins_again() -> None:
+def test_partition_retries_under_previous_epoch_while_another_restarts() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -100,7 +100,7 @@ def test_a_healthy_partition_retries_under_the_old_epoch_while_another_begins_ag
     assert stamps(cluster, 1)[-1] == (1, 0, 1)
 
 
-def test_a_partition_whose_last_batch_of_the_old_epoch_fails_begins_again_at_sequence_0() -> None:
+def test_partition_restarts_at_sequence_0_after_last_batch_of_previous_epoch_fails() -> None:
     cluster, producer = simulated(partitions=2, retries=1)
     established(producer, 0, 1)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -118,9 +118,7 @@ def test_a_partition_whose_last_batch_of_the_old_epoch_fails_begins_again_at_seq
 
 @pytest.mark.parametrize("ending", ["goes on", "close", "close at once"])
 @pytest.mark.parametrize("last_epoch", [False, True])
-def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_identity(
-    ending: str, last_epoch: bool
-) -> None:
+def test_retries_other_partition_under_previous_identity_when_one_restarts(ending: str, last_epoch: bool) -> None:
     cluster, producer = simulated(partitions=2)
     if last_epoch:
         at_last_epoch(producer)
@@ -147,7 +145,7 @@ def test_when_one_partition_begins_again_the_other_is_retried_under_the_old_iden
     assert (sender_of(producer).idempotence.id_and_epoch.producer_id == before.producer_id) == (not last_epoch)
 
 
-def test_rows_of_a_queue_leave_in_order_when_their_partition_begins_again() -> None:
+def test_sends_queued_rows_in_order_when_their_partition_restarts() -> None:
     cluster, producer = simulated(batch_size=0)
     established(producer)
     refuse(cluster, 0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -28,7 +28,7 @@ RECORDS = [ProducerRecord("t", b"1"), ProducerRecord("t", b"2")]
 IN_THREE_PARTITIONS = [ProducerRecord("t", b"v", partition=partition) for partition in range(3)]
 
 
-def test_records_that_never_left_expire_and_leave_the_sequences_as_they_were() -> None:
+def test_expiry_of_unsent_records_does_not_change_sequences() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     established(producer)
     cluster.control.stop_node(0)
@@ -44,7 +44,7 @@ def test_records_that_never_left_expire_and_leave_the_sequences_as_they_were() -
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
-def test_a_new_batch_waits_until_an_expired_one_is_resolved() -> None:
+def test_new_batch_waits_until_expired_batch_is_resolved() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1000)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
@@ -63,7 +63,7 @@ def test_a_new_batch_waits_until_an_expired_one_is_resolved() -> None:
 
 
 @pytest.mark.parametrize("late", [codes.NOT_LEADER_OR_FOLLOWER, codes.MESSAGE_TOO_LARGE, codes.POLICY_VIOLATION])
-def test_an_answer_that_comes_after_the_expiry_has_nothing_sent_again(late: int) -> None:
+def test_late_response_to_expired_batch_causes_no_retry(late: int) -> None:
     cluster, producer = simulated(request_timeout_ms=990, delivery_timeout_ms=1000, linger_ms=5)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop()
@@ -86,7 +86,7 @@ def test_an_answer_that_comes_after_the_expiry_has_nothing_sent_again(late: int)
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_with_one_request_in_flight_the_next_waits_for_the_answer_of_an_expired_one(idempotent: bool) -> None:
+def test_next_request_waits_for_response_to_expired_one_when_one_may_be_in_flight(idempotent: bool) -> None:
     cluster, producer = simulated(
         request_timeout_ms=1000,
         delivery_timeout_ms=1000,
@@ -109,7 +109,7 @@ def test_with_one_request_in_flight_the_next_waits_for_the_answer_of_an_expired_
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
+def test_batches_of_several_partitions_expire_together_once() -> None:
     cluster, producer = simulated(partitions=3, request_timeout_ms=1000, delivery_timeout_ms=1000)
     established(producer, 0, 1, 2)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer()
@@ -130,7 +130,7 @@ def test_batches_of_several_partitions_expire_together_and_only_once() -> None:
     assert memory_used(producer) == 0
 
 
-def test_a_batch_that_timed_out_and_expired_is_not_taken_for_the_first_of_the_new_epoch() -> None:
+def test_expired_batch_is_not_mistaken_for_first_batch_of_new_epoch() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     cluster.control.when(api=ApiKey.PRODUCE, times=None).never_answer(applied=True)
     first = send(producer, b"1")
@@ -143,7 +143,7 @@ def test_a_batch_that_timed_out_and_expired_is_not_taken_for_the_first_of_the_ne
     assert stamps(cluster) == [(0, 0, 1), (1, 0, 1)]
 
 
-def test_the_sender_wakes_when_a_batch_expires_although_nothing_else_happens() -> None:
+def test_sender_wakes_when_a_batch_expires() -> None:
     cluster, producer = simulated(request_timeout_ms=1000, delivery_timeout_ms=1500)
     established(producer)
     cluster.control.when(node=0).throttle(60_000)

@@ -8,7 +8,7 @@ from tests.producer.sending.sender_cases import established, pass_time, send, si
 from tests.producer.virtual_time import outcome, sender_of
 
 
-def test_a_topic_that_is_not_used_is_forgotten_and_goes_on_where_it_was() -> None:
+def test_unused_topic_is_dropped_from_metadata_and_keeps_its_sequences() -> None:
     cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
     established(producer)
     assert sender_of(producer).metadata.contains_topic("t")
@@ -19,7 +19,7 @@ def test_a_topic_that_is_not_used_is_forgotten_and_goes_on_where_it_was() -> Non
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1)]
 
 
-def test_a_topic_with_records_that_wait_is_in_use() -> None:
+def test_topic_with_unsent_records_is_in_use() -> None:
     cluster, producer = simulated(metadata_max_idle_ms=5000, metadata_max_age_ms=1000)
     established(producer)
     cluster.core.topic("t").partitions[0].leader = None
@@ -30,7 +30,7 @@ def test_a_topic_with_records_that_wait_is_in_use() -> None:
     assert outcome(producer, future).offset == 1
 
 
-def test_the_partitioner_learns_of_a_node_that_has_records_but_accepts_none() -> None:
+def test_partitioner_avoids_node_that_accepts_no_records() -> None:
     cluster, producer = simulated(
         partitions=2, nodes=2, partitioner_availability_timeout_ms=50, max_in_flight_requests_per_connection=1
     )

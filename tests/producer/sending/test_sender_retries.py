@@ -40,7 +40,7 @@ from tests.producer.virtual_time import memory_used, outcome, run_until, sender_
 from tests.simulated_cluster import SimulatedCluster
 
 
-def test_a_batch_is_in_flight_until_its_answer_and_has_the_first_sequence() -> None:
+def test_batch_is_in_flight_until_response_and_has_first_sequence() -> None:
     cluster, producer = simulated()
     future = send(producer, b"1")
     run_until(producer, lambda: in_flight_count(producer) == 1)
@@ -53,7 +53,7 @@ def test_a_batch_is_in_flight_until_its_answer_and_has_the_first_sequence() -> N
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_lost_connection_is_tried_again_as_often_as_retries_allow(idempotent: bool) -> None:
+def test_retries_lost_connection_as_often_as_retries_allows(idempotent: bool) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     cluster.control.when(api=ApiKey.PRODUCE).drop()
     assert outcome(producer, send(producer, b"1")).offset == 0
@@ -66,7 +66,7 @@ def test_a_lost_connection_is_tried_again_as_often_as_retries_allow(idempotent: 
     assert outcome(producer, send(producer, b"3")).offset == 1
 
 
-def test_without_idempotence_batches_carry_no_producer_id_and_a_final_refusal_fails_them_at_once() -> None:
+def test_batches_without_idempotence_have_no_producer_id_and_fail_on_rejection() -> None:
     cluster, producer = simulated(enable_idempotence=False)
     established(producer)
     assert stamps(cluster) == [(-1, -1, 1)]
@@ -78,7 +78,7 @@ def test_without_idempotence_batches_carry_no_producer_id_and_a_final_refusal_fa
     assert len(requests_of(cluster, ProduceRequest)) == 2
 
 
-def test_without_idempotence_a_lost_answer_may_be_stored_twice() -> None:
+def test_lost_response_without_idempotence_may_be_stored_twice() -> None:
     cluster, producer = simulated(enable_idempotence=False)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)
     assert outcome(producer, send(producer, b"1")).offset == 1
@@ -86,7 +86,7 @@ def test_without_idempotence_a_lost_answer_may_be_stored_twice() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_with_one_request_in_flight_a_new_leader_gets_the_second_only_after_the_first_is_over(idempotent: bool) -> None:
+def test_new_leader_gets_second_request_after_first_when_one_may_be_in_flight(idempotent: bool) -> None:
     cluster, producer = simulated(nodes=2, max_in_flight_requests_per_connection=1, enable_idempotence=idempotent)
     established(producer)
     old = cluster.core.topic("t").partitions[0].leader
@@ -102,14 +102,14 @@ def test_with_one_request_in_flight_a_new_leader_gets_the_second_only_after_the_
     assert cluster.values("t") == [b"0", b"1", b"2"]
 
 
-def test_a_producer_id_is_got_through_a_single_connection_that_waits_for_metadata() -> None:
+def test_gets_producer_id_over_single_connection_that_waits_for_metadata() -> None:
     cluster, producer = simulated(max_in_flight_requests_per_connection=1)
     cluster.control.when(api=ApiKey.METADATA, times=2).delay(500)
     assert outcome(producer, send(producer, b"1")).offset == 0
     assert len(requests_of(cluster, InitProducerIdRequest)) == 1
 
 
-def test_a_producer_id_comes_from_another_broker_if_the_first_cannot_be_reached() -> None:
+def test_gets_producer_id_from_another_broker_when_first_is_unreachable() -> None:
     cluster, producer = simulated(nodes=2)
     producer.partitions_for("t")
     leader = cluster.core.topic("t").partitions[0].leader
@@ -117,7 +117,7 @@ def test_a_producer_id_comes_from_another_broker_if_the_first_cannot_be_reached(
     assert outcome(producer, send(producer, b"1")).offset == 0
 
 
-def test_questions_for_a_producer_id_keep_a_pause_that_grows() -> None:
+def test_requests_for_producer_id_back_off_exponentially() -> None:
     cluster, producer = simulated(retry_backoff_ms=100, retry_backoff_max_ms=1000)
     cluster.control.when(api=ApiKey.INIT_PRODUCER_ID, times=3).fail(codes.COORDINATOR_LOAD_IN_PROGRESS)
     outcome(producer, send(producer, b"1"))
@@ -127,7 +127,7 @@ def test_questions_for_a_producer_id_keep_a_pause_that_grows() -> None:
         assert 0.8 * usual <= pause <= 1.2 * usual + 10
 
 
-def test_two_requests_in_flight_are_acknowledged_one_after_the_other() -> None:
+def test_acknowledges_two_requests_in_flight_in_order() -> None:
     cluster, producer = simulated()
     established(producer)
     first, second = send(producer, b"1"), send(producer, b"2")
@@ -141,7 +141,7 @@ def test_two_requests_in_flight_are_acknowledged_one_after_the_other() -> None:
     assert stamps(cluster) == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
 
 
-def test_while_a_batch_is_tried_again_one_request_is_under_way_and_nothing_new_gets_a_sequence() -> None:
+def test_one_request_is_in_flight_and_new_batches_get_no_sequence_during_retry() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.LEADER_NOT_AVAILABLE)
@@ -162,7 +162,7 @@ def test_while_a_batch_is_tried_again_one_request_is_under_way_and_nothing_new_g
 
 
 @pytest.mark.parametrize("doubt", [codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
-def test_a_success_behind_a_doubtful_answer_does_not_acknowledge_what_is_before_it(doubt: int) -> None:
+def test_success_does_not_acknowledge_earlier_batch_in_doubt(doubt: int) -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(doubt, after_applying=True)
@@ -177,7 +177,7 @@ def test_a_success_behind_a_doubtful_answer_does_not_acknowledge_what_is_before_
     assert sender_of(producer).idempotence.id_and_epoch.epoch == 0
 
 
-def test_a_duplicate_is_a_success_without_an_offset_and_moves_no_sequence_back() -> None:
+def test_duplicate_is_success_without_offset_and_keeps_last_acked_sequence() -> None:
     cluster, producer = simulated()
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.DUPLICATE_SEQUENCE_NUMBER, after_applying=True)
@@ -199,7 +199,7 @@ def with_log_start(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
 
 @pytest.mark.parametrize("log_start", [1010, 0], ids=["all was deleted", "nothing was deleted"])
 @pytest.mark.parametrize("refused", [1, 2])
-def test_a_broker_that_does_not_know_the_producer_gets_a_new_epoch(
+def test_starts_new_epoch_when_broker_does_not_know_the_producer(
     log_start: int, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = simulated()
@@ -212,7 +212,7 @@ def test_a_broker_that_does_not_know_the_producer_gets_a_new_epoch(
     assert stamps(cluster) == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)]
 
 
-def test_without_the_start_of_its_log_nothing_is_concluded_and_the_sequence_stays(
+def test_keeps_sequence_when_log_start_offset_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, producer = simulated()
@@ -224,7 +224,7 @@ def test_without_the_start_of_its_log_nothing_is_concluded_and_the_sequence_stay
 
 
 @pytest.mark.parametrize("code", [codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, codes.INVALID_REQUEST, codes.POLICY_VIOLATION])
-def test_a_refusal_for_good_fails_its_batch_alone_and_ends_nothing(code: int) -> None:
+def test_permanent_rejection_fails_only_its_batch(code: int) -> None:
     cluster, producer = simulated()
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     refused = send(producer, b"1")
@@ -236,7 +236,7 @@ def test_a_refusal_for_good_fails_its_batch_alone_and_ends_nothing(code: int) ->
     assert outcome(producer, send(producer, b"2")).offset == 0
 
 
-def test_a_broker_that_is_too_old_to_be_written_to_ends_the_producer() -> None:
+def test_broker_without_supported_produce_version_ends_the_producer() -> None:
     cluster = SimulatedCluster(FakeSystem(), topics={"t": 1}, version_limits={ApiKey.PRODUCE: VersionRange(0, 2)})
     producer = simulated_producer(cluster, linger_ms=0)
     refused = send(producer, b"1")
@@ -248,7 +248,7 @@ def test_a_broker_that_is_too_old_to_be_written_to_ends_the_producer() -> None:
     assert isinstance(closed.value.__cause__, UnsupportedVersionError)
 
 
-def test_after_a_fatal_error_batches_in_flight_to_other_leaders_can_still_succeed_and_nothing_new_is_sent() -> None:
+def test_batches_in_flight_may_succeed_after_fatal_error_but_none_are_sent() -> None:
     cluster, producer = simulated(partitions=2)
     established(producer, 0, 1)
     cluster.control.when(api=ApiKey.PRODUCE, topic="t", partition=0).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
@@ -265,7 +265,7 @@ def test_after_a_fatal_error_batches_in_flight_to_other_leaders_can_still_succee
     assert memory_used(producer) == 0
 
 
-def test_the_halves_of_a_batch_that_was_too_large_take_its_sequences_and_leave_nothing_behind() -> None:
+def test_children_of_split_batch_take_over_its_sequences() -> None:
     cluster, producer = simulated(batch_size=100_000, linger_ms=5, compression_type="gzip")
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     columns = RecordColumns(pa.array([b"%03d" % i for i in range(100)]))
@@ -283,7 +283,7 @@ def test_the_halves_of_a_batch_that_was_too_large_take_its_sequences_and_leave_n
     assert memory_used(producer) == 0
 
 
-def test_a_leader_that_moved_without_a_hint_is_looked_up_and_the_retry_waits() -> None:
+def test_looks_up_moved_leader_and_backs_off_without_leader_hint() -> None:
     cluster, producer = simulated(partitions=3, retry_backoff_ms=200, retry_backoff_max_ms=200)
     established(producer, 0, 1, 2)
     asked = len(requests_of(cluster, MetadataRequest))
@@ -301,7 +301,7 @@ def test_a_leader_that_moved_without_a_hint_is_looked_up_and_the_retry_waits() -
     assert len(requests_of(cluster, MetadataRequest)) > asked
 
 
-def test_batches_that_were_refused_together_are_sent_again_together() -> None:
+def test_retries_batches_together_when_rejected_together() -> None:
     """A broker that does not lead its partitions yet refuses all of them, of each task that writes."""
     partitions = 40
     cluster, producer = simulated(partitions=partitions, retry_backoff_ms=200, retry_backoff_max_ms=1_000)
@@ -314,7 +314,7 @@ def test_batches_that_were_refused_together_are_sent_again_together() -> None:
     assert len(requests_of(cluster, ProduceRequest)) == 3
 
 
-def test_a_leader_that_the_old_one_names_is_written_to_without_waiting() -> None:
+def test_sends_to_hinted_leader_without_backoff() -> None:
     cluster, producer = simulated(nodes=2, retry_backoff_ms=1000, retry_backoff_max_ms=1000)
     established(producer)
     old = cluster.core.topic("t").partitions[0].leader
@@ -324,7 +324,7 @@ def test_a_leader_that_the_old_one_names_is_written_to_without_waiting() -> None
     assert cluster.system.now() - started < 500
 
 
-def test_throttling_is_measured() -> None:
+def test_measures_throttle_time() -> None:
     cluster, producer = simulated()
     established(producer)
     for ms in (100, 200, 300):
@@ -335,7 +335,7 @@ def test_throttling_is_measured() -> None:
     assert metrics["produce-throttle-time-avg"] == pytest.approx(600 / 4)
 
 
-def test_at_the_last_epoch_a_lost_connection_is_tried_again_under_the_same_producer_id() -> None:
+def test_retries_lost_connection_under_same_producer_id_at_last_epoch() -> None:
     cluster, producer = simulated()
     at_last_epoch(producer)
     established(producer)

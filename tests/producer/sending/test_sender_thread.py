@@ -20,7 +20,7 @@ def senders() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
-def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
+def test_leaves_no_thread_or_descriptor_after_100_000_rows() -> None:
     before = senders()
     with assert_no_leaks(), embedded_broker(topics={"t": 3}) as broker:
         with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
@@ -32,7 +32,7 @@ def test_a_hundred_thousand_rows_and_no_thread_or_descriptor_is_left() -> None:
         # Only now: the broker, in this process too, closes its ends of the connections when it comes to it.
 
 
-def test_a_producer_without_references_ends_its_thread() -> None:
+def test_unreferenced_producer_ends_its_thread() -> None:
     before = senders()
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
@@ -44,7 +44,7 @@ def test_a_producer_without_references_ends_its_thread() -> None:
         assert not sender.is_alive()
 
 
-def test_close_in_a_callback_ends_the_thread() -> None:
+def test_close_in_callback_ends_the_thread() -> None:
     before = senders()
     with embedded_broker(topics={"t": 1}) as broker:
         producer = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers})
@@ -54,7 +54,7 @@ def test_close_in_a_callback_ends_the_thread() -> None:
         assert not sender.is_alive()
 
 
-def test_27_in_a_child_process_send_fails_and_names_the_fork() -> None:
+def test_27_send_in_child_process_fails_and_names_the_fork() -> None:
     with (
         embedded_broker(topics={"t": 1}) as broker,
         KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer,

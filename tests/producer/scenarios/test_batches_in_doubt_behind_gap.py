@@ -50,7 +50,7 @@ def forgotten(first_is: int) -> tuple[list[bytes | None], list[BaseException | N
     return cluster.values("t"), [future.exception(0) for future in futures]
 
 
-def test_what_was_taken_behind_a_refusal_for_good_is_not_stored_twice() -> None:
+def test_batch_accepted_behind_permanent_rejection_is_not_stored_twice() -> None:
     stored, errors = forgotten(codes.POLICY_VIOLATION)
     assert stored[:2] == [b"0", b"2"]
     assert stored.count(b"2") == 1
@@ -61,7 +61,7 @@ def test_what_was_taken_behind_a_refusal_for_good_is_not_stored_twice() -> None:
     assert stored[-1] == b"4"
 
 
-def test_what_was_taken_in_front_of_a_retry_is_not_stored_twice() -> None:
+def test_batch_accepted_before_a_retry_is_not_stored_twice() -> None:
     stored, errors = forgotten(codes.NOT_ENOUGH_REPLICAS)
     assert errors[0] is None
     assert stored.count(b"2") == 1
@@ -71,7 +71,7 @@ def test_what_was_taken_in_front_of_a_retry_is_not_stored_twice() -> None:
 
 
 @pytest.mark.parametrize("first_is", [codes.POLICY_VIOLATION, codes.NOT_ENOUGH_REPLICAS])
-def test_without_rule_3_it_is_stored_twice(first_is: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rule_3_batch_is_stored_twice(first_is: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "is_possibly_stored", lambda state, batch: False)
     stored, _ = forgotten(first_is)
     assert stored.count(b"2") == 2

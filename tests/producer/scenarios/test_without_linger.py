@@ -13,7 +13,7 @@ import pytest
 from tests.producer.batching.accumulator_harness import Harness
 
 
-def test_while_a_caller_waits_for_answers_nothing_lingers_and_afterwards_rows_do_again() -> None:
+def test_without_linger_suspends_linger_until_the_block_ends() -> None:
     h = Harness(linger_ms=1000)
     h.append(0)
     assert h.ready_nodes() == set()
@@ -27,7 +27,7 @@ def test_while_a_caller_waits_for_answers_nothing_lingers_and_afterwards_rows_do
     assert h.ready_nodes() == set()
 
 
-def test_a_wait_for_answers_that_fails_is_over() -> None:
+def test_without_linger_ends_when_the_block_raises() -> None:
     h = Harness(linger_ms=1000)
     with pytest.raises(KeyboardInterrupt), h.accumulator.without_linger():
         raise KeyboardInterrupt
@@ -36,7 +36,7 @@ def test_a_wait_for_answers_that_fails_is_over() -> None:
 
 
 @pytest.mark.parametrize("line", range(8))
-def test_rows_linger_again_after_an_interrupt_at_any_line_of_the_wait(line: int) -> None:
+def test_without_linger_ends_after_interrupt_at_any_line(line: int) -> None:
     h = Harness(linger_ms=1000)
     lines = itertools.count()
 

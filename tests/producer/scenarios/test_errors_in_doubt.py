@@ -19,7 +19,7 @@ NAMELESS = {codes.UNKNOWN_SERVER_ERROR: "UNKNOWN_SERVER_ERROR (-1)", 9_999: "UNK
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("code", NAMELESS)
-def test_an_error_without_a_name_fails_the_records_and_leaves_doubt(code: int, applied: bool, idempotent: bool) -> None:
+def test_unknown_error_code_fails_records_in_doubt(code: int, applied: bool, idempotent: bool) -> None:
     cluster, producer = simulated(enable_idempotence=idempotent)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).fail(code, after_applying=applied)
@@ -37,7 +37,7 @@ def test_an_error_without_a_name_fails_the_records_and_leaves_doubt(code: int, a
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("last", ["the same", codes.NOT_LEADER_OR_FOLLOWER, codes.CLUSTER_AUTHORIZATION_FAILED])
-def test_after_a_lost_answer_each_final_failure_says_once_that_the_records_may_be_stored(
+def test_final_error_after_lost_response_says_once_that_records_may_be_stored(
     last: int | str, idempotent: bool
 ) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
@@ -52,7 +52,7 @@ def test_after_a_lost_answer_each_final_failure_says_once_that_the_records_may_b
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_a_refusal_without_a_lost_answer_before_it_leaves_no_doubt(idempotent: bool) -> None:
+def test_rejection_without_earlier_lost_response_leaves_no_doubt(idempotent: bool) -> None:
     cluster, producer = simulated(retries=1, enable_idempotence=idempotent)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE, times=2).fail(codes.NOT_ENOUGH_REPLICAS)
@@ -63,7 +63,7 @@ def test_a_refusal_without_a_lost_answer_before_it_leaves_no_doubt(idempotent: b
     producer.close()
 
 
-def test_what_may_be_stored_is_not_stored_twice_after_it_was_split() -> None:
+def test_batch_in_doubt_is_not_stored_twice_after_split() -> None:
     cluster, producer = simulated(batch_size=100_000)
     established(producer)
     cluster.control.when(api=ApiKey.PRODUCE).drop(applied=True)

@@ -44,7 +44,7 @@ def producer_with(
     )
 
 
-def test_a_topic_that_becomes_known_in_the_last_moment_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_to_topic_that_becomes_known_just_before_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = producer_with()
     loop = loop_of(producer)
 
@@ -57,7 +57,7 @@ def test_a_topic_that_becomes_known_in_the_last_moment_is_written_to(monkeypatch
 
 
 @pytest.mark.parametrize("chosen", ["0", 1.5, -1, 2, b"", ValueError("no idea")])
-def test_a_partitioner_that_raises_or_chooses_nonsense_fails_its_record_alone(chosen: object) -> None:
+def test_failing_partitioner_fails_only_its_record(chosen: object) -> None:
     def choose(topic: str, key: bytes | None, value: bytes | None, partitions: object) -> int:
         if key is None:
             return 1
@@ -73,7 +73,7 @@ def test_a_partitioner_that_raises_or_chooses_nonsense_fails_its_record_alone(ch
     producer.close()
 
 
-def test_rows_that_a_partitioner_of_one_s_own_would_have_to_place_are_refused_at_the_call() -> None:
+def test_send_columns_rejects_rows_without_partition_for_custom_partitioner() -> None:
     producer = producer_with(lambda topic, key, value, partitions: 1)
     columns = RecordColumns(pa.array([b"a", b"b"]))
     for partition in (None, pa.array([0, None], pa.int32())):
@@ -83,7 +83,7 @@ def test_rows_that_a_partitioner_of_one_s_own_would_have_to_place_are_refused_at
 
 
 @pytest.mark.parametrize("returned", [None, b"v", ProducerRecord("", b"v")])
-def test_an_interceptor_that_returns_no_record_fails_the_call(returned: object) -> None:
+def test_interceptor_that_returns_no_record_fails_the_call(returned: object) -> None:
     class Wrong:
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return returned if record.value == b"bad" else record  # type: ignore[return-value]
@@ -116,7 +116,7 @@ def test_reports_and_counts_a_record_that_an_interceptor_lost() -> None:
 
 
 @pytest.mark.parametrize("record", [ProducerRecord("t", 123), ProducerRecord("t", b"v", 123)])
-def test_a_type_that_needs_a_serializer_fails_the_call_and_is_counted(record: ProducerRecord) -> None:
+def test_missing_serializer_fails_the_call_and_is_counted(record: ProducerRecord) -> None:
     interceptor = Leaves()
     producer = producer_with(interceptors=[interceptor])
     with pytest.raises(InvalidRecordError, match="int is neither bytes nor str") as raised:
@@ -125,7 +125,7 @@ def test_a_type_that_needs_a_serializer_fails_the_call_and_is_counted(record: Pr
     assert producer.metric("record-error-total") == 1
 
 
-def test_a_type_that_an_interceptor_converts_needs_no_serializer() -> None:
+def test_value_converted_by_interceptor_needs_no_serializer() -> None:
     class ToText(Leaves):
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
             return record._replace(value=str(record.value))
@@ -155,7 +155,7 @@ class Leaves:
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 @pytest.mark.parametrize("where", ["callback", "done-callback", "interceptor"])
 @pytest.mark.parametrize("code", [codes.NONE, codes.POLICY_VIOLATION])
-def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_the_future_of_every_record_completes(
+def test_completes_all_futures_when_user_code_raises_on_sender_thread(
     raised: type[BaseException], where: str, code: int
 ) -> None:
     first, second = Leaves(raised if where == "interceptor" else None), Leaves()
@@ -184,7 +184,7 @@ def test_whatever_a_user_s_code_raises_on_the_sender_s_thread_the_future_of_ever
     assert memory_used(producer) == 0
 
 
-def test_interceptors_and_the_callback_of_a_record_that_is_refused_at_the_call_get_its_topic_and_partition() -> None:
+def test_interceptors_and_callback_of_rejected_record_get_topic_and_partition() -> None:
     interceptor = Leaves()
     seen: list[tuple[RecordMetadata, Exception | None]] = []
     producer = producer_with(interceptors=[interceptor])
@@ -199,7 +199,7 @@ def test_interceptors_and_the_callback_of_a_record_that_is_refused_at_the_call_g
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
-def test_what_a_callback_raises_on_the_caller_s_thread_reaches_the_caller(raised: type[BaseException]) -> None:
+def test_exception_of_callback_on_callers_thread_reaches_the_caller(raised: type[BaseException]) -> None:
     producer = producer_with()
 
     def leave(*_: object) -> None:

@@ -43,7 +43,7 @@ def four_more_are_stored_once_and_in_order(cluster: SimulatedCluster, producer: 
     assert cluster.values("t") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_order() -> None:
+def test_10_sequence_error_at_head_restarts_sequences_and_keeps_order() -> None:
     cluster, producer = established()
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
     four_more_are_stored_once_and_in_order(cluster, producer)
@@ -51,7 +51,7 @@ def test_10_a_refusal_of_the_sequence_at_the_head_begins_anew_and_keeps_the_orde
     producer.close()
 
 
-def test_10_a_refusal_of_the_sequence_behind_others_keeps_the_epoch() -> None:
+def test_10_sequence_error_behind_head_keeps_the_epoch() -> None:
     cluster, producer = established()
     cluster.control.when(api=ApiKey.PRODUCE).delay(20)  # so that it is still under way when the next is refused
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.NOT_ENOUGH_REPLICAS)
@@ -70,7 +70,7 @@ GARBAGE: list[tuple[str, Callable[[FaultBuilder], object], str]] = [
 
 
 @pytest.mark.parametrize("answer", [row[1] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
-def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
+def test_25_resends_records_after_malformed_response_and_stores_them_once(
     answer: Callable[[FaultBuilder], object],
 ) -> None:
     cluster, producer = established()
@@ -82,7 +82,7 @@ def test_25_after_a_garbage_answer_the_records_are_sent_again_and_stored_once(
 
 
 @pytest.mark.parametrize(("answer", "words"), [row[1:] for row in GARBAGE], ids=[row[0] for row in GARBAGE])
-def test_25_a_broker_that_sends_garbage_only_is_a_clear_error_in_time_and_memory_stays_flat(
+def test_25_broker_with_only_malformed_responses_causes_timeout_without_memory_growth(
     answer: Callable[[FaultBuilder], object], words: str
 ) -> None:
     cluster, producer = established(request_timeout_ms=1000, delivery_timeout_ms=3000)

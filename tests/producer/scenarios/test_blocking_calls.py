@@ -25,7 +25,7 @@ def simulated(partitions: int = 1, **options: object) -> tuple[SimulatedCluster,
     return cluster, simulated_producer(cluster, max_block_ms=MAX_BLOCK_MS, **options)
 
 
-def test_full_batches_leave_at_once_however_thin_the_other_partitions_are() -> None:
+def test_sends_full_batches_immediately_despite_sparse_partitions() -> None:
     """Twelve do, of single records, when less than two more are there."""
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
     outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
@@ -41,7 +41,7 @@ def test_full_batches_leave_at_once_however_thin_the_other_partitions_are() -> N
     producer.close()
 
 
-def test_full_batches_of_columns_leave_at_once_however_thin_the_other_partitions_are() -> None:
+def test_sends_full_batches_of_columns_immediately_despite_sparse_partitions() -> None:
     cluster, producer = simulated(101, linger_ms=3000, batch_size=16_384)
     outcome(producer, producer.send(ProducerRecord("t", b"first", partition=0)))
     began_ms = cluster.system.now()
@@ -54,7 +54,7 @@ def test_full_batches_of_columns_leave_at_once_however_thin_the_other_partitions
 
 
 @pytest.mark.parametrize("spent_ms", [0, 1500])
-def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_shares_max_block_ms_between_metadata_and_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = simulated()
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
     await_partitions = Topics.await_partitions
@@ -80,7 +80,7 @@ def test_send_has_one_budget_for_the_topic_and_for_memory(spent_ms: int, monkeyp
 
 
 @pytest.mark.parametrize("way", ["send", "send_columns"])
-def test_a_callback_that_finds_no_memory_is_refused_at_once_in_words(way: str) -> None:
+def test_send_in_callback_fails_immediately_when_memory_is_full(way: str) -> None:
     cluster, producer = simulated(linger_ms=0, buffer_memory=20_000)
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
     found: list[tuple[float, BaseException | None]] = []

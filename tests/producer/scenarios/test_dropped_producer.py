@@ -42,7 +42,7 @@ def unanswered() -> tuple[KafkaProducer, InlineLoop, Future[RecordMetadata]]:
     return producer, loop_of(producer), future
 
 
-def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_locks_does_not_lock_it_out(
+def test_collecting_producer_does_not_deadlock_while_thread_holds_any_of_its_locks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
@@ -71,7 +71,7 @@ def test_a_producer_that_is_collected_while_the_same_thread_holds_any_of_its_loc
     assert memory.free_bytes == memory.total_bytes
 
 
-def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropping_producer_without_records_in_flight_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=0)
@@ -86,7 +86,7 @@ def test_dropping_a_producer_without_records_in_flight_logs_nothing(caplog: pyte
     assert not cluster.system.open_sockets
 
 
-def test_a_producer_that_is_dropped_delivers_what_it_has_accepted() -> None:
+def test_dropped_producer_delivers_accepted_records() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=60_000)
     futures = [producer.send(ProducerRecord("t", b"%d" % number)) for number in range(3)]
@@ -99,7 +99,7 @@ def test_a_producer_that_is_dropped_delivers_what_it_has_accepted() -> None:
     assert not cluster.system.open_sockets
 
 
-def test_the_call_that_drops_its_producer_gets_its_result() -> None:
+def test_call_that_drops_its_producer_gets_its_result() -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     loops: list[InlineLoop] = []
 
@@ -114,7 +114,7 @@ def test_the_call_that_drops_its_producer_gets_its_result() -> None:
     assert future.result(0).offset == 0
 
 
-def test_what_a_dropped_producer_cannot_deliver_fails_after_its_time_and_is_logged_once(
+def test_undelivered_records_of_dropped_producer_fail_after_timeout_and_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "spark_kafka_sink")
@@ -133,7 +133,7 @@ def test_what_a_dropped_producer_cannot_deliver_fails_after_its_time_and_is_logg
     assert record.getMessage().startswith(words + "topic t, partition 0: not acknowledged within 3000 ms.")
 
 
-def test_an_open_transaction_of_a_dropped_producer_is_given_up_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_producer_abandons_open_transaction_immediately(caplog: pytest.LogCaptureFixture) -> None:
     cluster = SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})
     producer = simulated_producer(cluster, linger_ms=60_000, transactional_id="x")
     producer.init_transactions()
@@ -149,6 +149,6 @@ def test_an_open_transaction_of_a_dropped_producer_is_given_up_at_once(caplog: p
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "10", None])
-def test_the_time_at_the_end_of_a_program_is_a_number_of_seconds(seconds: object) -> None:
+def test_rejects_flush_at_exit_that_is_no_number_of_seconds(seconds: object) -> None:
     with pytest.raises(ConfigurationError, match=r"flush_at_exit is .*, but must be a number of seconds, 0 or more"):
         KafkaProducer(bootstrap_servers="localhost:1", flush_at_exit=seconds)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def simulated(**options: object) -> tuple[SimulatedCluster, KafkaProducer]:
 
 
 @pytest.mark.parametrize(("code", "kind", "name"), FINAL)
-def test_records_of_a_topic_that_metadata_refuses_fail_at_once_and_other_topics_go_on(
+def test_unauthorized_topic_fails_immediately_and_other_topics_continue(
     code: int, kind: type[KafkaSinkError], name: str
 ) -> None:
     cluster, producer = simulated()
@@ -56,7 +56,7 @@ def test_records_of_a_topic_that_metadata_refuses_fail_at_once_and_other_topics_
     assert outcome(producer, producer.send(ProducerRecord("t", b"v"))).offset == 0
 
 
-def test_a_topic_that_was_refused_and_then_granted_is_written_to_at_the_next_call() -> None:
+def test_writes_to_topic_after_authorization_is_granted() -> None:
     cluster, producer = simulated()
     rule = cluster.control.when(api=ApiKey.METADATA, topic="u", times=None).fail(codes.TOPIC_AUTHORIZATION_FAILED)
     assert isinstance(producer.send(ProducerRecord("u", b"v")).exception(0), AuthorizationError)
@@ -65,7 +65,7 @@ def test_a_topic_that_was_refused_and_then_granted_is_written_to_at_the_next_cal
 
 
 @pytest.mark.parametrize(("code", "kind", "name"), FINAL)
-def test_a_topic_that_is_refused_while_it_is_written_to_fails_in_time_with_the_reason(
+def test_records_time_out_with_reason_when_topic_becomes_unauthorized(
     code: int, kind: type[KafkaSinkError], name: str
 ) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
@@ -86,7 +86,7 @@ def test_a_topic_that_is_refused_while_it_is_written_to_fails_in_time_with_the_r
 
 
 @pytest.mark.parametrize("lost", ["the leader", "every broker"])
-def test_the_error_of_records_that_were_never_sent_names_that_and_the_reason(lost: str) -> None:
+def test_error_of_unsent_records_says_so_and_names_the_reason(lost: str) -> None:
     cluster, producer = simulated(delivery_timeout_ms=5000, request_timeout_ms=1000, metadata_max_age_ms=500)
     producer.partitions_for("t")
     if lost == "the leader":
@@ -104,9 +104,7 @@ def test_the_error_of_records_that_were_never_sent_names_that_and_the_reason(los
 
 
 @pytest.mark.parametrize("refused", ["from the start", "while it writes"])
-def test_a_password_that_is_refused_fails_all_records_soon_and_stays_secret(
-    refused: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rejected_password_fails_all_records_and_stays_secret(refused: str, caplog: pytest.LogCaptureFixture) -> None:
     users = {"alice": PASSWORD}
     security = ListenerSecurity("SASL_PLAINTEXT", users=users, mechanisms=("PLAIN",))
     jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{PASSWORD}";'

@@ -38,7 +38,7 @@ class Scripted:
         self.lingers = True
 
 
-def test_a_topic_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
     asked: list[str] = []
 
@@ -53,7 +53,7 @@ def test_a_topic_that_cannot_be_reached_is_waited_for_once(monkeypatch: pytest.M
     assert sender.result.rows_failed == 3
 
 
-def test_no_row_of_a_table_lingers_while_its_answer_is_awaited_and_the_wait_is_for_half_of_the_calls(
+def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)

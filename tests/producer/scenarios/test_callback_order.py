@@ -41,7 +41,7 @@ class Seen:
         return callback
 
 
-def test_where_a_later_call_is_answered_for_another_partition_first() -> None:
+def test_callback_order_when_later_call_is_acknowledged_first_on_another_partition() -> None:
     _, producer = simulated(4, linger_ms=5, batch_size=1_000)
     seen = Seen()
     partitions = [*(1 + n % 3 for n in range(12)), *range(4)]  # the first twelve are placed before the others come
@@ -54,7 +54,7 @@ def test_where_a_later_call_is_answered_for_another_partition_first() -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("seed", range(12))
-def test_of_records_and_columns_for_many_partitions(seed: int, compression: str) -> None:
+def test_callback_order_of_records_and_columns_for_many_partitions(seed: int, compression: str) -> None:
     chance = Random(seed)
     partitions = chance.choice([1, 2, 4, 40])
     batch_size = chance.choice([300, 1_000, 16_384])
@@ -74,7 +74,7 @@ def test_of_records_and_columns_for_many_partitions(seed: int, compression: str)
     assert {partition: sorted(offsets) for partition, offsets in seen.offsets.items()} == seen.offsets
 
 
-def test_a_record_that_is_stored_comes_before_one_behind_it_that_fails_in_the_same_round() -> None:
+def test_stored_record_completes_before_later_record_that_fails_in_same_round() -> None:
     cluster, producer = simulated(
         1, linger_ms=0, batch_size=200, retries=0, enable_idempotence=False, request_timeout_ms=1_000
     )
@@ -89,7 +89,7 @@ def test_a_record_that_is_stored_comes_before_one_behind_it_that_fails_in_the_sa
     assert seen.numbers == [0, 1]
 
 
-def test_records_that_wait_for_their_batch_fail_after_those_that_are_in_one() -> None:
+def test_staged_records_fail_after_records_in_batches() -> None:
     cluster, producer = simulated(1, linger_ms=50, batch_size=1_000, max_in_flight_requests_per_connection=1)
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.CLUSTER_AUTHORIZATION_FAILED)
@@ -99,7 +99,7 @@ def test_records_that_wait_for_their_batch_fail_after_those_that_are_in_one() ->
     assert seen.numbers == list(range(60))
 
 
-def test_records_that_are_stored_fail_when_there_is_no_memory_to_report_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, producer = simulated(1, linger_ms=5)
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
 

@@ -64,7 +64,7 @@ def while_it_waits_for_memory(monkeypatch: pytest.MonkeyPatch, happens: Callable
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("begins_another", [True, False])
 @BOTH
-def test_a_call_whose_transaction_ends_while_it_waits_raises_and_its_record_is_in_no_other(
+def test_blocked_send_raises_when_its_transaction_ends(
     version: int,
     begins_another: bool,
     end: str,
@@ -92,7 +92,7 @@ def test_a_call_whose_transaction_ends_while_it_waits_raises_and_its_record_is_i
 
 
 @BOTH
-def test_a_call_that_fails_after_its_transaction_has_ended_does_not_harm_the_next(
+def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, producer = begun(version)
@@ -112,9 +112,7 @@ def test_a_call_that_fails_after_its_transaction_has_ended_does_not_harm_the_nex
 
 
 @BOTH
-def test_a_call_that_fails_in_its_transaction_keeps_it_from_being_committed(
-    version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = begun(version)
 
     def fails(*_: object) -> object:
@@ -129,7 +127,7 @@ def test_a_call_that_fails_in_its_transaction_keeps_it_from_being_committed(
 
 
 @BOTH
-def test_nothing_joins_a_transaction_while_it_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_sends_while_transaction_is_prepared(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prepared one would wait for it for ever, or it would be in the next."""
     cluster, producer = begun(version)
     send(producer, b"1")
@@ -152,7 +150,7 @@ def test_nothing_joins_a_transaction_while_it_is_prepared(version: int, monkeypa
 
 
 @BOTH
-def test_a_begin_looks_again_at_batches_that_were_refused(version: int) -> None:
+def test_begin_transaction_unmutes_partitions(version: int) -> None:
     cluster, producer = begun(version)
     sent(producer, b"1")
     producer.commit_transaction()
@@ -173,7 +171,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def test_a_thread_that_waits_for_its_topic_is_refused_when_another_has_gone_on(broker: EmbeddedBroker) -> None:
+def test_blocked_send_raises_when_another_thread_has_ended_the_transaction(broker: EmbeddedBroker) -> None:
     broker.control.hide_topic("late")
     errors: list[BaseException] = []
 

@@ -36,7 +36,7 @@ def sent_partitions(h: Harness, *node_ids: int) -> list[int]:
     return sorted(batch.topic_partition.partition for batch in h.drain(*node_ids))
 
 
-def test_rows_that_have_lingered_stay_staged_while_every_leader_has_a_full_request() -> None:
+def test_lingered_rows_stay_staged_while_every_leader_has_a_full_request() -> None:
     h = supplied(0, 2)
     h.append(1, 2, call="first")
     h.clock.now += LINGER_MS
@@ -47,14 +47,14 @@ def test_rows_that_have_lingered_stay_staged_while_every_leader_has_a_full_reque
     assert [name_of(call) for call, _, _ in batch.rows_by_call()] == ["first", "second"]
 
 
-def test_one_leader_that_could_take_more_is_enough_to_group() -> None:
+def test_groups_rows_when_one_leader_could_accept_more() -> None:
     h = supplied(0)
     h.append(2, 2)
     h.clock.now += LINGER_MS
     assert sent_partitions(h, 1) == [2]
 
 
-def test_behind_leaders_that_take_nothing_rows_stay_staged_for_a_limited_time() -> None:
+def test_rows_for_unresponsive_leaders_stay_staged_for_limited_time() -> None:
     h = supplied(0, 2)
     h.append(1, 2)
     h.clock.now += LINGER_MS
@@ -65,7 +65,7 @@ def test_behind_leaders_that_take_nothing_rows_stay_staged_for_a_limited_time() 
     assert sent_partitions(h) == [0, 1, 2]
 
 
-def test_a_long_queue_of_one_partition_does_not_hold_the_others() -> None:
+def test_long_queue_of_one_partition_does_not_delay_the_others() -> None:
     h = Harness(leaders=(0, 0), max_request_size=2 * REQUEST_BYTES, linger_ms=LINGER_MS)
     h.append(0, 100)
     h.append(1, 2)
@@ -74,7 +74,7 @@ def test_a_long_queue_of_one_partition_does_not_hold_the_others() -> None:
 
 
 @pytest.mark.parametrize("end", [Harness.begin_flush, lambda h: h.accumulator.close()])
-def test_a_flush_or_the_close_holds_nothing(end: Callable[[Harness], object]) -> None:
+def test_flush_and_close_have_no_extra_linger(end: Callable[[Harness], object]) -> None:
     h = supplied(0, 2)
     h.append(1, 2)
     end(h)
@@ -82,9 +82,7 @@ def test_a_flush_or_the_close_holds_nothing(end: Callable[[Harness], object]) ->
 
 
 @pytest.mark.parametrize("linger_ms", [LINGER_MS, 60_000])
-def test_where_memory_is_short_rows_are_held_behind_full_requests_and_for_a_limited_time(
-    linger_ms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_extra_linger_is_limited_when_memory_is_short(linger_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     h = Harness(max_request_size=REQUEST_BYTES, linger_ms=linger_ms)
     for partition in (0, 2):
         h.append(partition, 9)
@@ -98,7 +96,7 @@ def test_where_memory_is_short_rows_are_held_behind_full_requests_and_for_a_limi
     assert h.pool.free_bytes > free  # what was kept for their encoding
 
 
-def test_where_memory_is_short_nothing_is_held_from_a_leader_that_could_take_it(
+def test_no_extra_linger_for_available_leader_when_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = supplied(0)
@@ -107,7 +105,7 @@ def test_where_memory_is_short_nothing_is_held_from_a_leader_that_could_take_it(
     assert sent_partitions(h, 1) == [2]
 
 
-def test_held_rows_leave_with_the_next_request_and_wait_for_no_answer() -> None:
+def test_rows_after_extra_linger_are_sent_with_next_request_without_waiting_for_response() -> None:
     latency_ms = 20
     cluster = SimulatedCluster(FakeSystem(latency_ms=latency_ms), nodes=1, topics={"t": 2})
     producer = simulated_producer(cluster, linger_ms=0, batch_size=1024, max_request_size=REQUEST_BYTES)
@@ -144,9 +142,7 @@ def after_a_fill_of(spent_ms: float, monkeypatch: pytest.MonkeyPatch) -> Harness
 
 
 @pytest.mark.parametrize(("spent_ms", "pause_ms"), [(20, 40), (49, 98), (500, 100)])
-def test_a_fill_is_followed_by_a_pause_of_twice_its_time(
-    spent_ms: float, pause_ms: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fill_pause_is_twice_the_fill_time(spent_ms: float, pause_ms: float, monkeypatch: pytest.MonkeyPatch) -> None:
     h = after_a_fill_of(spent_ms, monkeypatch)
     h.clock.now += pause_ms - 1
     assert h.take() == []
@@ -155,12 +151,12 @@ def test_a_fill_is_followed_by_a_pause_of_twice_its_time(
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
-def test_a_fill_that_took_no_time_is_followed_by_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fill_pause_after_instant_fill(monkeypatch: pytest.MonkeyPatch) -> None:
     h = after_a_fill_of(2, monkeypatch)
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
-def test_a_flush_does_not_wait_for_the_end_of_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_does_not_wait_for_fill_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     h = after_a_fill_of(49, monkeypatch)
     flush = h.begin_flush()
     (batch,) = h.take()
@@ -168,7 +164,7 @@ def test_a_flush_does_not_wait_for_the_end_of_a_pause(monkeypatch: pytest.Monkey
     assert h.flushed(flush)
 
 
-def test_where_memory_is_short_a_leader_that_could_take_rows_waits_for_no_end_of_a_pause(
+def test_available_leader_does_not_wait_for_fill_pause_when_memory_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = after_a_fill_of(49, monkeypatch)
@@ -176,7 +172,7 @@ def test_where_memory_is_short_a_leader_that_could_take_rows_waits_for_no_end_of
     assert [batch.topic_partition.partition for batch in h.take()] == [1]
 
 
-def test_a_pause_goes_on_where_memory_is_short_while_every_leader_has_a_full_request(
+def test_fill_pause_continues_when_memory_is_short_and_every_leader_has_a_full_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     h = after_a_fill_of(49, monkeypatch)

@@ -37,7 +37,7 @@ def values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("end", ["", "del producer\n", "raise SystemExit(0)\n"])
-def test_a_program_that_ends_without_close_has_stored_all_that_it_sent(broker: EmbeddedBroker, end: str) -> None:
+def test_program_without_close_delivers_all_records(broker: EmbeddedBroker, end: str) -> None:
     topic = f"all-{len(end)}"
     broker.create_topic(topic)
     done = run(broker, f"for number in range(100): producer.send({topic!r}, b'%d' % number)\n{end}")
@@ -45,21 +45,21 @@ def test_a_program_that_ends_without_close_has_stored_all_that_it_sent(broker: E
     assert values(broker, topic) == [b"%d" % number for number in range(100)]
 
 
-def test_a_program_that_fails_has_stored_what_it_sent_before(broker: EmbeddedBroker) -> None:
+def test_failing_program_delivers_records_sent_before(broker: EmbeddedBroker) -> None:
     broker.create_topic("failing")
     done = run(broker, "producer.send('failing', b'v')\nraise ValueError('a fault')\n")
     assert done.returncode == 1
     assert values(broker, "failing") == [b"v"]
 
 
-def test_a_producer_that_its_own_expression_drops_gives_its_result(broker: EmbeddedBroker) -> None:
+def test_producer_dropped_by_its_own_expression_delivers_its_record(broker: EmbeddedBroker) -> None:
     broker.create_topic("dropped")
     servers = broker.bootstrap_servers
     done = run(broker, f"print(KafkaProducer(bootstrap_servers={servers!r}).send('dropped', b'v').result().offset)\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_the_end_waits_no_longer_than_it_may_and_says_what_was_not_stored(broker: EmbeddedBroker) -> None:
+def test_exit_waits_for_flush_at_exit_and_logs_undelivered_records(broker: EmbeddedBroker) -> None:
     broker.create_topic("silent")
     rule = broker.control.when("PRODUCE", topic="silent", times=None).never_answer()
     try:
@@ -77,14 +77,14 @@ def test_the_end_waits_no_longer_than_it_may_and_says_what_was_not_stored(broker
     assert done.stderr.count("\n") == 1
 
 
-def test_without_a_time_nothing_is_sent_at_the_end(broker: EmbeddedBroker) -> None:
+def test_exit_sends_nothing_when_flush_at_exit_is_zero(broker: EmbeddedBroker) -> None:
     broker.create_topic("untimed")
     done = run(broker, "producer.send('untimed', b'v')\n", f"flush_at_exit=0, {LINGER}")
     assert (done.returncode, values(broker, "untimed")) == (0, [])
     assert "no acknowledgement for 1 record. " in done.stderr
 
 
-def test_the_end_of_a_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
+def test_exit_of_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
     """Each way in which a task may not end: it fails, and its block is never left."""
     broker.create_topic("tasks")
     options = {"bootstrap.servers": broker.bootstrap_servers, "linger.ms": "3600000", "delivery.timeout.ms": "7200000"}
@@ -100,7 +100,7 @@ def test_the_end_of_a_worker_flushes_no_task(broker: EmbeddedBroker) -> None:
     assert (done.returncode, values(broker, "tasks")) == (0, [])
 
 
-def test_the_loop_of_producer_md_ends_at_sigterm_and_closes_its_producer(broker: EmbeddedBroker) -> None:
+def test_documented_loop_ends_at_sigterm_and_closes_its_producer(broker: EmbeddedBroker) -> None:
     broker.create_topic("ticks")
     (program,) = (block for block in blocks("docs/producer.md") if "SIGTERM" in block)
     code = program.replace("localhost:9092", broker.bootstrap_servers)
@@ -113,7 +113,7 @@ def test_the_loop_of_producer_md_ends_at_sigterm_and_closes_its_producer(broker:
             process.kill()
 
 
-def test_a_handler_that_calls_exit_makes_sigterm_a_normal_end(broker: EmbeddedBroker) -> None:
+def test_handler_that_calls_exit_makes_sigterm_a_normal_exit(broker: EmbeddedBroker) -> None:
     broker.create_topic("terminated")
     done = run(
         broker,
@@ -127,7 +127,7 @@ def test_a_handler_that_calls_exit_makes_sigterm_a_normal_end(broker: EmbeddedBr
     assert values(broker, "terminated") == [b"v"]
 
 
-def test_a_fork_does_not_send_what_its_parent_has(broker: EmbeddedBroker) -> None:
+def test_forked_child_does_not_send_records_of_its_parent(broker: EmbeddedBroker) -> None:
     broker.create_topic("forked")
     done = run(
         broker,

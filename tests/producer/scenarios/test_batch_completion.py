@@ -23,7 +23,7 @@ from tests.producer.batching.assigned_rows import assigned_rows
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compression: str) -> None:
+def test_split_keeps_sequences_and_age_of_batch(compression: str) -> None:
     h = Harness(batch_size=8192, linger_ms=0, compression_type=compression)
     h.append_rows([b"%03d" % i * 20 for i in range(60)], [0] * 60, call="call")
     (batch,) = h.take()
@@ -54,7 +54,7 @@ def test_a_batch_that_is_too_large_is_split_with_its_sequences_and_its_age(compr
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None:
+def test_split_keeps_header_keys_that_are_not_utf8(compression: str) -> None:
     h = Harness(linger_ms=0, compression_type=compression)
     kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
     headers = pa.array([[{"key": b"caf\xe9", "value": b"x"}]] * 2, kind)
@@ -67,7 +67,7 @@ def test_header_keys_that_are_not_text_survive_a_split(compression: str) -> None
     assert [body.count(b"\x08caf\xe9\x02x") for body in map(bytes, bodies)] == [1, 1]
 
 
-def test_the_parts_of_a_batch_that_cannot_be_compressed_are_sent_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_children_uncompressed_when_compression_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
@@ -83,7 +83,7 @@ def test_the_parts_of_a_batch_that_cannot_be_compressed_are_sent_as_they_are(mon
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_splitting_again_and_again_ends_with_single_records() -> None:
+def test_repeated_splits_end_with_single_records() -> None:
     h = Harness(batch_size=8192, linger_ms=0, retry_backoff_ms=0, retry_backoff_max_ms=0)
     h.append(0, 13)
     singles = 0
@@ -99,7 +99,7 @@ def test_splitting_again_and_again_ends_with_single_records() -> None:
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_after_a_split_batches_are_filled_carefully_again() -> None:
+def test_split_resets_compression_ratio() -> None:
     h = Harness(compression_type="gzip", batch_size=4096)
 
     def first_full_batch() -> ProducerBatch:
@@ -127,7 +127,7 @@ def expiring(leaders: Iterable[int | None] = (0, 0, 1), linger_ms: int = 10) -> 
     return Harness(leaders, delivery_timeout_ms=100, request_timeout_ms=50, linger_ms=linger_ms)
 
 
-def test_queued_batches_expire_once_each_when_delivery_timeout_has_passed() -> None:
+def test_queued_batches_expire_once_after_delivery_timeout() -> None:
     h = expiring()
     h.append(0, BATCH_ROWS + 1)
     h.ready()
@@ -146,7 +146,7 @@ def test_queued_batches_expire_once_each_when_delivery_timeout_has_passed() -> N
     assert h.accumulator.next_expiry_ms() == FOREVER
 
 
-def test_age_counts_from_the_call_not_from_the_grouping() -> None:
+def test_age_of_batch_counts_from_append_not_from_grouping() -> None:
     h = expiring(linger_ms=50)
     h.append(0)
     h.clock.now += 50
@@ -155,7 +155,7 @@ def test_age_counts_from_the_call_not_from_the_grouping() -> None:
     assert len(h.accumulator.expired_batches(h.clock.now)) == 1
 
 
-def test_a_blocked_partition_or_without_a_leader_expires_all_the_same() -> None:
+def test_batches_of_muted_or_leaderless_partition_expire() -> None:
     h = expiring(leaders=(None, 0), linger_ms=0)
     h.append(0)
     h.append(1)
@@ -165,7 +165,7 @@ def test_a_blocked_partition_or_without_a_leader_expires_all_the_same() -> None:
     assert len(h.accumulator.expired_batches(h.clock.now)) == 2
 
 
-def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> None:
+def test_batch_expired_in_flight_keeps_memory_until_response() -> None:
     h = expiring(linger_ms=0)
     h.append(0, 3)
     (batch,) = h.take()
@@ -181,7 +181,7 @@ def test_a_batch_that_expired_in_flight_keeps_its_memory_until_the_answer() -> N
     assert batch.error is ERROR
 
 
-def test_a_batch_that_is_withdrawn_is_not_sent_and_is_incomplete_until_it_was_failed() -> None:
+def test_batch_removed_from_queue_is_incomplete_until_it_fails() -> None:
     h = Harness(linger_ms=0)
     h.append(0)
     h.append(1)
@@ -198,7 +198,7 @@ def test_a_batch_that_is_withdrawn_is_not_sent_and_is_incomplete_until_it_was_fa
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_a_retried_batch_expires_by_its_first_age() -> None:
+def test_retried_batch_expires_by_its_original_age() -> None:
     h = expiring(linger_ms=0)
     h.append(0)
     (batch,) = h.take()
@@ -211,7 +211,7 @@ def test_a_retried_batch_expires_by_its_first_age() -> None:
     assert not h.accumulator.has_undrained()
 
 
-def test_the_largest_timeout_does_not_overflow() -> None:
+def test_largest_delivery_timeout_does_not_overflow() -> None:
     h = Harness(delivery_timeout_ms=2**31 - 1, linger_ms=0)
     h.append(0)
     h.ready()
@@ -219,7 +219,7 @@ def test_the_largest_timeout_does_not_overflow() -> None:
     assert len(h.accumulator.expired_batches(h.clock.now + 2**31 - 1)) == 1
 
 
-def test_deadlines_of_settled_batches_are_forgotten() -> None:
+def test_forgets_deadlines_of_completed_batches() -> None:
     h = Harness(batch_size=0, linger_ms=0)
     for _ in range(40):
         h.append(0, 100)
@@ -230,7 +230,7 @@ def test_deadlines_of_settled_batches_are_forgotten() -> None:
     assert h.accumulator.next_expiry_ms() == FOREVER
 
 
-def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> None:
+def test_abort_fails_staged_queued_and_in_flight_rows() -> None:
     h = Harness()
     h.append(0, 2 * BATCH_ROWS + 1, call="a")
     (in_flight,) = h.take()
@@ -249,7 +249,7 @@ def test_abort_fails_what_is_staged_queued_and_in_flight_and_loses_no_row() -> N
     assert h.pool.free_bytes == h.pool.total_bytes
 
 
-def test_abort_of_the_undrained_leaves_what_is_in_flight() -> None:
+def test_abort_without_in_flight_keeps_batches_in_flight() -> None:
     h = Harness()
     h.append(0, 2 * BATCH_ROWS)
     (in_flight,) = h.take()
