@@ -19,12 +19,12 @@ from integration.support.plain_driver import Brokers
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, ProducerFencedError
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, EntryState
-from spark_kafka_sink.exactly_once.leftovers import abort_listed, expected_identity
-from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import TURNS_MAX
+from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.query_transactions import MAX_TRIES
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, expected_identity
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -133,11 +133,11 @@ def take_over(client: BlockingClient, described: TransactionDescription) -> Prod
     The retry of that request is fenced by its first attempt. A driver looks again as well (QueryTransactions.in_turns).
     """
     transactional_id = described.transactional_id
-    for _ in range(TURNS_MAX):
+    for _ in range(MAX_TRIES):
         with suppress(ProducerFencedError):
             return init_producer_id(client, transactional_id, TIMEOUT_MS, expected_identity(described))
         described = describe_transactions(client, [transactional_id])[transactional_id]
-    raise AssertionError(f"fenced {TURNS_MAX} times, last at {described}")
+    raise AssertionError(f"fenced {MAX_TRIES} times, last at {described}")
 
 
 def coordinator_of_most(client: BlockingClient) -> int:
@@ -202,7 +202,7 @@ def test_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fa
         if strike is not nothing:
             patience.wait_for_election(kafka3, struck, OF_TRANSACTIONS, LOG)
         with patience.measured(f"a batch of {TASKS} tasks, {fault}"):
-            query.commit(start, 0, tasks, Content.of({topic: TASKS}, TASKS))
+            query.commit(start, 0, tasks, BatchContent.from_row_counts({topic: TASKS}, TASKS))
     finally:
         heal(kafka3, struck)
     kafka3.wait_until_ready()
@@ -214,8 +214,8 @@ def test_a_batch_of_many_tasks_is_decided_and_committed(kafka3: KafkaCluster, fa
 
 def entry_of(cluster: KafkaCluster, prefix: str) -> tuple[EntryState, Batch]:
     with transactions(cast(EmbeddedBroker, Brokers(cluster.bootstrap())), prefix) as held:
-        held.look()
-        entry = held.entry()
+        held.describe_driver_id()
+        entry = held.read_entry()
     return entry.state, entry.batch
 
 
@@ -231,10 +231,12 @@ def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
         tasks = prepared(client, topic)
         patience = Patience(time.monotonic() - begun)
         with patience.measured(f"{TASKS} aborts as in version 1"):
-            abort_listed(client, [*describe_transactions(client, [each.transactional_id for each in tasks]).values()])
+            abort_transactions(
+                client, [*describe_transactions(client, [each.transactional_id for each in tasks]).values()]
+            )
         with patience.measured(f"{TASKS} transactions of these ids"):
             again = prepared(client, topic)
-        abort_listed(client, [*describe_transactions(client, [each.transactional_id for each in again]).values()])
+        abort_transactions(client, [*describe_transactions(client, [each.transactional_id for each in again]).values()])
 
 
 def test_an_id_whose_first_record_could_not_be_written_is_no_obstacle_when_the_brokers_are_back(
@@ -272,7 +274,7 @@ def test_a_log_whose_leader_is_gone_is_written_at_the_next_one(kafka3: KafkaClus
     topic = create_topic(kafka3.bootstrap(), partitions=1, replicas=3)
     with client_of(kafka3) as client:
         begun = time.monotonic()
-        written = Held(init_producer_id(client, topic, 60_000))
+        written = WriterState(init_producer_id(client, topic, 60_000))
         written = write_with(client, topic, written, (topic, 0), [(b"k", b"before")])
         patience = Patience(time.monotonic() - begun)
         while describe_transactions(client, [topic])[topic].state != "CompleteCommit":

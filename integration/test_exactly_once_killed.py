@@ -27,7 +27,7 @@ from integration.support.librdkafka import counted_records, create_topic, read_t
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from integration.support.transactional_writer import coordinator_of, leader_of
-from spark_kafka_sink.exactly_once.transaction_names import checkpoint_name, driver_id, prefix_of
+from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, driver_id, normalize_checkpoint
 from tests.exactly_once.steps import ABORT, COMMIT, DECIDE, LOSERS, START, TASK, WRITE
 from tests.history import Kind
 from tests.waiting import wait_until
@@ -133,7 +133,7 @@ class Streams:
         if role == "leader":
             node = leader_of(self.kafka, topic)
         else:
-            prefix = prefix_of("stream", checkpoint_name(str(self.folder / topic)))
+            prefix = derive_prefix("stream", normalize_checkpoint(str(self.folder / topic)))
             node = coordinator_of(self.kafka, driver_id(prefix))
         self.kafka.kill(node)
         self.kafka.start_node(node, wait=False)

@@ -28,7 +28,7 @@ from integration.support.plain_driver import PARTITIONS, REFUSED, value_of
 from integration.support.processes import stop
 from integration.support.transactional_writer import coordinator_of
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.transaction_names import driver_id, task_of
+from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import list_transactional_ids
 from spark_kafka_sink.requests.transaction_description import ONGOING
@@ -112,7 +112,9 @@ class Drivers:
         """How many transactions of tasks are open."""
         config = ProducerConfig.parse({"bootstrap.servers": self.cluster.bootstrap()}).client_config()
         with new_client(config) as client:
-            return sum(task_of(self.topic, name) is not None for name in list_transactional_ids(client, ONGOING))
+            return sum(
+                parse_task_attempt(self.topic, name) is not None for name in list_transactional_ids(client, ONGOING)
+            )
 
     def said(self) -> dict[str, str]:
         return {each.stem: each.read_text() for each in sorted(self.folder.glob("*.log"))}

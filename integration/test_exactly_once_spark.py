@@ -22,7 +22,7 @@ from integration.support.open_transactions import ongoing, open_ids, wait_until_
 from integration.support.stops import DriverEndedError, Stops
 from integration.support.stream_history import anomalies_of_rows
 from spark_kafka_sink.exactly_once.operations import abort
-from spark_kafka_sink.exactly_once.transaction_names import checkpoint_name, prefix_of, split_id
+from spark_kafka_sink.exactly_once.transaction_names import derive_prefix, normalize_checkpoint, split_task_id
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("kafka")
@@ -178,7 +178,7 @@ def test_transactions_of_a_killed_job_without_a_name_are_aborted_by_prefix(
         driver.kill()
     write_job(spark, kafka.bootstrap(), topic)
     left = open_ids(kafka, "pykafka-job") - before
-    (prefix,) = {split[0] for split in map(split_id, left) if split is not None}
+    (prefix,) = {split[0] for split in map(split_task_id, left) if split is not None}
     assert abort({"bootstrap.servers": kafka.bootstrap()}, prefix)
     assert ongoing(kafka, prefix) == []
     assert numbers(kafka, topic) == dict.fromkeys(range(ROWS_PER_BATCH), 1)
@@ -261,7 +261,7 @@ def test_a_commit_that_comes_after_the_transactions_timeout_fails_loudly_and_dou
 ) -> None:
     stream = decided
     lost = newest(stream.checkpoint / "offsets")
-    prefix = prefix_of("stream", checkpoint_name(str(stream.checkpoint)))
+    prefix = derive_prefix("stream", normalize_checkpoint(str(stream.checkpoint)))
     wait_until_ended(kafka, prefix)
     for _ in range(2):
         with pytest.raises(Exception, match="cannot be committed any more") as failure:

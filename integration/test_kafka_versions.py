@@ -25,8 +25,8 @@ from spark_kafka_sink import KafkaProducer, RecordColumns
 from spark_kafka_sink.cli.main import main
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.leftovers import abort_listed
-from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, TaskAttempt, task_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from tests.waiting import PATIENCE_SECONDS
@@ -226,7 +226,7 @@ def test_topics_are_listed_and_described(broker: KafkaOfVersion, capsys: Output)
 def test_open_transactions_are_listed(spark: SparkSession, broker: KafkaOfVersion, capsys: Output) -> None:
     topic = create_topic(broker.bootstrap())
     save(spark, broker, topic, EXACTLY_ONCE | {"transactionalIdPrefix": topic})
-    name = task_id(topic, TaskName(1, 0, 0))
+    name = task_id(topic, TaskAttempt(1, 0, 0))
     with KafkaProducer({"bootstrap.servers": broker.bootstrap(), "transactional.id": name}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -247,7 +247,7 @@ def test_a_task_that_lives_on_writes_nothing_more_into_what_was_aborted(broker: 
     alive.begin_transaction()
     alive.send(topic, b"1").result(PATIENCE_SECONDS)
     with new_client(ProducerConfig.parse(config).client_config()) as client:
-        abort_listed(client, [*describe_transactions(client, [topic]).values()])
+        abort_transactions(client, [*describe_transactions(client, [topic]).values()])
     with pytest.raises(KafkaSinkError):
         alive.send(topic, b"2").result(PATIENCE_SECONDS)
     alive.close(timeout=0)

@@ -17,8 +17,8 @@ from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import ProducerFencedError
 from spark_kafka_sink.exactly_once import driver, query_transactions
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.protocol import error_codes
@@ -54,21 +54,21 @@ def values(cluster: KafkaCluster, topic: str) -> list[bytes | None]:
 def test_a_log_is_written_one_committed_batch_after_the_other(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client:
-        written = Held(init_producer_id(client, topic, 60_000), 0)
+        written = WriterState(init_producer_id(client, topic, 60_000), 0)
         for number in range(20):
             written = write_with(client, topic, written, (topic, 0), [(b"k", b"%d" % number), (b"gone", None)])
         assert values(cluster, topic) == [value for number in range(20) for value in (b"%d" % number, None)]
         is_of_version_2 = not cluster.features
         assert client.transaction_version == (2 if is_of_version_2 else 1)
-        assert (written.sequence == 0) == is_of_version_2
+        assert (written.next_sequence == 0) == is_of_version_2
 
 
 def test_the_log_takes_nothing_of_a_writer_that_was_fenced(cluster: KafkaCluster) -> None:
     topic = create_topic(cluster.bootstrap(), partitions=1)
     with client_of(cluster) as client, client_of(cluster) as newer:
-        written = Held(init_producer_id(client, topic, 60_000), 0)
+        written = WriterState(init_producer_id(client, topic, 60_000), 0)
         written = write_with(client, topic, written, (topic, 0), [(b"k", b"older")])
-        of_newer = Held(init_producer_id(newer, topic, 60_000), 0)
+        of_newer = WriterState(init_producer_id(newer, topic, 60_000), 0)
         with pytest.raises(ProducerFencedError) as refused:
             write_with(client, topic, written, (topic, 0), [(b"k", b"late")])
         assert refused.value.code in (error_codes.PRODUCER_FENCED, error_codes.INVALID_PRODUCER_EPOCH)
@@ -83,13 +83,13 @@ def test_of_what_was_listed_the_attempt_never_begins_and_a_newer_transaction_of_
     topic = create_topic(cluster.bootstrap(), partitions=1)
     again, late = f"{topic}-again", f"{topic}-late"
     with client_of(cluster) as client, client_of(cluster) as newer:
-        attempt = Held(init_producer_id(client, late, 60_000), 0)
+        attempt = WriterState(init_producer_id(client, late, 60_000), 0)
         init_producer_id(client, again, 60_000)
         listed = [*describe_transactions(client, [again, late]).values()]
-        of_newer = Held(init_producer_id(newer, again, 60_000), 0)
-        writing = writer_of(newer).start(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
+        of_newer = WriterState(init_producer_id(newer, again, 60_000), 0)
+        writing = writer_of(newer).begin_transaction(again, of_newer, TopicPartition(topic, 0), [(b"k", b"newer")])
         writing.wait()
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         writing.commit()
         assert not any(can_write(each) for each in describe_transactions(client, [late]).values())
         with pytest.raises(ProducerFencedError):
@@ -105,8 +105,8 @@ def epochs_end(monkeypatch: pytest.MonkeyPatch) -> int:
     """
     if not SOAK:
         for module in (query_transactions, driver):
-            monkeypatch.setattr(module, "EPOCHS_END", FEW_EPOCHS)
-    return query_transactions.EPOCHS_END
+            monkeypatch.setattr(module, "HAND_OVER_EPOCH", FEW_EPOCHS)
+    return query_transactions.HAND_OVER_EPOCH
 
 
 def test_a_driver_goes_on_under_its_next_id_when_the_epochs_of_one_are_used_up(
@@ -130,5 +130,5 @@ def test_a_driver_goes_on_under_its_next_id_when_the_epochs_of_one_are_used_up(
     assert now[next_name].id_and_epoch.epoch < FEW_EPOCHS
     again = query.again().begin()
     assert again.driver_id == next_name
-    again.check_passed_over(query.batch(5), BOTH_TASKS, tolerant=False)
+    again.check_skipped_batch(query.batch(5), BOTH_TASKS, tolerate_mismatch=False)
     assert sorted(each or b"" for each in values(cluster, topic)) == [row.encode() for row in rows(*range(6))]

@@ -14,8 +14,8 @@ import pytest
 from spark_kafka_sink import errors
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError, KafkaSinkError
-from spark_kafka_sink.exactly_once import commit_errors, refusals
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
@@ -67,8 +67,14 @@ def test_finds_documented_message_in_program_output() -> None:
 
 
 TASKS = tuple(TransactionIdentity(f"orders-1-{partition}-0", 4711, 12, 2) for partition in range(2))
-CONTENT, OTHER_CONTENT, BATCH = Content.of({"t": 2}, 6), Content.of({"t": 3}, 9), Batch("q", 0)
-ENTRY = Entry("orders", timeout_ms=60_000).begun("host/1", "/checkpoint", 60_000).decided(BATCH, CONTENT, TASKS)
+CONTENT, OTHER_CONTENT, BATCH = (
+    BatchContent.from_row_counts({"t": 2}, 6),
+    BatchContent.from_row_counts({"t": 3}, 9),
+    Batch("q", 0),
+)
+ENTRY = (
+    Entry("orders", timeout_ms=60_000).with_claim("host/1", "/checkpoint", 60_000).with_decision(BATCH, CONTENT, TASKS)
+)
 OPEN = TransactionDescription("orders-1-0-0", ONGOING, ProducerIdAndEpoch(4711, 12), 60_000, 1)
 
 
@@ -77,45 +83,62 @@ def refused(code: int) -> Mapping[str, BrokerError]:
 
 
 LOOKED_UP: list[tuple[Callable[[], KafkaSinkError], str]] = [
-    (partial(refusals.nothing_written, "no answer"), "Kafka cannot be written to exactly once"),
-    (partial(refusals.log_forgets, "pykafka-decisions", "delete"), "Kafka cannot be written to exactly once"),
+    (partial(precommit_errors.nothing_written_error, "no answer"), "Kafka cannot be written to exactly once"),
+    (
+        partial(precommit_errors.log_not_compacted_error, "pykafka-decisions", "delete"),
+        "Kafka cannot be written to exactly once",
+    ),
     (
         partial(
-            refusals.timeout_refused, build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"), is_chosen=True
+            precommit_errors.timeout_rejected_error,
+            build_broker_error(error_codes.INVALID_TRANSACTION_TIMEOUT, "x"),
+            is_user_timeout=True,
         ),
         "Kafka cannot be written to exactly once",
     ),
-    (partial(refusals.superseded, ENTRY, "me"), "newer driver has taken over"),
-    (partial(refusals.overtaken, ENTRY, "me"), "newer driver has taken over"),
-    (partial(refusals.contested, "orders", "me"), "Several drivers"),
-    (partial(refusals.replay_mismatch, ENTRY, BATCH, CONTENT, OTHER_CONTENT), "is in Kafka already"),
-    (partial(refusals.replay_mismatch, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
-    (partial(refusals.unproven_decision, ENTRY, BATCH, CONTENT, CONTENT), "But it cannot be seen"),
-    (partial(refusals.older_batch, ENTRY, BATCH), "must not be written"),
-    (partial(refusals.other_query, ENTRY, BATCH), "belongs to another query"),
-    (partial(refusals.other_writer, ENTRY), "belongs to … and this is"),
-    (partial(refusals.other_checkpoint, ENTRY, "/other"), "is in use by a query"),
-    (partial(refusals.log_lost, "orders", "pykafka-decisions"), "has nothing of the prefix"),
-    (partial(refusals.log_deleted, "pykafka-decisions", 3), "records of partition"),
-    (partial(refusals.unreadable_entry, "offset 3", "orders", DecodeError("junk")), "the newest decision"),
-    (partial(refusals.unknown_prefix, "pykafka-decisions", "orders", exists=True), "so it is not known"),
-    (partial(refusals.late_attempt, "orders", "It wrote nothing."), "came too late"),
-    (partial(commit_errors.too_late, ENTRY, OPEN, 5_000), "were left for"),
-    (partial(commit_errors.not_open, ENTRY, ["orders-1-0-0"]), "are not open any more"),
-    (partial(commit_errors.downgraded, ENTRY), "transaction.version was lowered"),
-    (partial(commit_errors.decision_in_doubt, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
-    (partial(commit_errors.commit_not_finished, ENTRY, KafkaSinkError("no answer.")), "it is not known whether all"),
+    (partial(precommit_errors.superseded_error, ENTRY, "me"), "newer driver has taken over"),
+    (partial(precommit_errors.overtaken_error, ENTRY, "me"), "newer driver has taken over"),
+    (partial(precommit_errors.concurrent_start_error, "orders", "me"), "Several drivers"),
+    (partial(precommit_errors.replay_mismatch_error, ENTRY, BATCH, CONTENT, OTHER_CONTENT), "is in Kafka already"),
+    (partial(precommit_errors.replay_mismatch_error, ENTRY, BATCH, None, OTHER_CONTENT), "An earlier version"),
+    (partial(precommit_errors.unproven_decision_error, ENTRY, BATCH, CONTENT, CONTENT), "But it is unknown"),
+    (partial(precommit_errors.stale_batch_error, ENTRY, BATCH), "must not be written"),
+    (partial(precommit_errors.query_mismatch_error, ENTRY, BATCH), "belongs to another query"),
+    (partial(precommit_errors.writer_kind_mismatch_error, ENTRY), "belongs to … and this is"),
+    (partial(precommit_errors.checkpoint_mismatch_error, ENTRY, "/other"), "is in use by a query"),
+    (partial(precommit_errors.log_lost_error, "orders", "pykafka-decisions"), "has no entry of the prefix"),
+    (partial(precommit_errors.log_records_deleted_error, "pykafka-decisions", 3), "records of partition"),
     (
-        partial(commit_errors.not_yet_committed, ENTRY, refused(error_codes.NOT_COORDINATOR)),
+        partial(precommit_errors.unreadable_entry_error, "offset 3", "orders", DecodeError("junk")),
+        "the newest decision",
+    ),
+    (
+        partial(precommit_errors.unknown_prefix_error, "pykafka-decisions", "orders", log_exists=True),
+        "so it is not known",
+    ),
+    (partial(precommit_errors.late_attempt_error, "orders", "It wrote nothing."), "came too late"),
+    (partial(commit_errors.too_little_time_error, ENTRY, OPEN, 5_000), "were left for"),
+    (partial(commit_errors.transactions_not_open_error, ENTRY, ["orders-1-0-0"]), "are not open any more"),
+    (partial(commit_errors.downgrade_error, ENTRY), "transaction.version was lowered"),
+    (partial(commit_errors.decision_in_doubt_error, ENTRY, KafkaSinkError("no answer.")), "It is not known whether"),
+    (
+        partial(commit_errors.unfinished_commit_error, ENTRY, KafkaSinkError("no answer.")),
+        "it is not known whether all",
+    ),
+    (
+        partial(commit_errors.not_yet_committed_error, ENTRY, refused(error_codes.NOT_COORDINATOR)),
         "could not be committed now",
     ),
-    (partial(commit_errors.not_committed, ENTRY, refused(error_codes.PRODUCER_FENCED)), "cannot be committed any more"),
     (
-        partial(commit_errors.not_committed, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
-        "brokers know nothing",
+        partial(commit_errors.not_committed_error, ENTRY, refused(error_codes.PRODUCER_FENCED)),
+        "cannot be committed any more",
+    ),
+    (
+        partial(commit_errors.not_committed_error, ENTRY, refused(error_codes.TRANSACTIONAL_ID_NOT_FOUND)),
+        "and the brokers no longer know",
     ),
 ]
-FOUND_BY_KAFKAS_NAME = {"fenced", "handed_over"}
+FOUND_BY_KAFKAS_NAME = {"fenced_error", "hand_over_error"}
 
 
 @pytest.mark.parametrize(("refuse", "sentence"), LOOKED_UP)
@@ -128,7 +151,7 @@ def test_exactly_once_errors_have_rows(refuse: Callable[[], KafkaSinkError], sen
 def test_every_exactly_once_rejection_is_tested() -> None:
     names = {
         name
-        for module in (refusals, commit_errors)
+        for module in (precommit_errors, commit_errors)
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
         and not name.startswith("_")

@@ -15,10 +15,10 @@ from typing import cast
 
 from integration.support.driver_process import newest
 from spark_kafka_sink.errors import KafkaSinkError
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.late_attempts import refuse_if_fenced_late
+from spark_kafka_sink.exactly_once.late_attempts import raise_if_fenced_late
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -58,9 +58,9 @@ def main() -> int:
 
 
 def run(query: Query, number: int, folder: Path, tasks: int) -> None:
-    start, content = query.begin(), Content.of({query.data: tasks}, tasks)
+    start, content = query.begin(), BatchContent.from_row_counts({query.data: tasks}, tasks)
     if start.is_committed(query.batch(number)):
-        start.check_passed_over(query.batch(number), content, tolerant=False)
+        start.check_skipped_batch(query.batch(number), content, tolerate_mismatch=False)
         return
     try:
         written = write(query, start, number, tasks)
@@ -87,7 +87,7 @@ def write(query: Query, start: BatchStart, number: int, tasks: int) -> list[Tran
             written.append(prepared)
     except KafkaSinkError as error:
         config = producer.config
-        refuse_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
+        raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
         raise
     finally:
         producer.close(timeout=0)

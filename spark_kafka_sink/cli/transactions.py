@@ -17,7 +17,7 @@ from spark_kafka_sink.cli.tables import print_table
 from spark_kafka_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.exactly_once.operations import Finished, PrefixSurvey
+    from spark_kafka_sink.exactly_once.operations import FinishResult, PrefixStatus
 
 HELP = "list the transactions of exactly-once writes, or finish, abort or give up those of one prefix"
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spark_kafka_sink.exactly_once import operations, refusals
+    from spark_kafka_sink.exactly_once import operations, precommit_errors
     from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
     from spark_kafka_sink.producer.config import ProducerConfig
 
@@ -57,13 +57,13 @@ def run(args: argparse.Namespace) -> int:
     options = {name: str(value) for name, value in parse_client_options(args).items()}
     check_topics_readable(ProducerConfig.parse(options).client_config())
     topic = args.log_topic or DECISION_LOG_TOPIC
-    surveys = operations.survey(options, topic, args.prefix)
+    surveys = operations.list_prefixes(options, topic, args.prefix)
     if args.action == LIST:
         _print_list(surveys, as_json=args.json)
         return 0
     (survey,) = surveys
     if survey.entry is None:
-        raise refusals.unknown_prefix(topic, survey.prefix, exists=survey.log_exists)
+        raise precommit_errors.unknown_prefix_error(topic, survey.prefix, log_exists=survey.log_exists)
     transactional_ids = _affected_transactions(survey, args.action)
     if not transactional_ids:
         print(f"There is nothing to {args.action.replace('-', ' ')} under the prefix {survey.prefix}.")
@@ -81,14 +81,14 @@ def run(args: argparse.Namespace) -> int:
     return _print_finished(complete(options, survey.prefix, topic), survey.prefix, args.action)
 
 
-def _affected_transactions(survey: PrefixSurvey, action: str) -> Sequence[str]:
+def _affected_transactions(survey: PrefixStatus, action: str) -> Sequence[str]:
     if action == ABORT:
         return [transaction.transactional_id for transaction in survey.undecided]
     return survey.decided
 
 
-def _describe_action(survey: PrefixSurvey, action: str, transactional_ids: Sequence[str]) -> str:
-    from spark_kafka_sink.exactly_once import refusals
+def _describe_action(survey: PrefixStatus, action: str, transactional_ids: Sequence[str]) -> str:
+    from spark_kafka_sink.exactly_once import precommit_errors
 
     batch = "" if survey.entry is None else f" of {survey.entry.batch}"
     effects = {
@@ -97,7 +97,7 @@ def _describe_action(survey: PrefixSurvey, action: str, transactional_ids: Seque
         GIVE_UP: f"This commits the decided transactions{batch} that can still be committed and marks the decision as "
         "done. The rows of the other transactions are LOST:",
     }
-    doubt = "" if survey.entry is None or action == ABORT else refusals.doubt(survey.entry)
+    doubt = "" if survey.entry is None or action == ABORT else precommit_errors.describe_unknown_writer(survey.entry)
     return "\n".join([effects[action], *(f"  {name}" for name in transactional_ids), _QUERY_FAILS_MESSAGE + doubt])
 
 
@@ -108,7 +108,7 @@ def _is_confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _print_finished(finished: Finished | None, prefix: str, action: str) -> int:
+def _print_finished(finished: FinishResult | None, prefix: str, action: str) -> int:
     if finished is None:
         print(f"The prefix {prefix} has no decided transactions any more, because another process finished them.")
         return 0
@@ -123,7 +123,7 @@ def _print_finished(finished: Finished | None, prefix: str, action: str) -> int:
     return 1 if finished.lost else 0
 
 
-def _print_list(surveys: Sequence[PrefixSurvey], *, as_json: bool) -> None:
+def _print_list(surveys: Sequence[PrefixStatus], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([_survey_to_json(survey) for survey in surveys]))
         return
@@ -134,23 +134,23 @@ def _print_list(surveys: Sequence[PrefixSurvey], *, as_json: bool) -> None:
         print("There are no open transactions of exactly-once writes and no decisions in this log.")
 
 
-def _format_decision(survey: PrefixSurvey) -> str:
+def _format_decision(survey: PrefixStatus) -> str:
     entry = survey.entry
     if entry is None:
         return "not in this log"
-    if entry.last_decided is None:
+    if entry.last_decided_batch is None:
         return "none"
-    return f"{entry.last_decided}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.unproven else "")
+    return f"{entry.last_decided_batch}: {entry.state.value}" + (_UNPROVEN_SUFFIX if entry.unproven else "")
 
 
-def _describe_owner(survey: PrefixSurvey) -> str:
+def _describe_owner(survey: PrefixStatus) -> str:
     """Return the host and start time of the prefix's latest driver, or the description of a job without a name."""
-    from spark_kafka_sink.exactly_once.job_names import job_description
+    from spark_kafka_sink.exactly_once.job_names import describe_job
 
-    return job_description(survey.prefix) or ("" if survey.entry is None else survey.entry.driver)
+    return describe_job(survey.prefix) or ("" if survey.entry is None else survey.entry.driver_name)
 
 
-def _to_rows(survey: PrefixSurvey) -> list[tuple[object, ...]]:
+def _to_rows(survey: PrefixStatus) -> list[tuple[object, ...]]:
     """Return a row for each open transaction, or one row without a transaction if none is open."""
     if not survey.open:
         return [(survey.prefix, _describe_owner(survey), _format_decision(survey), "", "", "")]
@@ -171,13 +171,15 @@ def _format_utc(time_ms: int) -> str:
     return f"{datetime.fromtimestamp(time_ms / 1000, timezone.utc):%Y-%m-%d %H:%M:%S}" if time_ms >= 0 else ""
 
 
-def _survey_to_json(survey: PrefixSurvey) -> dict[str, object]:
+def _survey_to_json(survey: PrefixStatus) -> dict[str, object]:
     return {
         "prefix": survey.prefix,
         "driver": _describe_owner(survey),
         "state": None if survey.entry is None else survey.entry.state.value,
-        "unproven": survey.entry is not None and survey.entry.last_decided is not None and survey.entry.unproven,
-        "batch": None if survey.entry is None or survey.entry.last_decided is None else str(survey.entry.last_decided),
+        "unproven": survey.entry is not None and survey.entry.last_decided_batch is not None and survey.entry.unproven,
+        "batch": None
+        if survey.entry is None or survey.entry.last_decided_batch is None
+        else str(survey.entry.last_decided_batch),
         "decided": list(survey.decided),
         "open": [
             {

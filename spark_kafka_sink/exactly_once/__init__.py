@@ -1,26 +1,26 @@
-"""Writes that readers see exactly once: transactions that many tasks fill, and one driver commits.
+"""Exactly-once delivery: transactions that many tasks fill, and one driver commits.
 
-transaction_names.py      the names of transactions: one prefix for each query, and ids that are used again
-job_names.py              prefixes of jobs without a name, which name the driver's host and process
-content.py                what a batch contains, as far as it identifies the batch
-entries.py                what is decided under a prefix, and by which driver
-entry_json.py             the same as a record of the decision log
-delivery.py               the options of a query or job, and the names that follow from them
-batch_start.py            what the driver knows when a batch begins, for its tasks and for the commit
-driver.py                 what the driver of a query does, step by step
-query_transactions.py     the transactions under one prefix, the identity of its driver, and each act under that
+transaction_names.py      transactional ids, prefixes and the record keys of the decision log
+job_names.py              unique prefixes for jobs without a name
+batch_content.py          the row counts that identify a batch together with its name
+entries.py                the state of a prefix: its last decision and its newest driver
+entry_json.py             JSON format of this state in the decision log
+delivery.py               the settings of a query or job, and the names derived from them
+batch_start.py            the driver's knowledge at the start of a batch, for its tasks and for the commit
+driver.py                 the driver of a query: begins, commits and aborts batches
+query_transactions.py     the transactions under one prefix, the identity of its driver, and its log entries
 driver_ids.py             the transactional ids of a prefix's driver, one after the other
-decision_log.py           the topic with these records: read, and whose word counts
-log_topic.py              the topic itself: made, and refused if it would forget
-log_writer.py             records written in a transaction of their own
-leftovers.py              abort what tasks have left open, and fence their ids
-clients.py                clients that are leased from batch to batch
-operations.py             what a person may do from outside: look, finish, abort, give up
-time_left.py              how much of the transactions' timeout must be left when a batch is decided
-timeout_marks.py          what the timeout of an id says of it: claimed, fenced
-late_attempts.py          attempts of tasks that end when their batch is over, or whose id is in use
-refusals.py               the errors before the commit: what happened, what is in Kafka now, what to do
-commit_errors.py          the errors of a commit: is it decided, which rows are visible, what to do
+decision_log.py           the newest valid entry of a prefix, read from the decision log
+log_topic.py              creation and configuration check of the log's topic
+log_writer.py             log records, each write in a transaction of its own
+transaction_aborts.py     aborts of transactions that tasks have left open, and fencing of their ids
+clients.py                clients that drivers lease for each batch
+operations.py             the operations of `pykafka transactions`: list, finish, abort, give up
+commit_margin.py          time limits of a decision
+timeout_marks.py          marks in an id's transaction timeout: claimed, fenced
+late_attempts.py          checks for task attempts that start too late, or whose id is in use
+precommit_errors.py       errors before the commit of a batch
+commit_errors.py          errors of a commit
 
-Nothing here knows Spark, so that the command line needs none. docs/exactly-once.md has the whole.
+This package does not import Spark, so the command line works without it. docs/exactly-once.md describes the protocol.
 """

@@ -1,6 +1,6 @@
-"""Clients of drivers, kept from batch to batch, since to connect and to log in takes longer than a batch's requests.
+"""Clients of drivers, cached between batches: connecting and authenticating take longer than a batch's requests.
 
-Tasks use the connections of their producers.
+Tasks use the connections of their producers instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
 TIMEOUT_MS = 120_000.0
-"""The longest time without any progress."""
+"""How long an operation may make no progress."""
 NODE_TIMEOUT_MS = 3_000.0
-"""A node that owes a response is disconnected after this time, and gets more time when it is used again."""
+"""How long a node may owe a response before it is disconnected. The timeout grows when the node is used again."""
 _MAX_IN_FLIGHT = 50
 
 
@@ -26,7 +26,7 @@ def new_leases() -> Leases[BlockingClient]:
 
 
 CLIENTS = new_leases()
-"""The clients of this process's drivers."""
+"""The cached clients of this process's drivers."""
 
 
 def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: System | None = None) -> BlockingClient:
@@ -36,7 +36,7 @@ def new_client(config: ClientConfig, *, timeout_ms: float = TIMEOUT_MS, system: 
 
 @contextlib.contextmanager
 def lease_client(config: ClientConfig, *, system: System | None = None) -> Iterator[BlockingClient]:
-    """Lease a client. `system`: of a test; its clients are not kept."""
+    """Lease a cached client, or create one. `system`: of a test, whose clients are not cached."""
     if system is not None:
         with contextlib.closing(new_client(config, system=system)) as client:
             yield client

@@ -1,36 +1,38 @@
-"""DecisionLog: reads what is decided under a prefix, in the partition of the log that has the prefix's entries.
+"""DecisionLog: reads the newest valid entry of a prefix from its partition of the decision log.
 
-Everybody who writes exactly once may write to this topic, so a record is believed only as the word of the prefix's own
-driver. The batch that a record came in names the producer id. Brokers give the producer ids of `<prefix>-driver`,
-`<prefix>-driver-2` and so on to those who have the right to these transactional ids, and take a transactional batch of
-such a producer id from no one else.
+Every producer that uses exactly-once delivery may write to this topic, so a record is trusted only if the prefix's own
+driver wrote it. The record batch contains a producer id. Brokers assign the producer ids of `<prefix>-driver`,
+`<prefix>-driver-2` and so on only to users with permission for these transactional ids, and accept a transactional
+batch with such a producer id from nobody else.
 
-    written outside of a transaction                         never counts
-    in a batch that cannot be decoded                        does not count; of the prefix's driver it is an error
-    by the producer id of one of the driver's ids            counts. Of several ids that with the greatest number has
-                                                             written the entry: the last record under an id names the
-                                                             next one, and nothing is written under an id after that
-    by another one, while a driver's record is there         does not count
-    by another one, and no driver's record is there          the newest counts, unless the producer id is that of
-                                                             another transactional id, or brokers say that the driver
-                                                             has records: they forget an id after a week. It may also
-                                                             be a stranger's whose ids this user may not see: it stops
-                                                             what speaks against it, but no batch is passed over
-                                                             because of it
+    written outside of a transaction         never valid
+    in a batch that cannot be decoded        not valid; an error if the prefix's driver wrote it
+    by the producer id of a driver id        valid. The entry is the record of the driver id with the greatest number:
+                                             the last record under a driver id names the next one, and nothing is
+                                             written under an id after that
+    by another producer id, and the log      not valid
+    has a record of the driver
+    by another producer id, and the log      the newest is valid, unless its producer id belongs to another
+    has no record of the driver              transactional id, or brokers report that the driver has written records.
+                                             Brokers forget an id after a week, so the record may be an earlier
+                                             driver's. It may also be another user's, whose ids this user may not see.
+                                             The entry is therefore unproven: it stops a batch that contradicts it, but
+                                             lets no batch be skipped
 
-A claim is written by a driver that was not sure to have the last word (query_transactions.py). It names the offset of
-the newest record of its prefix that its driver had read, and counts only if no record that counts is newer than that
-one. A driver may have read too little, from a stale leader of the partition. Its claim does not count.
+A driver writes a claim when another driver may have written since its last read (query_transactions.py). A claim
+contains the offset of the newest record of its prefix that the driver had read, and is valid only if no valid record is
+newer than that offset. So the claim of a driver that read from a stale leader of the partition, and missed a record, is
+not valid.
 
-Claims have a key of their own. With the key of the decisions, compaction would keep a claim that does not count as the
-only record of its prefix, and the decision before it would be lost. Of several claims compaction keeps the newest. It
-may be one that missed another claim, but no decision: then it counts for who reads the compacted log, and does not for
-a process that has read the other claim before. The next claim counts for both, since its driver has read the newest
-record, whether that one counts or not.
+Claims have a record key of their own. If they had the key of decisions, compaction could keep an invalid claim as the
+only record of its prefix and delete the decision before it. Compaction keeps the newest claim, which may be one that
+missed another claim, but no decision. This claim is valid for a process that reads the compacted log, and invalid for a
+process that read the other claim before. The next claim is valid for both, because its driver has read the newest
+record, valid or not.
 
-The topic is read to its very end, also past transactions of others that are open: which of the transactions of a
-producer were committed is seen by their markers. A driver that has fenced all others of its id finds none of its own
-open.
+The reader reads the topic to its end, past the open transactions of other producers, and finds in the transaction
+markers which transactions were committed. A driver that has fenced all other producers of its id finds no open
+transaction of its own.
 """
 
 from __future__ import annotations
@@ -48,13 +50,13 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import BrokerError, DecodeError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.entry_json import decoded, followed_offset, stated_driver_number
+from spark_kafka_sink.exactly_once.entry_json import decode_driver_number, decode_entry, decode_followed_offset
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
-from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_of
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER, claim_key, split_key
+from spark_kafka_sink.exactly_once.log_topic import DEFAULT_REPLICATION, LogTopic, partition_for
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, claim_key, split_record_key
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.messages.fetch import FetchResponse
 from spark_kafka_sink.reader.fetched import StoredBatch, is_abort_marker
@@ -65,312 +67,337 @@ from spark_kafka_sink.requests.pending import Call
 
 _log = logging.getLogger(__name__)
 
-_PLACES_MAX = 64
-_WARNED_MAX = _CHECKED_MAX = 1000
+_MAX_CACHED_PARTITIONS = 64
+_MAX_WARNED_RECORDS = _MAX_CHECKED_TOPICS = 1000
 
 
 @dataclass(frozen=True)
-class Record:
-    """`value`: None for a tombstone: the prefix needs no entry any more."""
+class LogRecord:
+    """A record of the log. A `value` of None is a tombstone: the prefix no longer needs an entry."""
 
     offset: int
     written_by: ProducerIdAndEpoch
     value: bytes | None
     is_claim: bool = False
-    last_read: int = -1
-    """Offset of the newest record after this one by the same producer, which does not count; -1 if there is none."""
+    last_invalid_offset: int = -1
+    """Offset of the newest invalid record after this one by the same producer; -1 if there is none."""
 
     @cached_property
     def driver_number(self) -> int | None:
-        """The driver's transactional id that follows this record, as the record says; None if it cannot be read."""
-        return None if self.value is None else stated_driver_number(self.value)
+        """The number of the driver id that the record names as the current one; None if the record cannot be read."""
+        return None if self.value is None else decode_driver_number(self.value)
 
 
 @dataclass
-class _Progress:
-    """What was read of one partition, of one prefix or of all, and where to go on."""
+class _PartitionState:
+    """The records read so far from one partition, of one prefix or of all, and the offset to continue at."""
 
     next_offset: int
-    newest: dict[bytes, dict[int, Record]] = field(default_factory=dict)
-    """Prefix -> producer id -> what its committed transactions wrote last that counts."""
-    plain: dict[bytes, Record] = field(default_factory=dict)
-    """Prefix -> what was written last outside of a transaction."""
-    open: dict[int, list[tuple[bytes, Record]]] = field(default_factory=dict)
-    """Producer id -> what it wrote in a transaction without a marker so far."""
-    unreadable: dict[int, tuple[Record, DecodeError]] = field(default_factory=dict)
-    """Producer id -> the first record of its last batch that cannot be decoded, and why. What was written outside of a
-    transaction is that of NO_PRODUCER_ID: there anybody may have put any id into the batch."""
+    newest: dict[bytes, dict[int, LogRecord]] = field(default_factory=dict)
+    """The last valid record that was committed, by prefix and producer id."""
+    non_transactional: dict[bytes, LogRecord] = field(default_factory=dict)
+    """The last record that was written outside of a transaction, by prefix."""
+    open: dict[int, list[tuple[bytes, LogRecord]]] = field(default_factory=dict)
+    """Prefixes and records of transactions without a marker so far, by producer id."""
+    unreadable: dict[int, tuple[LogRecord, DecodeError]] = field(default_factory=dict)
+    """The first record of the last batch that cannot be decoded, and its error, by producer id.
 
-    def take(self, stored: StoredBatch, key: bytes | None) -> None:
+    The producer id is NO_PRODUCER_ID for a batch outside of a transaction, because any client can write any producer id
+    into such a batch.
+    """
+
+    def add_batch(self, stored: StoredBatch, key: bytes | None) -> None:
+        """Add the records about the prefix with this key; of all prefixes if the key is None."""
         header = stored.header
         try:
             batch = stored.decode()
-        except DecodeError as error:  # brokers take what is a thousand times as large when it is unpacked
+        except DecodeError as error:  # brokers accept a batch that is a thousand times larger when decompressed
             written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-            by = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
-            self.unreadable[by] = Record(header.base_offset, written_by, None), error
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID.producer_id
+            self.unreadable[producer_id] = LogRecord(header.base_offset, written_by, None), error
             return
         if header.is_control:
             if batch.columns.num_rows:
-                self._end(header.producer_id, aborted=is_abort_marker(batch))
+                self._end_transaction(header.producer_id, aborted=is_abort_marker(batch))
             return
-        for row_key, record in _records(batch, key):
-            prefix, is_claim = split_key(row_key)
+        for record_key, record in _iterate_records(batch, key):
+            prefix, is_claim = split_record_key(record_key)
             if is_claim and record.value is None:
                 continue
             record = replace(record, is_claim=is_claim)
             if header.is_transactional:
                 self.open.setdefault(header.producer_id, []).append((prefix, record))
             else:
-                self.plain[prefix] = record
+                self.non_transactional[prefix] = record
 
-    def _end(self, producer_id: int, *, aborted: bool) -> None:
+    def _end_transaction(self, producer_id: int, *, aborted: bool) -> None:
         written = self.open.pop(producer_id, ())
         for prefix, record in written if not aborted else ():
             newest = self.newest.setdefault(prefix, {})
-            before = newest.get(producer_id)
-            if before is None or _counts(record, before):
+            previous = newest.get(producer_id)
+            if previous is None or _is_valid(record, previous):
                 newest[producer_id] = record
             else:
-                newest[producer_id] = replace(before, last_read=record.offset)
+                newest[producer_id] = replace(previous, last_invalid_offset=record.offset)
 
 
-def _counts(record: Record, before: Record) -> bool:
-    """Return whether a record counts. `before`: the newest record of its producer that counts.
+def _is_valid(record: LogRecord, previous: LogRecord) -> bool:
+    """Return whether a record is valid. `previous`: the newest valid record of the same producer.
 
-    A claim that cannot be read counts: a newer version has written it, and who reads the prefix gets an error.
+    A claim that cannot be decoded is valid: a newer version wrote it, and reading the prefix raises an error.
     """
-    if not record.is_claim or record.value is None or before.value is None:
+    if not record.is_claim or record.value is None or previous.value is None:
         return True
-    follows = followed_offset(record.value)
-    return follows is None or before.offset <= follows
+    followed_offset = decode_followed_offset(record.value)
+    return followed_offset is None or previous.offset <= followed_offset
 
 
-_progress: dict[tuple[object, ...], _Progress] = {}
-"""By brokers, topic, its id, partition and key: of this process, which plans one micro-batch after the other."""
-_checked: set[tuple[object, ...]] = set()
-"""By brokers and topic: the logs that this process has checked."""
-_warned: set[tuple[object, ...]] = set()
-"""Brokers and place of the records that this process has warned of."""
+_partition_cache: dict[tuple[object, ...], _PartitionState] = {}
+"""State by brokers, topic, topic id, partition and key: this process plans one micro-batch after the other."""
+_checked_topics: set[tuple[object, ...]] = set()
+"""Brokers and topics of the logs whose configuration this process has checked."""
+_warned_records: set[tuple[object, ...]] = set()
+"""Brokers and positions of the records about which this process has logged a warning."""
 
 
 class DecisionLog:
-    """Reads. What this process has read before is not read again, unless brokers give topics no ids: then the topic may
-    have been deleted and created again."""
+    """Reads entries of one log topic. Used by one thread.
+
+    Records that this process has read before are not read again, unless the brokers are too old for topic ids: then the
+    topic may have been deleted and recreated.
+    """
 
     def __init__(self, config: ClientConfig, topic: str, client: BlockingClient) -> None:
         self.topic = topic
         self._brokers = config.bootstrap_servers
         self._client = client
         self._log_topic = LogTopic(client, topic)
-        self._places_read: set[tuple[object, ...]] = set()
+        self._partitions_read: set[tuple[object, ...]] = set()
         self._reader = TopicReader(config, client=client, isolation=READ_UNCOMMITTED)
 
-    def ask_ahead(self) -> None:
-        """Ask whether the topic is there, and do not wait: `create_if_missing` takes the answer."""
-        self._log_topic.ask_ahead()
+    def prefetch_topic(self) -> None:
+        """Request the description of the topic without waiting. `create_if_missing` uses the response."""
+        self._log_topic.prefetch_topic()
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """BrokerError if it is missing and may not be created, PreflightError if it is there and not compacted."""
+        """Create the topic if it is missing, and check its configuration once in this process.
+
+        Raises BrokerError if it may not be created, and PreflightError if it exists and is not compacted.
+        """
         self._log_topic.create_if_missing(replication)
-        if (self._brokers, self.topic) not in _checked:
+        if (self._brokers, self.topic) not in _checked_topics:
             self._log_topic.check()
-            if len(_checked) >= _CHECKED_MAX:
-                _checked.clear()
-            _checked.add((self._brokers, self.topic))
+            if len(_checked_topics) >= _MAX_CHECKED_TOPICS:
+                _checked_topics.clear()
+            _checked_topics.add((self._brokers, self.topic))
 
     def exists(self) -> bool:
         return self._log_topic.exists()
 
-    def partition(self, prefix: str) -> int:
-        return partition_of(prefix, len(self._client.topic(self.topic).partitions))
+    def partition_for(self, prefix: str) -> int:
+        return partition_for(prefix, len(self._client.topic(self.topic).partitions))
 
-    def entry(self, ids: DriverIds) -> Entry | None:
-        """The newest entry of the prefix that counts. None if there is none.
+    def read_entry(self, ids: DriverIds) -> Entry | None:
+        """Read the newest valid entry of a prefix. Returns None if there is none.
 
-        `ids`: those of the prefix's driver, with at least one that was described. Others are described as far as that
-        decides what counts.
+        `ids`: the driver ids of the prefix, at least one of them described. Further ids are described if the result
+        depends on them.
         """
-        partition = self.partition(ids.prefix)
-        return self._believed(partition, self._read(partition, ids.prefix.encode()), ids)
+        partition = self.partition_for(ids.prefix)
+        return self._select_entry(partition, self._read_partition(partition, ids.prefix.encode()), ids)
 
-    def entries(
-        self, driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
+    def read_entries(
+        self, describe_driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
     ) -> dict[str, Entry]:
-        """The newest entry that counts of each prefix, for people: what cannot be read is left out with a warning.
+        """Read the newest valid entry of every prefix, for display. Entries that cannot be decoded are logged and
+        omitted.
 
-        `driver_ids`: the drivers' ids of these prefixes, of which those with these numbers are described. A prefix that
-        is missing in it is missing in the result.
+        `describe_driver_ids`: describes the driver ids with the given numbers, by prefix. A prefix that it omits is
+        omitted from the result.
         """
-        read = [(index, self._read(index, None)) for index in self._reader.partitions(self.topic)]
-        known = driver_ids(
+        states = [(index, self._read_partition(index, None)) for index in self._reader.partitions(self.topic)]
+        described = describe_driver_ids(
             {
-                key.decode("utf-8", "replace"): {FIRST_DRIVER, *_numbers(newest.values())}
-                for _, progress in read
-                for key, newest in progress.newest.items()
+                key.decode("utf-8", "replace"): {FIRST_DRIVER_NUMBER, *_candidate_driver_numbers(newest.values())}
+                for _, state in states
+                for key, newest in state.newest.items()
             }
         )
-        found: dict[str, Entry] = {}
-        for partition, progress in read:
-            for prefix in (key.decode("utf-8", "replace") for key in progress.newest):
-                if prefix not in known:
+        entries: dict[str, Entry] = {}
+        for partition, state in states:
+            for prefix in (key.decode("utf-8", "replace") for key in state.newest):
+                if prefix not in described:
                     continue
                 try:
-                    entry = self._believed(partition, progress, known[prefix])
+                    entry = self._select_entry(partition, state, described[prefix])
                 except DecodeError as error:
                     _log.warning("%s", error)
                     continue
                 if entry is not None:
-                    found[prefix] = entry
-        return found
+                    entries[prefix] = entry
+        return entries
 
-    # --- parts
+    # --- reading
 
-    def _read(self, partition: int, key: bytes | None) -> _Progress:
+    def _read_partition(self, partition: int, key: bytes | None) -> _PartitionState:
         topic_id = self._client.topic(self.topic).topic_id
-        place = (self._brokers, self.topic, topic_id, partition, key)
-        progress = _progress.pop(place, None)
+        cache_key = (self._brokers, self.topic, topic_id, partition, key)
+        state = _partition_cache.pop(cache_key, None)
         ahead = None
-        is_first = place not in self._places_read
-        if progress is not None and is_first:
-            # The batch before was decided a moment ago: it is fetched while the broker says where the end is.
-            ahead = self._reader.fetch_ahead(self.topic, partition, progress.next_offset)
-        self._places_read.add(place)
-        end = self._end(partition)
-        if progress is None or progress.next_offset > end or topic_id == NO_TOPIC_ID:
+        is_first = cache_key not in self._partitions_read
+        if state is not None and is_first:
+            # The previous batch was decided a moment ago: its records are fetched while the broker looks up the end.
+            ahead = self._reader.fetch_ahead(self.topic, partition, state.next_offset)
+        self._partitions_read.add(cache_key)
+        end = self._end_offset(partition)
+        if state is None or state.next_offset > end or topic_id == NO_TOPIC_ID:
             if ahead is not None:
                 self._reader.abandon(ahead)
-            progress, ahead = self._from_beginning(partition), None
+            state, ahead = self._new_state(partition), None
         try:
-            self._read_on(progress, partition, key, end, ahead)
+            self._read_until(state, partition, key, end, ahead)
         except BrokerError as error:
             if error.code != error_codes.OFFSET_OUT_OF_RANGE:
                 raise
-            # Records that were not read yet were deleted. What was read before them may not be the newest any more, and
-            # what was made of it must not be mixed with what is there now.
+            # Records that were not read yet were deleted, so the records read before may not be the newest ones. A
+            # result of an earlier read must not be combined with the current content.
             if not is_first:
-                raise refusals.log_deleted(self.topic, partition) from error
-            progress = self._from_beginning(partition)
-            self._read_on(progress, partition, key, self._end(partition))
-        if len(_progress) >= _PLACES_MAX:
-            _progress.clear()
-        _progress[place] = progress
-        return progress
+                raise precommit_errors.log_records_deleted_error(self.topic, partition) from error
+            state = self._new_state(partition)
+            self._read_until(state, partition, key, self._end_offset(partition))
+        if len(_partition_cache) >= _MAX_CACHED_PARTITIONS:
+            _partition_cache.clear()
+        _partition_cache[cache_key] = state
+        return state
 
-    def _end(self, partition: int) -> int:
+    def _end_offset(self, partition: int) -> int:
         return self._reader.end_offsets(self.topic, [partition])[partition]
 
-    def _from_beginning(self, partition: int) -> _Progress:
-        return _Progress(self._reader.beginning_offsets(self.topic, [partition])[partition])
+    def _new_state(self, partition: int) -> _PartitionState:
+        return _PartitionState(self._reader.beginning_offsets(self.topic, [partition])[partition])
 
-    def _read_on(
+    def _read_until(
         self,
-        progress: _Progress,
+        state: _PartitionState,
         partition: int,
         key: bytes | None,
         end: int,
         ahead: Call[FetchResponse] | None = None,
     ) -> None:
-        for batch in self._reader.stored(self.topic, partition, start=progress.next_offset, stop=end, ahead=ahead):
-            progress.take(batch, key)
-        progress.next_offset = end
+        for batch in self._reader.stored(self.topic, partition, start=state.next_offset, stop=end, ahead=ahead):
+            state.add_batch(batch, key)
+        state.next_offset = end
 
-    def _believed(self, partition: int, progress: _Progress, ids: DriverIds) -> Entry | None:
+    # --- selection of the entry
+
+    def _select_entry(self, partition: int, state: _PartitionState, ids: DriverIds) -> Entry | None:
         prefix = ids.prefix
         key = prefix.encode()
-        newest = progress.newest.get(key, {})
-        record, owners = _of_driver(newest.values(), ids), dict[int, str]()
-        if record is None and _may_have_numbered_ids(newest, ids):
-            owners |= ids.describe_listed()
-            record = _of_driver(newest.values(), ids)
+        newest = state.newest.get(key, {})
+        record, ids_by_producer = _find_driver_record(newest.values(), ids), dict[int, str]()
+        if record is None and _may_have_other_driver_ids(newest, ids):
+            ids_by_producer |= ids.describe_all_listed()
+            record = _find_driver_record(newest.values(), ids)
         is_own = record is not None
-        if record is None and not ids.has_records:
-            record = self._of_forgotten_id(prefix, partition, newest.values(), owners)
-        strangers = [each for each in newest.values() if ids.number_of(each.written_by.producer_id) is None]
-        for stranger in (*strangers, progress.plain.get(key)):
-            if stranger is not None and stranger is not record and (record is None or stranger.offset > record.offset):
-                self._warn(partition, stranger, f"it is not of the driver of the prefix {prefix}, and is passed over")
-        for producer_id, (unread, why) in progress.unreadable.items():
-            if ids.number_of(producer_id) is not None and (record is None or unread.offset > record.offset):
-                raise refusals.unreadable_entry(self._place(partition, unread), prefix, why) from why
-            self._warn(partition, unread, f"it cannot be read ({why}), and is passed over")
+        if record is None and not ids.has_written_records:
+            record = self._find_record_of_forgotten_id(prefix, partition, newest.values(), ids_by_producer)
+        foreign = [other for other in newest.values() if ids.find_number(other.written_by.producer_id) is None]
+        for other in (*foreign, state.non_transactional.get(key)):
+            if other is not None and other is not record and (record is None or other.offset > record.offset):
+                self._warn(partition, other, f"The driver of the prefix {prefix} did not write it, so it is ignored")
+        for producer_id, (unread, reason) in state.unreadable.items():
+            if ids.find_number(producer_id) is not None and (record is None or unread.offset > record.offset):
+                position = self._format_position(partition, unread)
+                raise precommit_errors.unreadable_entry_error(position, prefix, reason) from reason
+            self._warn(partition, unread, f"It cannot be read ({reason}), so it is ignored")
         if record is None or record.value is None:
             return None
         try:
-            last_read = max(record.offset, record.last_read)
-            entry = replace(decoded(key, record.value), written_by=record.written_by, offset=last_read)
+            newest_offset = max(record.offset, record.last_invalid_offset)
+            entry = replace(decode_entry(key, record.value), written_by=record.written_by, offset=newest_offset)
         except DecodeError as error:
-            raise refusals.unreadable_entry(self._place(partition, record), prefix, error) from error
+            position = self._format_position(partition, record)
+            raise precommit_errors.unreadable_entry_error(position, prefix, error) from error
         return entry if is_own else entry.as_unproven()
 
-    def _of_forgotten_id(
-        self, prefix: str, partition: int, newest: Iterable[Record], owners: Mapping[int, str]
-    ) -> Record | None:
-        candidates = [record for record in newest if record.written_by.producer_id not in owners]
+    def _find_record_of_forgotten_id(
+        self, prefix: str, partition: int, newest: Iterable[LogRecord], ids_by_producer: Mapping[int, str]
+    ) -> LogRecord | None:
+        candidates = [record for record in newest if record.written_by.producer_id not in ids_by_producer]
         if not candidates:
             return None
-        record = max(candidates, key=lambda each: each.offset)
+        record = max(candidates, key=lambda candidate: candidate.offset)
         self._warn(
             partition,
             record,
-            f"it is the newest under the prefix {prefix}, of an earlier producer id of its driver "
-            f"({record.written_by.producer_id}, which no transactional id has that this user may see). It counts, but "
-            "no batch is passed over because of it",
+            f"It is the newest record of the prefix {prefix}, by an earlier producer id of its driver "
+            f"({record.written_by.producer_id}, which belongs to no transactional id that this user may see). It is "
+            "used, but no batch is skipped because of it",
         )
         return record
 
-    def _warn(self, partition: int, record: Record, words: str) -> None:
-        if len(_warned) >= _WARNED_MAX:
-            _warned.clear()
-        place = self._place(partition, record)
-        if (self._brokers, place) not in _warned:
-            _warned.add((self._brokers, place))
-            _log.warning("%s: %s", place, words)
+    def _warn(self, partition: int, record: LogRecord, message: str) -> None:
+        """Log a warning about a record, once in this process."""
+        if len(_warned_records) >= _MAX_WARNED_RECORDS:
+            _warned_records.clear()
+        position = self._format_position(partition, record)
+        if (self._brokers, position) not in _warned_records:
+            _warned_records.add((self._brokers, position))
+            _log.warning("%s: %s", position, message)
 
-    def _place(self, partition: int, record: Record) -> str:
+    def _format_position(self, partition: int, record: LogRecord) -> str:
         return f"{format_partition(self.topic, partition)}, offset {record.offset}"
 
 
-def _of_driver(newest: Iterable[Record], ids: DriverIds) -> Record | None:
-    """Return the newest record of a prefix's driver. `newest`: the newest record of each producer.
+def _find_driver_record(newest: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+    """Return the newest record that a driver id of the prefix wrote. `newest`: the newest record of each producer.
 
-    Only ids that could have written a newer record than those that are known are described.
+    Describes driver ids that may have written a newer record than the described ones, and no others.
     """
-    found = _newest_of_driver(newest, ids)
-    ids.describe_new(_numbers(each for each in newest if found is None or _rank(each, ids) > _rank(found, ids)))
-    return _newest_of_driver(newest, ids)
+    found = _newest_driver_record(newest, ids)
+    may_be_newer = (record for record in newest if found is None or _precedence(record, ids) > _precedence(found, ids))
+    ids.describe_missing(_candidate_driver_numbers(may_be_newer))
+    return _newest_driver_record(newest, ids)
 
 
-def _newest_of_driver(newest: Iterable[Record], ids: DriverIds) -> Record | None:
-    own = (record for record in newest if ids.number_of(record.written_by.producer_id) is not None)
-    return max(own, key=lambda record: _rank(record, ids), default=None)
+def _newest_driver_record(newest: Iterable[LogRecord], ids: DriverIds) -> LogRecord | None:
+    own = (record for record in newest if ids.find_number(record.written_by.producer_id) is not None)
+    return max(own, key=lambda record: _precedence(record, ids), default=None)
 
 
-def _rank(record: Record, ids: DriverIds) -> tuple[int, int]:
-    number = record.driver_number or ids.number_of(record.written_by.producer_id) or FIRST_DRIVER
+def _precedence(record: LogRecord, ids: DriverIds) -> tuple[int, int]:
+    number = record.driver_number or ids.find_number(record.written_by.producer_id) or FIRST_DRIVER_NUMBER
     return number, record.offset
 
 
-def _numbers(records: Iterable[Record]) -> set[int]:
-    """Return the numbers of the driver's ids that may have written these records: the one that a record names, or the
-    one before it."""
-    return {number for each in records if each.driver_number for number in (each.driver_number, each.driver_number - 1)}
+def _candidate_driver_numbers(records: Iterable[LogRecord]) -> set[int]:
+    """Return the numbers of the driver ids that may have written these records.
+
+    A record was written under the driver id that it names, or under the one before it.
+    """
+    named_numbers = {record.driver_number for record in records if record.driver_number}
+    return named_numbers | {number - 1 for number in named_numbers}
 
 
-def _may_have_numbered_ids(newest: Mapping[int, Record], ids: DriverIds) -> bool:
-    """Return whether brokers may know ids of a driver that the log has no record of: the first one was used up, and
-    brokers have forgotten it since. A job without a name writes one batch."""
-    return bool(newest) or not (ids.is_known(FIRST_DRIVER) or is_job_prefix(ids.prefix))
+def _may_have_other_driver_ids(newest: Mapping[int, LogRecord], ids: DriverIds) -> bool:
+    """Return whether brokers may know driver ids of which the log has no record.
+
+    This happens if the epochs of the first driver id were used up, and brokers have forgotten it since. A job without a
+    name writes only one batch, so it never uses a second driver id.
+    """
+    return bool(newest) or not (ids.is_known(FIRST_DRIVER_NUMBER) or is_job_prefix(ids.prefix))
 
 
-def _records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
-    """The rows about the prefix with this key, claims included; about any prefix, where it is None."""
+def _iterate_records(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
+    """Yield the keys and records about the prefix with this key, claims included; of all prefixes if it is None."""
     columns, header = batch.columns, batch.header
     written_by = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     keys = columns.column("key")
-    wanted = keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, claim_key(key.decode())], keys.type))
-    rows = columns.filter(wanted)
-    for row_key, value, offset in zip(
+    is_included = (
+        keys.is_valid() if key is None else pc.is_in(keys, pa.array([key, claim_key(key.decode())], keys.type))
+    )
+    rows = columns.filter(is_included)
+    for record_key, value, offset in zip(
         *(rows.column(name).to_pylist() for name in ("key", "value", "offset")), strict=True
     ):
-        yield row_key, Record(offset, written_by, value)
+        yield record_key, LogRecord(offset, written_by, value)

@@ -1,4 +1,4 @@
-"""Delivery: how the rows of one query or job are written exactly once."""
+"""Delivery: the settings for exactly-once delivery of one query or job."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC
 
 @dataclass(frozen=True)
 class DeliveryOptions:
-    """The options of `deliveryGuarantee` = `exactly-once`. None where the user has not set one."""
+    """The options of `deliveryGuarantee` = `exactly-once`. None for an option that the user has not set."""
 
     prefix: str | None = None
-    """Begins all transactional ids of the query or job."""
+    """The beginning of all transactional ids of the query or job."""
     key: str | None = None
-    """Names a job: a job whose key is committed already writes nothing."""
+    """The idempotency key: a job whose key is committed already writes nothing."""
     topic: str = DECISION_LOG_TOPIC
     """The decision log."""
     replication: int = BROKER_DEFAULT
+    """Replication factor of the decision log, if it is created."""
     timeout_ms: int | None = None
-    """The timeout of the tasks' transactions; None for the longest that the brokers allow."""
+    """The transaction timeout of the tasks; None for the longest that brokers grant."""
     checkpoint: str | None = None
-    tolerates_mismatch: bool = False
+    tolerate_mismatch: bool = False
     """Whether a batch that was decided with other rows is skipped with a warning; it is an error otherwise."""
 
 
@@ -34,18 +35,18 @@ class Delivery:
 
     client: ClientConfig = field(repr=False)
     prefix: str
-    """The user's prefix, or one derived from the checkpoint or the key, or one for this job only."""
+    """The user's prefix, or a prefix derived from the checkpoint or the key, or a unique one for this job."""
     options: DeliveryOptions = DeliveryOptions()
     checkpoint: str = ""
-    """The name of a stream's checkpoint, the same however its path is written."""
+    """The normalized location of a stream's checkpoint."""
     scope: str = ""
     """The scope of the key: the topic that the job sets for all rows."""
-    is_forgotten: bool = False
-    """The prefix is of this job alone, and nothing needs to be known of it when the job is over."""
-    writer: WriterKind | None = None
-    """A stream must not take over a job's prefix, nor a job a stream's; None takes over both."""
+    is_single_use: bool = False
+    """Whether only this job uses the prefix, so that its entry can be deleted when the job has ended."""
+    writer_kind: WriterKind | None = None
+    """Prevents a stream from taking over the prefix of a job, and a job that of a stream. None takes over both."""
 
     @property
-    def is_given(self) -> bool:
-        """Return whether the user chose the prefix."""
+    def has_user_prefix(self) -> bool:
+        """Return whether the user has set the prefix."""
         return self.options.prefix is not None

@@ -1,15 +1,18 @@
-"""What the driver of a query does for each batch: begin, then commit or abort. See docs/exactly-once.md.
+"""Driver: begins, commits and aborts the batches of a query or job. See docs/exactly-once.md.
 
-    begin    fences older drivers, reads the decision log, finishes what is decided and not done, writes down who drives
-             now, aborts what is left; if it drives already, it reads only
-    commit   decides, if each task's transaction is open with time left, commits them all, and notes that this is done
-    abort    writes down that the batch is not decided any more, and aborts the tasks' transactions
+    begin    fences older drivers, reads the decision log, finishes a batch that is decided and not done, claims the
+             prefix, and aborts open transactions; a driver that has the claim already only reads the log
+    commit   decides if each task's transaction is open with time left, commits all of them, and records that the batch
+             is done
+    abort    writes a claim, after which the batch cannot be decided, and aborts the tasks' transactions
 
-The decision is one record in the log, in a transaction of the driver, and is made when that transaction is committed.
-Before it nothing of the batch is ever seen; after it everything is going to be, whatever process has to see to that.
+A decision is one record in the log, in a transaction of the driver. The batch is decided when that transaction is
+committed: before this no row of the batch becomes visible, and after it all rows will, even if another process has to
+commit the tasks' transactions.
 
-A driver may stand still between any two requests, while others act. So what it read before it had its epoch is a hint,
-what it does under the epoch names that epoch, and who drives is what the log says (query_transactions.py).
+A driver may be suspended between any two requests while other drivers act. So whatever it read before it got its epoch
+is only a hint, each request under the epoch contains that epoch, and the log determines which driver is the current one
+(query_transactions.py).
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from spark_kafka_sink.errors import (
     KafkaSinkError,
     ProducerFencedError,
 )
-from spark_kafka_sink.exactly_once import commit_errors, refusals
+from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, decision_timeout_ms
 from spark_kafka_sink.exactly_once.delivery import Delivery
-from spark_kafka_sink.exactly_once.driver_ids import is_left_unused, is_log_lost, unchanged_timeout_ms
+from spark_kafka_sink.exactly_once.driver_ids import current_timeout_ms, is_log_lost, is_unused_since
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
-from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, unmarked_ms
+from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, unmarked_timeout_ms
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -45,26 +48,30 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 _log = logging.getLogger(__name__)
 
 _MINUTE_MS = 60_000
-TIMEOUTS_MS = (
+CANDIDATE_TIMEOUTS_MS = (
     *(minutes * _MINUTE_MS for minutes in (24 * 60, 12 * 60, 6 * 60, 3 * 60, 60, 30, 15, 10, 5, 2, 1)),
     *(30_000, 15_000, 10_000, 5_000),
 )
-"""What is tried, one after the other, to find the longest transaction that the brokers grant."""
-JOB_TIMEOUT_MS_MAX = 60 * _MINUTE_MS
-"""Of a job without a name: if its driver dies, no later one knows its transactions, and readers wait so long."""
-LOSERS_PATIENCE_MS = 5_000.0
-"""How long brokers may bring nothing while attempts that lost are ended: the batch is committed, and the next one waits
-for this. What is left then is ended with that one, or by its timeout."""
+"""The transaction timeouts that a driver requests, one after the other, to find the longest one that brokers grant."""
+MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
+"""For a job without a name: if its driver dies, no later driver knows its transactions, and readers wait this long."""
+SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
+"""How long aborting the transactions of superseded attempts may make no progress.
+
+The batch is committed, and the next batch waits for this. The next batch, or the transaction timeout, ends what is
+left.
+"""
 _MAY_STAY_OPEN = (
-    "transactions of attempts that lost may still be open. They end by their timeout; until then they hold readers back"
+    "transactions of superseded task attempts may still be open. They end by their timeout; until then, read_committed "
+    "readers wait for them"
 )
-_NOT_NOTED = (
-    "this could not be noted in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
-    "transactions` may go on showing the job"
+_NOT_RECORDED = (
+    "this could not be recorded in the decision log. No reader waits for that, and there is nothing to do; `pykafka "
+    "transactions` may continue to show the job"
 )
-_NOT_NOTED_WITH_NAME = (
-    "this could not be noted in the decision log. All rows are visible. The next write with this prefix notes it; if "
-    "there is none within a week, run `pykafka transactions finish`"
+_NOT_RECORDED_WITH_NAME = (
+    "this could not be recorded in the decision log. All rows are visible. The next write with this prefix records it; "
+    "if there is none within a week, run `pykafka transactions finish`"
 )
 
 
@@ -88,284 +95,342 @@ class Driver:
     # --- begin
 
     def begin(self, name: str) -> BatchStart:
-        """`name`: of one start of a query, or of one job. Another start of the same query has another name."""
-        with refusals.before_the_first_row():
-            self._query.log.ask_ahead()
-            seen = self._query.look_when_ended()
+        """Begin a batch: become the driver of the prefix, and finish or abort what earlier drivers have left.
+
+        `name`: of one start of a query, or of one job. Another start of the same query has another name.
+        """
+        with precommit_errors.convert_start_errors():
+            self._query.log.prefetch_topic()
+            description = self._query.describe_driver_id_when_ended()
             self._query.log.create_if_missing(self._delivery.options.replication)
-            return self._begin(name, seen)
+            return self._begin(name, description)
 
-    def _begin(self, name: str, seen: TransactionDescription | None) -> BatchStart:
-        seen, hint = self._query.read(seen)
-        self._refuse_newer(hint, name, seen)
-        present = hint.driver
+    def _begin(self, name: str, description: TransactionDescription | None) -> BatchStart:
+        description, hint = self._query.read_current_entry(description)
+        self._check_not_overtaken(hint, name, description)
+        predecessor = hint.driver_name
         try:
-            return self._query.in_turns(lambda seen, hint: self._turn(name, seen, hint, present), seen, hint)
+            return self._query.retry_when_fenced(
+                lambda description, hint: self._try_begin(name, description, hint, predecessor), description, hint
+            )
         except ProducerFencedError as error:
-            raise refusals.contested(self._delivery.prefix, name) from error
+            raise precommit_errors.concurrent_start_error(self._delivery.prefix, name) from error
 
-    def _turn(self, name: str, seen: TransactionDescription | None, hint: Entry, present: str) -> BatchStart:
-        self._refuse(hint, name, present)
-        if is_log_lost(hint, seen):
-            # Before this driver has an epoch: the id must show the loss to every driver that starts later.
-            raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
+    def _try_begin(
+        self, name: str, description: TransactionDescription | None, hint: Entry, predecessor: str
+    ) -> BatchStart:
+        self._check_entry(hint, name, predecessor)
+        if is_log_lost(hint, description):
+            # Raised before this driver gets an epoch: every later driver must find the same state of the id.
+            raise precommit_errors.log_lost_error(self._delivery.prefix, self._query.log.topic)
         version = self._client.transaction_version
-        goes_on = hint.driver == name and seen is not None and is_left_unused(seen, hint, version)
-        if goes_on and seen is not None and version >= 2 and seen.id_and_epoch.epoch < EPOCHS_END:
-            # In version 1 late attempts could not tell a decision under this epoch from what was before it.
-            return BatchStart(hint, seen.id_and_epoch, self._delivery.is_given, seen.state)
-        if not goes_on:
-            self._query.look_again(seen)
-        driver, granted_ms = self._fence(seen, hint.timeout_ms if goes_on else None)
-        entry = self._query.entry()  # all that an older driver has written; it writes no more
-        self._refuse(entry, name, present)
-        if goes_on and entry == hint and driver.producer_id == hint.written_by.producer_id:
-            return BatchStart(entry, driver, self._delivery.is_given)
-        return self._take_over(entry, name, driver, granted_ms)
+        continues = hint.driver_name == name and description is not None and is_unused_since(hint, description, version)
+        if continues and description is not None and version >= 2 and description.id_and_epoch.epoch < HAND_OVER_EPOCH:
+            # Version 2 only: in version 1 a late attempt could not distinguish the state of the driver id after a
+            # decision under this epoch from the state before it.
+            return BatchStart(hint, description.id_and_epoch, self._delivery.has_user_prefix, description.state)
+        if not continues:
+            self._query.check_unchanged(description)
+        identity, granted_ms = self._fence(description, hint.timeout_ms if continues else None)
+        entry = self._query.read_entry()  # complete: an older driver cannot write any more
+        self._check_entry(entry, name, predecessor)
+        if continues and entry == hint and identity.producer_id == hint.written_by.producer_id:
+            return BatchStart(entry, identity, self._delivery.has_user_prefix)
+        return self._take_over(entry, name, identity, granted_ms)
 
-    def _fence(self, seen: TransactionDescription | None, granted_ms: int | None) -> tuple[ProducerIdAndEpoch, int]:
-        """The epoch, and how long its tasks' transactions may last. `granted_ms`: what a driver that goes on has.
+    def _fence(
+        self, description: TransactionDescription | None, granted_ms: int | None
+    ) -> tuple[ProducerIdAndEpoch, int]:
+        """Request the next epoch. Returns the identity and the transaction timeout of the tasks.
 
-        One that begins asks, also if it follows another of the same start: without `register` the starts in one Spark
-        count as one, and the user may have chosen another timeout, or the brokers may grant another one.
+        `granted_ms`: the timeout of a driver that continues; None for a new driver, which requests the longest timeout
+        that brokers grant. That includes a driver that follows another one of the same start: without `register` all
+        starts in one Spark application count as one, and since then the user may have set another timeout, or the
+        brokers may grant another one.
         """
         try:
             if granted_ms is not None:
-                return self._query.fence(seen, (claimed_ms(granted_ms),))[0], granted_ms
-            return self._query.fence(seen, self._timeouts_ms())
+                return self._query.fence(description, (claimed_timeout_ms(granted_ms),))[0], granted_ms
+            return self._query.fence(description, self._candidate_timeouts_ms())
         except BrokerError as error:
             if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise refusals.timeout_refused(
-                    error, is_chosen=self._delivery.options.timeout_ms is not None
+                raise precommit_errors.timeout_rejected_error(
+                    error, is_user_timeout=self._delivery.options.timeout_ms is not None
                 ) from error
             raise
 
-    def _refuse_newer(self, hint: Entry, name: str, seen: TransactionDescription | None) -> None:
-        """Has another driver claimed the prefix between the look at its id and the look into the log?"""
-        if hint.driver in ("", name) or hint.unproven:
+    def _check_not_overtaken(self, hint: Entry, name: str, description: TransactionDescription | None) -> None:
+        """Raise if another driver has claimed the prefix between the description of the driver id and the read."""
+        if hint.driver_name in ("", name) or hint.unproven:
             return
-        if seen is None:  # brokers did not know the id: they have forgotten it, or it is newer than the look
-            now = self._query.look()
-            newer = now is not None and now.id_and_epoch.producer_id == hint.claimed.producer_id
+        if description is None:  # the brokers have forgotten the id, or it is newer than the description
+            current = self._query.describe_driver_id()
+            is_overtaken = current is not None and current.id_and_epoch.producer_id == hint.claim_identity.producer_id
         else:
-            held = seen.id_and_epoch
-            newer = hint.claimed.producer_id == held.producer_id and hint.claimed.epoch > held.epoch
-        if newer:
-            raise refusals.overtaken(hint, name)
+            producer_id, epoch = description.id_and_epoch
+            is_overtaken = hint.claim_identity.producer_id == producer_id and hint.claim_identity.epoch > epoch
+        if is_overtaken:
+            raise precommit_errors.overtaken_error(hint, name)
 
-    def _refuse(self, entry: Entry, name: str, present: str) -> None:
-        """`present`: who drove when this driver looked first. To take over from another one is to fence one that
-        began later, and may be working."""
+    def _check_entry(self, entry: Entry, name: str, predecessor: str) -> None:
+        """Raise if this driver must not begin.
+
+        `predecessor`: the newest driver when this one first read the log. To take over from any other driver would
+        fence a driver that started later and may be writing.
+        """
         if entry.has_superseded(name):
-            raise refusals.superseded(entry, name)
-        if entry.driver not in (present, name):
-            if not entry.driver:
-                raise refusals.log_lost(self._delivery.prefix, self._query.log.topic)
-            raise refusals.overtaken(entry, name)
-        if self._delivery.writer not in (None, entry.owner_kind) and entry.owner_kind is not None:
-            raise refusals.other_writer(entry)
+            raise precommit_errors.superseded_error(entry, name)
+        if entry.driver_name not in (predecessor, name):
+            if not entry.driver_name:
+                raise precommit_errors.log_lost_error(self._delivery.prefix, self._query.log.topic)
+            raise precommit_errors.overtaken_error(entry, name)
+        if self._delivery.writer_kind not in (None, entry.owner_kind) and entry.owner_kind is not None:
+            raise precommit_errors.writer_kind_mismatch_error(entry)
         checkpoint = self._delivery.checkpoint
         if checkpoint and entry.checkpoint and checkpoint != entry.checkpoint:
-            raise refusals.other_checkpoint(entry, checkpoint)
+            raise precommit_errors.checkpoint_mismatch_error(entry, checkpoint)
 
-    def _take_over(self, entry: Entry, name: str, driver: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
-        """Finish what an earlier driver had decided, write down who drives now, abort what it had not decided.
+    def _take_over(self, entry: Entry, name: str, identity: ProducerIdAndEpoch, granted_ms: int) -> BatchStart:
+        """Commit a batch that is decided and not done, claim the prefix, and abort the other open transactions.
 
-        A driver does the same with its own, if anything has happened since its last record.
+        A driver also takes over from itself, if anything has happened since its last record.
         """
         found = entry
         if entry.state is EntryState.DECIDED:
-            _log.info("prefix %s: %s is decided and not done; it is finished now", entry.prefix, entry.batch)
-            self._commit_all(entry, driver)
-            entry = entry.done()
-        claim = entry.begun(name, self._delivery.checkpoint, granted_ms, driver, self._delivery.writer)
-        driver, _ = self._query.take_over(driver, found, claim)
-        return BatchStart(claim, driver, self._delivery.is_given)
+            _log.info("prefix %s: found %s decided and not done, and is finishing it", entry.prefix, entry.batch)
+            self._commit_transactions(entry, identity)
+            entry = entry.as_done()
+        claim = entry.with_claim(name, self._delivery.checkpoint, granted_ms, identity, self._delivery.writer_kind)
+        identity, _ = self._query.take_over(identity, found, claim)
+        return BatchStart(claim, identity, self._delivery.has_user_prefix)
 
-    def _timeouts_ms(self) -> Sequence[int]:
-        """What to ask for: what the user wants, or else all, the longest first."""
+    def _candidate_timeouts_ms(self) -> Sequence[int]:
+        """Return the user's timeout, or the timeouts to try if the user has set none, longest first."""
         if self._delivery.options.timeout_ms is not None:
-            return (unmarked_ms(self._delivery.options.timeout_ms),)
-        longest_ms = JOB_TIMEOUT_MS_MAX if self._delivery.is_forgotten else TIMEOUTS_MS[0]
-        return tuple(timeout_ms for timeout_ms in TIMEOUTS_MS if timeout_ms <= longest_ms)
+            return (unmarked_timeout_ms(self._delivery.options.timeout_ms),)
+        longest_ms = MAX_UNNAMED_JOB_TIMEOUT_MS if self._delivery.is_single_use else CANDIDATE_TIMEOUTS_MS[0]
+        return tuple(timeout_ms for timeout_ms in CANDIDATE_TIMEOUTS_MS if timeout_ms <= longest_ms)
 
     # --- commit
 
     def commit(
-        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: Content
+        self, start: BatchStart, batch: Batch, transactions: Sequence[TransactionIdentity], content: BatchContent
     ) -> None:
-        """Decide that the batch is committed, and commit it. Without transactions there is nothing to decide."""
+        """Decide the batch and commit its transactions. Does nothing if there are no transactions."""
         if not transactions:
             return
         self._query.driver_number = start.entry.driver_number
-        entry = start.entry.decided(batch, content, tuple(transactions))
-        held = self._decide(start, entry)
-        held, losers = self._carry_out(held, entry)
-        self._end_losers(held, entry, losers)
+        entry = start.entry.with_decision(batch, content, tuple(transactions))
+        state = self._decide(start, entry)
+        state, superseded = self._execute_decision(state, entry)
+        self._abort_superseded_attempts(state, entry, superseded)
 
-    def _decide(self, start: BatchStart, entry: Entry) -> Held:
-        """A task's transaction that has ended, or is about to, is found before the decision, not after it."""
-        with commit_errors.fenced_before_the_decision(entry):
-            # In version 1 the state that the start saw would be that of the decision as well: late attempts would take
-            # the batch for an open one. A new epoch is no way out: brokers give one and the same to all who ask under
-            # the epoch of the start, so an abort that stands still may have it too, and would end what is decided here.
-            if start.state != EMPTY and self._query.writes_in_version_1():
-                raise commit_errors.downgraded(entry)
+    def _decide(self, start: BatchStart, entry: Entry) -> WriterState:
+        """Write the decision. Raises, without a decision, if a task's transaction has ended or is about to end."""
+        with commit_errors.convert_fencing_before_decision(entry):
+            # The cluster was downgraded to version 1 since the start. A decision under this epoch would leave the
+            # driver id in the state that the start saw, so late attempts would take the batch for undecided. A new
+            # epoch is no remedy: brokers grant the same epoch to every process that requests it with the epoch of the
+            # start, so a suspended abort may hold it too, and would end what is decided here.
+            if start.state != EMPTY and self._query.uses_version_1():
+                raise commit_errors.downgrade_error(entry)
             try:
-                return self._query.write_after(Held(start.driver), start.entry, entry, self._write_decision)
+                return self._query.write_following(
+                    WriterState(start.driver_identity), start.entry, entry, self._write_decision
+                )
             except ProducerFencedError:
                 raise
             except KafkaSinkError as error:
                 if not self._may_be_decided:
                     raise
-                raise commit_errors.decision_in_doubt(entry, error) from error
+                raise commit_errors.decision_in_doubt_error(entry, error) from error
 
-    def _write_decision(self, held: Held, entry: Entry) -> Held:
-        """Look whether the decision may be made while it is written, and then commit or abort it.
+    def _write_decision(self, state: WriterState, entry: Entry) -> WriterState:
+        """Send the decision, check the tasks' transactions while it is in flight, and commit or abort the decision.
 
-        Brokers, and this driver, give up before the tasks' transactions are in danger.
+        The decision timeout ends this before the tasks' transactions are at risk.
         """
-        self._may_be_decided = False  # of an earlier attempt it is known by now that it did not decide
-        writing = self._query.start_write(held, entry)
+        self._may_be_decided = False  # an earlier try was fenced, and it is known that it decided nothing
+        decision = self._query.begin_write(state, entry)
         try:
-            found = describe_transactions(self._client, [each.transactional_id for each in entry.transactions])
+            transactional_ids = [transaction.transactional_id for transaction in entry.transactions]
+            descriptions = describe_transactions(self._client, transactional_ids)
         except KafkaSinkError:
-            writing.abandon()
+            decision.abandon()
             raise
-        writing.wait()
-        refusal = self._refusal(entry, found)
-        if refusal is not None:
-            # Is a newer driver the reason? Then brokers refuse the abort.
-            writing.abort()
-            raise refusal
+        decision.wait()
+        error = self._find_commit_error(entry, descriptions)
+        if error is not None:
+            # If a newer driver has ended the transactions, the brokers reject this abort with a fencing error.
+            decision.abort()
+            raise error
         self._may_be_decided = True
-        return writing.commit(decision_ms(entry.timeout_ms))
+        return decision.commit(decision_timeout_ms(entry.timeout_ms))
 
-    def _carry_out(self, held: Held, entry: Entry) -> tuple[Held, list[TransactionDescription] | None]:
-        """Commit all, and note that this is done. Returns transactions of attempts that lost, which are left to end;
-        None if they could not be listed."""
-        losers: list[TransactionDescription] | None = None
-        # The list is asked for when the batch is decided: no attempt that had no id till then begins any more. It is
-        # there before it is noted that the batch is done. That can be written only if no newer driver has begun till
-        # then, so what is listed is none of a newer driver's.
-        with commit_errors.fenced_after_the_decision(entry):
-            self._commit_all(entry, held.driver, then_list=True)
-        with _warned_of(entry, _MAY_STAY_OPEN):
-            losers = self._query.leftovers({each.transactional_id for each in entry.transactions})
-        is_forgotten = self._delivery.is_forgotten
-        if losers or losers is None or not is_forgotten:
-            with self._note_may_fail(entry):
-                held = self._query.write_after(held, entry, entry.done(), self._query.write)
-        return held, losers
+    def _execute_decision(
+        self, state: WriterState, entry: Entry
+    ) -> tuple[WriterState, list[TransactionDescription] | None]:
+        """Commit the tasks' transactions, and record that the batch is done.
 
-    def _note_may_fail(self, entry: Entry) -> AbstractContextManager[None]:
-        """A stream's driver that is fenced must stop. A job has succeeded: if it failed now, a scheduler would run it
-        again, and a job without a key would write all of its rows twice."""
-        if entry.batch.query is not None:
-            return commit_errors.failed_after_the_commit(entry)
-        return _warned_of(entry, _NOT_NOTED if self._delivery.is_forgotten else _NOT_NOTED_WITH_NAME)
+        Returns the transactions of superseded attempts, which remain to be aborted; None if they could not be listed.
+        """
+        superseded: list[TransactionDescription] | None = None
+        # The list contains every transaction of a superseded attempt and none of a newer driver:
+        #   1. The batch is decided. From now on no attempt that had no id until then begins.
+        #   2. The list is requested.
+        #   3. The driver records that the batch is done. That succeeds only if no newer driver has begun until then.
+        with commit_errors.convert_fencing_after_decision(entry):
+            self._commit_transactions(entry, state.id_and_epoch, prefetch_listing=True)
+        with _log_failure(entry, _MAY_STAY_OPEN):
+            committed_ids = {transaction.transactional_id for transaction in entry.transactions}
+            superseded = self._query.list_task_transactions(committed_ids)
+        # A job without a name that has nothing to abort is not recorded as done: its entry is deleted next.
+        if superseded or superseded is None or not self._delivery.is_single_use:
+            with self._handle_done_failure(entry):
+                state = self._query.write_following(state, entry, entry.as_done(), self._query.write)
+        return state, superseded
 
-    def _end_losers(self, held: Held, entry: Entry, losers: Sequence[TransactionDescription] | None) -> None:
-        """A job without a name is removed from the log when it has no open transaction left. Until then the log shows
-        `pykafka transactions` whether its batch was decided."""
-        if losers is None:
+    def _handle_done_failure(self, entry: Entry) -> AbstractContextManager[None]:
+        """Return a context for recording that the batch is done: it raises for a stream, and logs for a job.
+
+        The fenced driver of a stream must stop. A job has succeeded: if it failed now, a scheduler would run it again,
+        and a job without a key would write all of its rows twice.
+        """
+        if entry.batch.query_id is not None:
+            return commit_errors.convert_errors_after_commit(entry)
+        return _log_failure(entry, _NOT_RECORDED if self._delivery.is_single_use else _NOT_RECORDED_WITH_NAME)
+
+    def _abort_superseded_attempts(
+        self, state: WriterState, entry: Entry, superseded: Sequence[TransactionDescription] | None
+    ) -> None:
+        """Abort the transactions of superseded attempts, and delete a job without a name from the log.
+
+        Such a job is deleted only when it has no open transaction left: until then `pykafka transactions` finds in the
+        log whether its batch was decided.
+        """
+        if superseded is None:
             return
-        with _warned_of(entry, _MAY_STAY_OPEN):
-            self._query.end_listed(losers, LOSERS_PATIENCE_MS)
-            if self._delivery.is_forgotten:
-                with _warned_of(entry, _NOT_NOTED):
-                    self._query.write(held, None)
+        with _log_failure(entry, _MAY_STAY_OPEN):
+            self._query.abort_task_transactions(superseded, SUPERSEDED_ABORT_TIMEOUT_MS)
+            if self._delivery.is_single_use:
+                with _log_failure(entry, _NOT_RECORDED):
+                    self._query.write(state, None)
 
-    def _refusal(self, entry: Entry, found: Mapping[str, TransactionDescription]) -> ExactlyOnceError | None:
-        """Why the batch must not be decided. `found`: what brokers say of its tasks' transactions."""
-        faults = []
-        for each in entry.transactions:
-            now = found.get(each.transactional_id)
-            if now is None:
-                faults.append(f"{each.transactional_id}: the brokers do not know it")
-            elif not now.is_open or now.id_and_epoch != each.id_and_epoch:
-                epochs = f"epoch {now.id_and_epoch.epoch} in place of {each.epoch}"
-                faults.append(f"{each.transactional_id}: {now.state}, with {epochs}")
-        return commit_errors.not_open(entry, faults) if faults else self._too_late(entry, found)
+    def _find_commit_error(
+        self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
+    ) -> ExactlyOnceError | None:
+        """Return why the batch must not be decided; None if it may be. `descriptions`: of the tasks' transactions."""
+        problems = []
+        for transaction in entry.transactions:
+            name = transaction.transactional_id
+            current = descriptions.get(name)
+            if current is None:
+                problems.append(f"{name}: the brokers do not know it")
+            elif not current.is_open or current.id_and_epoch != transaction.id_and_epoch:
+                epochs = f"epoch {current.id_and_epoch.epoch}, expected {transaction.epoch}"
+                problems.append(f"{name}: {current.state}, {epochs}")
+        if problems:
+            return commit_errors.transactions_not_open_error(entry, problems)
+        return self._find_timeout_error(entry, descriptions)
 
-    def _too_late(self, entry: Entry, found: Mapping[str, TransactionDescription]) -> ExactlyOnceError | None:
-        """By the clocks of the brokers, which say when it began, and of this machine."""
+    def _find_timeout_error(
+        self, entry: Entry, descriptions: Mapping[str, TransactionDescription]
+    ) -> ExactlyOnceError | None:
+        """Return an error if a transaction has less time left than the commit margin.
+
+        Compares the brokers' start times with the clock of this machine.
+        """
         now_ms = self._client.wall_ms()
-        for each in found.values():
-            left_ms = each.started_ms + each.timeout_ms - now_ms
-            if each.started_ms >= 0 and left_ms < margin_ms(each.timeout_ms):
-                return commit_errors.too_late(entry, each, left_ms)
+        for description in descriptions.values():
+            left_ms = description.started_ms + description.timeout_ms - now_ms
+            if description.started_ms >= 0 and left_ms < commit_margin_ms(description.timeout_ms):
+                return commit_errors.too_little_time_error(entry, description, left_ms)
         return None
 
-    def _commit_all(self, entry: Entry, driver: ProducerIdAndEpoch, *, then_list: bool = False) -> None:
+    def _commit_transactions(
+        self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
+    ) -> None:
         try:
-            refused = self._query.commit(entry, driver, then_list=then_list)
+            rejected = self._query.commit(entry, identity, prefetch_listing=prefetch_listing)
         except ProducerFencedError:
             raise
         except KafkaSinkError as error:
-            raise commit_errors.commit_not_finished(entry, error) from error
-        if refused:
-            raise commit_errors.not_committed(entry, refused)
+            raise commit_errors.unfinished_commit_error(entry, error) from error
+        if rejected:
+            raise commit_errors.not_committed_error(entry, rejected)
 
     # --- abort
 
     def abort(self, start: BatchStart, batch: Batch) -> bool:
-        """Was the batch aborted? Not if it is decided or committed already, or if a newer driver has taken over."""
-        if start.entry.has_committed(batch):
+        """Abort the batch, and return whether it was aborted.
+
+        It is not if it is decided or committed already, or if a newer driver has taken over.
+        """
+        if start.entry.has_decided(batch):
             return False
         self._query.driver_number = start.entry.driver_number
-        return self._abort_if(start.entry.is_of_one_driver_with, self._query.look_when_ended())
+        return self._abort_if(start.entry.is_same_except_identity, self._query.describe_driver_id_when_ended())
 
     def abort_unreported(self, name: str) -> bool:
-        """Abort what the tasks of this start of the query have left open, of a batch of which none has reported.
+        """Abort the open transactions of a batch of which no task has reported, and return whether this was done.
 
-        False if something is decided, or being decided, or a newer driver has taken over.
+        It is not if a batch is decided or being decided, or if a newer driver has taken over. `name`: of the start of
+        the query.
         """
-        seen, _ = self._query.read(self._query.look_when_ended())
-        if seen is not None and seen.state == ONGOING:
+        description, _ = self._query.read_current_entry(self._query.describe_driver_id_when_ended())
+        if description is not None and description.state == ONGOING:
             return False
-        return self._abort_if(lambda entry: entry.is_of_start(name) and entry.state is not EntryState.DECIDED, seen)
+        return self._abort_if(
+            lambda entry: entry.is_same_start(name) and entry.state is not EntryState.DECIDED, description
+        )
 
-    def _abort_if(self, is_ours: Callable[[Entry], bool], seen: TransactionDescription | None) -> bool:
-        """It is the claim that makes sure that the batch is not decided any more: a commit that stands still finds an
-        entry after its own."""
-        claims: list[Entry] = []
+    def _abort_if(self, is_own_entry: Callable[[Entry], bool], description: TransactionDescription | None) -> bool:
+        """Abort the batch if the newest entry is the caller's own, and return whether it was aborted.
 
-        def is_ours_still(entry: Entry) -> bool:
-            return is_ours(entry) or any(map(entry.is_of_one_driver_with, claims))
+        The claim that this writes prevents a later decision: a commit that was suspended finds an entry after its own.
+        """
+        own_claims: list[Entry] = []
+
+        def is_own(entry: Entry) -> bool:
+            return is_own_entry(entry) or any(map(entry.is_same_except_identity, own_claims))
 
         try:
-            return self._query.in_turns(lambda seen, hint: self._aborted(is_ours_still, claims, seen, hint), seen)
+            return self._query.retry_when_fenced(
+                lambda description, hint: self._try_abort(is_own, own_claims, description, hint), description
+            )
         except ProducerFencedError:
             return False
 
-    def _aborted(
+    def _try_abort(
         self,
-        is_ours: Callable[[Entry], bool],
-        claims: list[Entry],
-        seen: TransactionDescription | None,
+        is_own: Callable[[Entry], bool],
+        own_claims: list[Entry],
+        description: TransactionDescription | None,
         hint: Entry,
     ) -> bool:
-        """`claims`: of earlier turns, which were fenced after their claim."""
-        if not is_ours(hint):
+        """`own_claims`: the claims of earlier tries that were fenced after the claim; this try adds its claim."""
+        if not is_own(hint):
             return False
-        # From now on no attempt of the batch begins.
-        driver, _ = self._query.fence(seen, (unchanged_timeout_ms(seen, hint),))
-        entry = self._query.entry()
-        if not is_ours(entry):
+        # With the next epoch, no attempt of the batch begins any more.
+        identity, _ = self._query.fence(description, (current_timeout_ms(hint, description),))
+        entry = self._query.read_entry()
+        if not is_own(entry):
             return False
-        claim = entry.begun(entry.driver, "", entry.timeout_ms, driver)
-        claims.append(claim)
-        driver, _ = self._query.take_over(driver, entry, claim)
-        if self._delivery.is_forgotten:
-            self._query.write(Held(driver), None)
+        claim = entry.with_claim(entry.driver_name, "", entry.timeout_ms, identity)
+        own_claims.append(claim)
+        identity, _ = self._query.take_over(identity, entry, claim)
+        if self._delivery.is_single_use:
+            self._query.write(WriterState(identity), None)
         return True
 
 
 @contextmanager
-def _warned_of(entry: Entry, what: str) -> Iterator[None]:
-    """Tidying up after the commit. The rows are visible: a job that failed now would be run again, and double them."""
+def _log_failure(entry: Entry, consequence: str) -> Iterator[None]:
+    """Log errors of the steps after the commit instead of raising them.
+
+    The rows are visible: a job that failed now would be run again and write them twice.
+    """
     try:
         yield
     except KafkaSinkError as error:
-        _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, what, error)
+        _log.warning("%s is committed (prefix %s), but %s: %s", entry.batch, entry.prefix, consequence, error)

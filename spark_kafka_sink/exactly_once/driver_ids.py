@@ -1,14 +1,18 @@
-"""The transactional ids of one prefix's driver, with the producer id that brokers say each of them has.
+"""DriverIds: the driver ids of one prefix, with the producer id that brokers report for each.
 
-A record of the decision log is the driver's if its producer id is that of one of these transactional ids. Records name
-the number of the driver's transactional id, so a reader knows which ids it has to describe. What a record says of the
-number proves nothing: brokers say who has the producer id.
+A record of the decision log comes from the prefix's driver if its producer id belongs to one of the driver ids. Records
+contain the number of the current driver id, so a reader knows which ids to describe. The number in a record proves
+nothing: only brokers know which transactional id has the producer id.
 
-A driver's id is handed over in two records under the old id. First a claim: once it counts, nobody else can write under
-the old id without reading it. Then, under the epoch after it, a record with the key of decisions, which names the next
-id. Compaction keeps that record until a decision under the next id replaces it; it would not keep a claim. Both records
-say of the batch and of the newest driver what was said before, so anybody may hand over. A start that dies meanwhile
-leaves the next one an id to go on with: before the second record the old one, after it the next one.
+A hand-over to the next driver id takes two records under the old id:
+
+    1. A claim. Once it is valid, nobody else can write under the old id without reading it.
+    2. A record with the key of decisions, written under the following epoch, that names the next driver id. Compaction
+       keeps it until a decision under the next id replaces it; it would not keep a claim that long.
+
+Both records repeat what was known of the batch and of the newest driver, so any driver may hand over. If a start dies
+during the hand-over, the next start continues with the old id if the second record is missing, and otherwise with the
+next id.
 """
 
 from __future__ import annotations
@@ -18,116 +22,128 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER, driver_id, driver_number
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER, driver_id, parse_driver_number
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 
-Describe = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
-"""Describe transactional ids. Those that brokers do not know are missing in the result."""
-Owners = Callable[[], Mapping[int, str]]
-"""List which transactional id has which producer id, of those that this user may see."""
+DescribeTransactions = Callable[[Iterable[str]], Mapping[str, TransactionDescription]]
+"""Describes transactional ids. The result omits ids that the brokers do not know."""
+ListIdsByProducer = Callable[[], Mapping[int, str]]
+"""Lists the transactional ids that this user may see, by producer id."""
 
 
 _UNKNOWN_TIMEOUT_MS = 60_000
-_NUMBERS_MAX = 1000
-_numbers: dict[tuple[object, ...], int] = {}
-"""The number of the driver's current id when this process last read the log, by brokers, topic and prefix. A hint that
-saves a request: a stale number costs one more description, and decides nothing."""
+_MAX_REMEMBERED_NUMBERS = 1000
+_remembered_numbers: dict[tuple[object, ...], int] = {}
+"""Number of the current driver id when this process last read the log, by brokers, topic and prefix.
+
+A hint that saves a request: a stale number costs one more description and decides nothing.
+"""
 
 
 def remembered_number(key: tuple[object, ...]) -> int:
-    return _numbers.get(key, FIRST_DRIVER)
+    return _remembered_numbers.get(key, FIRST_DRIVER_NUMBER)
 
 
 def remember_number(key: tuple[object, ...], number: int) -> None:
-    if len(_numbers) >= _NUMBERS_MAX:
-        _numbers.clear()
-    if number != FIRST_DRIVER:
-        _numbers[key] = number
+    if len(_remembered_numbers) >= _MAX_REMEMBERED_NUMBERS:
+        _remembered_numbers.clear()
+    if number != FIRST_DRIVER_NUMBER:
+        _remembered_numbers[key] = number
 
 
 @dataclass
 class DriverIds:
-    prefix: str
-    describe: Describe
-    owners: Owners
-    _producer_ids: dict[int, int | None] = field(default_factory=dict)
-    """Producer ids by the number of the driver's id; None if brokers do not know the transactional id."""
-    _claimed: set[int] = field(default_factory=set)
-    """Numbers of the ids that have written a claim."""
+    """The driver ids of a prefix that were described so far."""
 
-    def note(self, number: int, description: TransactionDescription | None) -> None:
-        """Remember a description of the id with this number."""
+    prefix: str
+    describe_transactions: DescribeTransactions
+    list_ids_by_producer: ListIdsByProducer
+    _producer_ids: dict[int, int | None] = field(default_factory=dict)
+    """Producer ids by driver number; None if the brokers do not know the driver id."""
+    _claimed_numbers: set[int] = field(default_factory=set)
+    """Numbers of the driver ids that have claimed the prefix."""
+
+    def record_description(self, number: int, description: TransactionDescription | None) -> None:
+        """Store the description of the driver id with this number; None if the brokers do not know the id."""
         self._producer_ids[number] = None if description is None else description.id_and_epoch.producer_id
         if description is not None and has_claimed(description):
-            self._claimed.add(number)
+            self._claimed_numbers.add(number)
         else:
-            self._claimed.discard(number)
+            self._claimed_numbers.discard(number)
 
-    def note_granted(self, number: int, driver: ProducerIdAndEpoch) -> None:
-        """Remember what brokers have granted under the id with this number."""
-        self._producer_ids[number] = driver.producer_id
+    def record_producer_id(self, number: int, identity: ProducerIdAndEpoch) -> None:
+        """Store the producer id that InitProducerId has returned for the driver id with this number."""
+        self._producer_ids[number] = identity.producer_id
 
-    def describe_new(self, numbers: Iterable[int]) -> None:
-        """Describe the ids with these numbers that were not described yet."""
-        new = sorted({number for number in numbers if number >= FIRST_DRIVER} - self._producer_ids.keys())
-        if new:
-            found = self.describe([driver_id(self.prefix, number) for number in new])
-            for number in new:
-                self.note(number, found.get(driver_id(self.prefix, number)))
+    def describe_missing(self, numbers: Iterable[int]) -> None:
+        """Describe those of the driver ids with these numbers that were not described yet."""
+        missing = sorted({number for number in numbers if number >= FIRST_DRIVER_NUMBER} - self._producer_ids.keys())
+        if missing:
+            descriptions = self.describe_transactions([driver_id(self.prefix, number) for number in missing])
+            for number in missing:
+                self.record_description(number, descriptions.get(driver_id(self.prefix, number)))
 
-    def describe_listed(self) -> Mapping[int, str]:
-        """Describe all of the driver's ids that brokers list. Returns which transactional id has which producer id."""
-        owners = self.owners()
-        numbers = (driver_number(self.prefix, name) for name in owners.values())
-        self.describe_new(number for number in numbers if number is not None)
-        return owners
+    def describe_all_listed(self) -> Mapping[int, str]:
+        """Describe all driver ids of the prefix that brokers list. Returns all listed ids by producer id."""
+        ids_by_producer = self.list_ids_by_producer()
+        numbers = (parse_driver_number(self.prefix, name) for name in ids_by_producer.values())
+        self.describe_missing(number for number in numbers if number is not None)
+        return ids_by_producer
 
     def is_known(self, number: int) -> bool:
-        """Return whether brokers know the id with this number, as it was described last."""
+        """Return whether the brokers know the driver id with this number, according to its last description."""
         return self._producer_ids.get(number) is not None
 
-    def number_of(self, producer_id: int) -> int | None:
-        """Return which of the ids has this producer id; None if none of those that were described has it."""
-        return next((number for number, found in self._producer_ids.items() if found == producer_id), None)
+    def find_number(self, producer_id: int) -> int | None:
+        """Return the number of the described driver id with this producer id; None if there is none."""
+        return next((number for number, known_id in self._producer_ids.items() if known_id == producer_id), None)
 
     @property
-    def newest(self) -> int:
-        """Number of the newest id that brokers know; the first one if they know none."""
-        return max((number for number in self._producer_ids if self.is_known(number)), default=FIRST_DRIVER)
+    def newest_number(self) -> int:
+        """The greatest number of a driver id that the brokers know; the first number if they know none."""
+        return max((number for number in self._producer_ids if self.is_known(number)), default=FIRST_DRIVER_NUMBER)
 
     @property
-    def has_records(self) -> bool:
-        """Return whether one of the ids has written into the log: a claim, or a record that names the next id."""
-        return bool(self._claimed) or self.newest > FIRST_DRIVER
+    def has_written_records(self) -> bool:
+        """Whether a driver id has written to the log: a claim, or a record that names the next driver id."""
+        return bool(self._claimed_numbers) or self.newest_number > FIRST_DRIVER_NUMBER
 
 
 def has_claimed(description: TransactionDescription) -> bool:
-    return says_claimed(description.timeout_ms)
+    """Return whether the described driver id has claimed its prefix."""
+    return is_marked_claimed(description.timeout_ms)
 
 
-def is_log_lost(entry: Entry, seen: TransactionDescription | None) -> bool:
-    """Return whether the log has nothing of the prefix, though its driver has written into it. `seen`: a look at the
-    driver's id that is older than the entry."""
-    return not entry.generation and (entry.driver_number > FIRST_DRIVER or (seen is not None and has_claimed(seen)))
+def is_log_lost(entry: Entry, description: TransactionDescription | None) -> bool:
+    """Return whether the log has no entry of the prefix although the prefix's driver has written to it.
+
+    `description`: of the driver id, made before the entry was read.
+    """
+    has_written = entry.driver_number > FIRST_DRIVER_NUMBER or (description is not None and has_claimed(description))
+    return not entry.generation and has_written
 
 
-def is_left_unused(seen: TransactionDescription, entry: Entry, version: int) -> bool:
-    """Has its writer done all that was decided when it wrote this entry, and has no other done anything since?
+def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
+    """Return whether the entry completes its batch and nothing has happened under the driver id since.
 
-    The id has the epoch then that its writer was given by the end of this transaction: the next one in version 2, the
-    same in version 1. An entry that is not the newest any more is of an older epoch.
+    The driver id then has the epoch that followed the transaction of the entry: the next epoch with transactions of
+    version 2, the same epoch with version 1. If a newer entry exists, the epoch of this entry is older than that.
     """
     epoch = entry.written_by.epoch + (1 if version >= 2 else 0)
     return (
         entry.state is EntryState.DONE
         and entry.timeout_ms > 0
-        and seen.state == COMPLETE_COMMIT
-        and seen.id_and_epoch == entry.written_by._replace(epoch=epoch)
+        and description.state == COMPLETE_COMMIT
+        and description.id_and_epoch == entry.written_by._replace(epoch=epoch)
     )
 
 
-def unchanged_timeout_ms(seen: TransactionDescription | None, entry: Entry) -> int:
-    """Return the timeout for a request for the next epoch that changes nothing else of the driver's id. `seen`: None
-    for an id that was named by this entry, and that nobody has used yet."""
-    return claimed_ms(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS) if seen is None else seen.timeout_ms
+def current_timeout_ms(entry: Entry, description: TransactionDescription | None) -> int:
+    """Return the transaction timeout to send when an InitProducerId request must change only the epoch.
+
+    `description`: of the driver id; None if the entry names the id and nobody has used it yet.
+    """
+    if description is None:
+        return claimed_timeout_ms(entry.timeout_ms or _UNKNOWN_TIMEOUT_MS)
+    return description.timeout_ms

@@ -1,11 +1,11 @@
-"""What is decided under a prefix: an entry of the decision log (entry_json.py says how it is written).
+"""Entry: the state of a prefix in the decision log (entry_json.py converts it to and from JSON).
 
-    OPEN       a driver has begun; nothing is decided yet
-    DECIDED    the transactions of a batch are to be committed, and may be so already
-    DONE       they are
+    OPEN       a driver has claimed the prefix, and its first batch is not decided yet
+    DECIDED    the transactions of a batch must be committed; some or all of them may be committed already
+    DONE       all transactions of the batch are committed
 
-The newest record of a prefix says everything, so that a compacted topic keeps what is needed. The keys of jobs and the
-drivers are the last few of them; everything else is about the last batch.
+The newest record of a prefix contains its whole state, so compaction of the topic loses nothing. An entry lists the
+last few keyed jobs and drivers; all other fields describe the last batch.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.exactly_once.content import Content
-from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
+from spark_kafka_sink.exactly_once.transaction_names import FIRST_DRIVER_NUMBER
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-KEYS_MAX = 100
-DRIVERS_MAX = 100
-"""An older driver that stood still is known as one until it has had this number of successors."""
+MAX_KEYED_JOBS = 100
+MAX_DRIVER_NAMES = 100
+"""A driver that was suspended is recognized as superseded until it has had this number of successors."""
 _DIGEST_MARK, _DIGEST_CHARACTERS = "#", 8
-_BEGINNING_MARK = "+"
-GENERATION_MAX = 2**31 - 1
+_BATCH_SUFFIX_SEPARATOR = "+"
+MAX_GENERATION = 2**31 - 1
 
 
 class EntryState(Enum):
@@ -43,122 +43,129 @@ class WriterKind(Enum):
 
 @dataclass(frozen=True)
 class Batch:
-    """What is committed together: a micro-batch of a query, or a whole job, perhaps with a key for its reruns."""
+    """The unit that is committed: a micro-batch of a query, or a whole job, which may have an idempotency key."""
 
-    query: str | None = None
-    number: int | None = None
+    query_id: str | None = None
+    batch_id: int | None = None
     key: str | None = None
     scope: str = ""
-    """The topic that the job names for all rows: a key identifies a job within it. Empty where rows name their
+    """The topic that the job sets for all rows, within which a key identifies a job. Empty if the rows name their
     topics."""
 
     @property
-    def is_known_to_reruns(self) -> bool:
-        """Return whether another run of the batch finds its decision, and writes nothing. A job without a key does
-        not."""
-        return self.query is not None or self.key is not None
+    def is_idempotent(self) -> bool:
+        """Return whether a rerun finds the decision of this batch and writes nothing.
+
+        This is true for micro-batches and for jobs with a key.
+        """
+        return self.query_id is not None or self.key is not None
 
     def __str__(self) -> str:
-        if self.query is not None:
-            return f"batch {self.number} of query {self.query}"
+        if self.query_id is not None:
+            return f"batch {self.batch_id} of query {self.query_id}"
         return "the job" if self.key is None else f"the job with the idempotencyKey {self.key!r}"
 
 
 @dataclass(frozen=True)
 class KeyedJob:
-    """A job that is committed. `scope` and `content` are None if an earlier version has noted it."""
+    """A committed job with an idempotency key. `scope` and `content` are None if an earlier version recorded it."""
 
     key: str
     scope: str | None = None
-    content: Content | None = None
+    content: BatchContent | None = None
     unproven: bool = False
 
-    def is_of(self, batch: Batch) -> bool:
+    def matches(self, batch: Batch) -> bool:
         return self.key == batch.key and self.scope in (None, batch.scope)
 
 
 @dataclass(frozen=True)
 class Entry:
+    """The state of a prefix. Immutable; the `with_` and `as_` methods return changed copies."""
+
     prefix: str
     state: EntryState = EntryState.OPEN
     batch: Batch = Batch()
-    content: Content | None = None
-    """Of the batch; None if an earlier version has decided it."""
+    content: BatchContent | None = None
+    """The content of the batch; None if an earlier version decided it."""
     unproven: bool = False
-    """It is not known whether a driver of the prefix has decided the batch: see `as_unproven`."""
+    """Whether it is unknown if a driver of the prefix decided the batch: see `as_unproven`."""
     transactions: tuple[TransactionIdentity, ...] = ()
-    """Of tasks, which have filled them and left them open for the driver to end."""
+    """The transactions that tasks have filled and left open for the driver to end."""
     generation: int = 0
-    """How many claims there were: of drivers, of aborts, and of people."""
-    drivers: tuple[str, ...] = ()
-    """The last ones, the newest at the end; digests of the names of the others."""
+    """Number of claims so far: by drivers, by aborts and by `pykafka transactions`."""
+    driver_names: tuple[str, ...] = ()
+    """The last drivers, newest last: the name of the newest one, and digests of the names of its predecessors."""
     checkpoint: str = ""
     timeout_ms: int = 0
-    """The timeout of the tasks' transactions; 0 if it is unknown."""
-    keys: tuple[KeyedJob, ...] = ()
-    """Jobs that are committed, the newest at the end."""
-    claimed: ProducerIdAndEpoch = NO_PRODUCER_ID
-    """Producer id and epoch under which the newest driver took over."""
-    writer: WriterKind | None = None
-    """None if the last claim is an earlier version's, or if its driver did not say it: see `owner_kind`."""
-    driver_number: int = FIRST_DRIVER
-    """Number of the driver's transactional id under which the next record is written."""
+    """The transaction timeout of the tasks; 0 if it is unknown."""
+    keyed_jobs: tuple[KeyedJob, ...] = ()
+    """The last committed jobs with a key, newest last."""
+    claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
+    """Producer id and epoch under which the newest driver claimed the prefix."""
+    writer_kind: WriterKind | None = None
+    """None if an earlier version wrote the last claim, or if no claim has stated the kind: see `owner_kind`."""
+    driver_number: int = FIRST_DRIVER_NUMBER
+    """Number of the driver id under which the next record is written."""
     written_by: ProducerIdAndEpoch = field(default=NO_PRODUCER_ID, compare=False)
-    """Producer id and epoch in the header of the batch that the entry was read from."""
+    """Producer id and epoch in the header of the record batch that the entry was read from."""
     offset: int = field(default=-1, compare=False)
-    """Offset of the newest record that was read of the prefix, also if that one does not count; -1 if there is none."""
+    """Offset of the newest record read of the prefix, even if that record is invalid; -1 if there is none."""
 
     @property
-    def driver(self) -> str:
-        """The newest driver's name; empty if there was none."""
-        return self.drivers[-1] if self.drivers else ""
+    def driver_name(self) -> str:
+        """The name of the newest driver; empty if the prefix had none."""
+        return self.driver_names[-1] if self.driver_names else ""
 
     @property
-    def last_decided(self) -> Batch | None:
+    def last_decided_batch(self) -> Batch | None:
         return None if self.state is EntryState.OPEN else self.batch
 
     @property
     def owner_kind(self) -> WriterKind | None:
-        """Whether the prefix belongs to a stream or to batch jobs; None if that cannot be seen from the entry."""
-        if self.writer is not None:
-            return self.writer
-        if self.checkpoint or self.batch.query is not None:
+        """Whether the prefix belongs to a stream or to batch jobs; None if the entry does not show it."""
+        if self.writer_kind is not None:
+            return self.writer_kind
+        if self.checkpoint or self.batch.query_id is not None:
             return WriterKind.STREAM
-        return WriterKind.JOB if self.keys or self.last_decided is not None else None
+        return WriterKind.JOB if self.keyed_jobs or self.last_decided_batch is not None else None
 
-    def begun(
+    def with_claim(
         self,
-        driver: str,
+        driver_name: str,
         checkpoint: str,
         timeout_ms: int,
-        claimed: ProducerIdAndEpoch = NO_PRODUCER_ID,
-        writer: WriterKind | None = None,
+        claim_identity: ProducerIdAndEpoch = NO_PRODUCER_ID,
+        writer_kind: WriterKind | None = None,
     ) -> Entry:
-        """A new driver has the prefix. `writer`: None leaves it as it is."""
-        others = [each for each in map(_digest, self.drivers) if each != _digest(driver)]
+        """Return the entry with a new driver that claims the prefix. A `writer_kind` of None keeps the current one."""
+        name_digest = _digest_driver_name(driver_name)
+        predecessors = [digest for digest in map(_digest_driver_name, self.driver_names) if digest != name_digest]
         return dataclasses.replace(
             self,
-            generation=self.generation % GENERATION_MAX + 1,  # a stranger may have written the greatest number
-            drivers=(*others, driver)[-DRIVERS_MAX:],
+            generation=self.generation % MAX_GENERATION + 1,  # another program may have written the greatest number
+            driver_names=(*predecessors, driver_name)[-MAX_DRIVER_NAMES:],
             checkpoint=checkpoint or self.checkpoint,
             timeout_ms=timeout_ms,
-            claimed=claimed,
-            writer=writer or self.writer,
+            claim_identity=claim_identity,
+            writer_kind=writer_kind or self.writer_kind,
         )
 
-    def claimed_again(self, claimed: ProducerIdAndEpoch) -> Entry:
-        """Its driver has the prefix still, under another epoch."""
-        return dataclasses.replace(self, claimed=claimed)
+    def with_claim_identity(self, claim_identity: ProducerIdAndEpoch) -> Entry:
+        """Return the entry with the claim of the same driver renewed under another producer id or epoch."""
+        return dataclasses.replace(self, claim_identity=claim_identity)
 
-    def under_driver_id(self, number: int) -> Entry:
-        """Return the entry with another number of the driver's transactional id."""
+    def with_driver_number(self, number: int) -> Entry:
+        """Return the entry with another number of the driver id."""
         return self if number == self.driver_number else dataclasses.replace(self, driver_number=number)
 
-    def is_of_one_driver_with(self, other: Entry) -> bool:
-        """Do both say the same, but for the identity under which their driver has claimed the prefix?"""
-        return self == other.claimed_again(self.claimed).under_driver_id(self.driver_number)
+    def is_same_except_identity(self, other: Entry) -> bool:
+        """Return whether the entries are equal except for the claim identity and the driver number."""
+        return self == other.with_claim_identity(self.claim_identity).with_driver_number(self.driver_number)
 
-    def decided(self, batch: Batch, content: Content, transactions: tuple[TransactionIdentity, ...]) -> Entry:
+    def with_decision(
+        self, batch: Batch, content: BatchContent, transactions: tuple[TransactionIdentity, ...]
+    ) -> Entry:
         return dataclasses.replace(
             self,
             state=EntryState.DECIDED,
@@ -168,70 +175,75 @@ class Entry:
             transactions=transactions,
         )
 
-    def done(self) -> Entry:
-        keys = self.keys
-        if self.batch.key is not None and self._keyed(self.batch) is None:
-            keys = (*keys, KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven))[-KEYS_MAX:]
-        return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keys=keys)
+    def as_done(self) -> Entry:
+        """Return the entry with all transactions of its batch committed. Adds a job with a key to `keyed_jobs`."""
+        keyed_jobs = self.keyed_jobs
+        if self.batch.key is not None and self._find_keyed_job(self.batch) is None:
+            job = KeyedJob(self.batch.key, self.batch.scope, self.content, self.unproven)
+            keyed_jobs = (*keyed_jobs, job)[-MAX_KEYED_JOBS:]
+        return dataclasses.replace(self, state=EntryState.DONE, transactions=(), keyed_jobs=keyed_jobs)
 
     def as_unproven(self) -> Entry:
-        """As it was read from a record of a producer id that no transactional id has which this user may see. What it
-        says may stop a batch, but no batch is passed over because of it, also when a driver has written it again in its
-        own name. Brokers know none of the driver's transactional ids that followed the first one."""
-        keys = tuple(dataclasses.replace(job, unproven=True) for job in self.keys)
-        return dataclasses.replace(self, unproven=True, keys=keys, driver_number=FIRST_DRIVER)
+        """Return the entry marked as written by an unknown producer.
 
-    def given_up(self) -> Entry:
-        """Done, as a person says who has looked at the batch."""
-        return dataclasses.replace(self, unproven=False).done()
+        No transactional id that this user may see has the producer id of the entry's record. Its content may stop a
+        batch, but never lets a batch be skipped, and this remains so when a driver writes the entry again under its own
+        producer id. Brokers know none of the driver ids after the first one.
+        """
+        keyed_jobs = tuple(dataclasses.replace(job, unproven=True) for job in self.keyed_jobs)
+        return dataclasses.replace(self, unproven=True, keyed_jobs=keyed_jobs, driver_number=FIRST_DRIVER_NUMBER)
 
-    def has_committed(self, batch: Batch) -> bool:
-        """Is a batch of this name decided? Then its rows must not be written again."""
-        if batch.query is not None:
+    def as_given_up(self) -> Entry:
+        """Return the entry as done, on the word of a person who has checked the batch."""
+        return dataclasses.replace(self, unproven=False).as_done()
+
+    def has_decided(self, batch: Batch) -> bool:
+        """Return whether a batch of this name is decided, so that its rows must not be written again."""
+        if batch.query_id is not None:
             return self.state is not EntryState.OPEN and batch == self.batch
-        return batch.key is not None and (self._keyed(batch) is not None or self._is_decided_key(batch))
+        return batch.key is not None and (self._find_keyed_job(batch) is not None or self._is_last_keyed_job(batch))
 
-    def content_of(self, batch: Batch) -> Content | None:
-        """What was committed as this batch. None if that was not noted."""
-        decision = self._decision_of(batch)
+    def find_content(self, batch: Batch) -> BatchContent | None:
+        """Return the content that was decided for this batch; None if the log does not contain it."""
+        decision = self._find_decision(batch)
         return None if decision is None else decision.content
 
     def is_proven(self, batch: Batch) -> bool:
-        """Is it known that a driver of the prefix has decided this batch?"""
-        decision = self._decision_of(batch)
+        """Return whether it is certain that a driver of the prefix decided this batch."""
+        decision = self._find_decision(batch)
         return decision is not None and not decision.unproven
 
-    def has_superseded(self, driver: str) -> bool:
-        """A newer driver has the prefix, of another start."""
-        return _digest(driver) in map(_digest, self.drivers) and not self.is_of_start(driver)
+    def has_superseded(self, driver_name: str) -> bool:
+        """Return whether a driver of a later start has claimed the prefix since the driver with this name did."""
+        is_listed = _digest_driver_name(driver_name) in map(_digest_driver_name, self.driver_names)
+        return is_listed and not self.is_same_start(driver_name)
 
-    def is_of_start(self, driver: str) -> bool:
-        """Is the newest driver of the same start of the query as this one?"""
-        return bool(self.driver) and _start(self.driver) == _start(driver)
+    def is_same_start(self, driver_name: str) -> bool:
+        """Return whether the newest driver belongs to the same start of the query as the driver with this name."""
+        return bool(self.driver_name) and _start_name(self.driver_name) == _start_name(driver_name)
 
-    def _decision_of(self, batch: Batch) -> Entry | KeyedJob | None:
-        """What says how this batch was decided."""
-        return self if batch.query is not None or self._is_decided_key(batch) else self._keyed(batch)
+    def _find_decision(self, batch: Batch) -> Entry | KeyedJob | None:
+        is_last = batch.query_id is not None or self._is_last_keyed_job(batch)
+        return self if is_last else self._find_keyed_job(batch)
 
-    def _keyed(self, batch: Batch) -> KeyedJob | None:
-        return next((job for job in self.keys if job.is_of(batch)), None)
+    def _find_keyed_job(self, batch: Batch) -> KeyedJob | None:
+        return next((job for job in self.keyed_jobs if job.matches(batch)), None)
 
-    def _is_decided_key(self, batch: Batch) -> bool:
+    def _is_last_keyed_job(self, batch: Batch) -> bool:
         return self.state is not EntryState.OPEN and (batch.key, batch.scope) == (self.batch.key, self.batch.scope)
 
 
-def beginning_of(start: str, number: str) -> str:
-    """The name of a driver that is of one batch alone. Those of the same start succeed each other."""
-    return f"{start}{_BEGINNING_MARK}{number}"
+def build_batch_driver_name(start_name: str, batch_suffix: str) -> str:
+    """Return the name of a driver that serves a single batch. Drivers of the same start may succeed each other."""
+    return f"{start_name}{_BATCH_SUFFIX_SEPARATOR}{batch_suffix}"
 
 
-def _start(driver: str) -> str:
-    return driver.partition(_BEGINNING_MARK)[0]
+def _start_name(driver_name: str) -> str:
+    return driver_name.partition(_BATCH_SUFFIX_SEPARATOR)[0]
 
 
-def _digest(driver: str) -> str:
-    """What is kept of the name of a driver that has a successor: a digest of its start's name. A digest stays as it
-    is."""
-    if driver.startswith(_DIGEST_MARK):
-        return driver
-    return _DIGEST_MARK + hashlib.sha256(_start(driver).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+def _digest_driver_name(driver_name: str) -> str:
+    """Return a digest of the name of a driver's start, as stored for superseded drivers. Keeps digests unchanged."""
+    if driver_name.startswith(_DIGEST_MARK):
+        return driver_name
+    return _DIGEST_MARK + hashlib.sha256(_start_name(driver_name).encode()).hexdigest()[:_DIGEST_CHARACTERS]

@@ -1,6 +1,6 @@
-"""An entry as a record of the decision log. The key is the prefix, or `claim_key` of a claim; the value is JSON.
+"""JSON format of the values of decision log records. The record key is the prefix, or `claim_key` for a claim.
 
-Everybody who writes exactly once may write to the log, so types and sizes are checked.
+Every producer that uses exactly-once delivery may write to the log, so decoding checks all types and sizes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 from spark_kafka_sink.client.producer_ids import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.errors import DecodeError
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import (
-    DRIVERS_MAX,
-    GENERATION_MAX,
-    KEYS_MAX,
+    MAX_DRIVER_NAMES,
+    MAX_GENERATION,
+    MAX_KEYED_JOBS,
     Batch,
     Entry,
     EntryState,
@@ -24,21 +24,21 @@ from spark_kafka_sink.exactly_once.entries import (
     WriterKind,
 )
 from spark_kafka_sink.exactly_once.transaction_names import (
-    DRIVER_NUMBER_MAX,
-    FIRST_DRIVER,
-    PREFIX_CHARACTERS_MAX,
-    TASK_NUMBER_MAX,
-    TaskName,
+    FIRST_DRIVER_NUMBER,
+    MAX_DRIVER_NUMBER,
+    MAX_PREFIX_CHARACTERS,
+    MAX_TASK_NUMBER,
+    TaskAttempt,
+    parse_task_attempt,
     task_id,
-    task_of,
 )
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 
-FORMAT = 3
-VALUE_BYTES_MAX = 8 << 20
-_TEXT_CHARACTERS_MAX = 4_096
-_LONG_MAX = 2**63 - 1
-_INT_MAX = 2**31 - 1
+FORMAT_VERSION = 3
+MAX_VALUE_BYTES = 8 << 20
+_MAX_STRING_CHARACTERS = 4_096
+_MAX_LONG = 2**63 - 1
+_MAX_INT = 2**31 - 1
 _FIELDS = frozenset(
     {
         *("format", "state", "query", "batch", "key", "scope", "content", "transactions", "generation", "drivers"),
@@ -47,171 +47,183 @@ _FIELDS = frozenset(
 )
 
 
-def encoded(entry: Entry, *, follows: int | None = None) -> bytes:
-    """`follows`: of a claim, the offset of the newest record that its driver has read; -1 if it found none."""
-    plain = {
-        "format": FORMAT,
+def encode_entry(entry: Entry, *, followed_offset: int | None = None) -> bytes:
+    """Encode an entry as JSON.
+
+    `followed_offset`: for a claim only, the offset of the newest record of the prefix that the driver has read; -1 if
+    it found none.
+    """
+    fields = {
+        "format": FORMAT_VERSION,
         "state": entry.state.value,
-        "query": entry.batch.query,
-        "batch": entry.batch.number,
+        "query": entry.batch.query_id,
+        "batch": entry.batch.batch_id,
         "key": entry.batch.key,
         "scope": entry.batch.scope,
-        "content": _plain_content(entry.content),
-        "transactions": [_plain_transaction(entry.prefix, each) for each in entry.transactions],
+        "content": _content_to_json(entry.content),
+        "transactions": [_transaction_to_json(entry.prefix, transaction) for transaction in entry.transactions],
         "generation": entry.generation,
-        "drivers": entry.drivers,
+        "drivers": entry.driver_names,
         "checkpoint": entry.checkpoint,
         "timeoutMs": entry.timeout_ms,
-        "claimed": None if entry.claimed == NO_PRODUCER_ID else entry.claimed,
-        "keys": [_plain_job(job) for job in entry.keys],
-        **_plain_mark(entry.unproven),
-        **({} if entry.writer is None else {"writer": entry.writer.value}),
-        **({} if entry.driver_number == FIRST_DRIVER else {"driverNumber": entry.driver_number}),
-        **({} if follows is None else {"follows": follows}),
+        "claimed": None if entry.claim_identity == NO_PRODUCER_ID else entry.claim_identity,
+        "keys": [_keyed_job_to_json(job) for job in entry.keyed_jobs],
+        **_unproven_to_json(entry.unproven),
+        **({} if entry.writer_kind is None else {"writer": entry.writer_kind.value}),
+        **({} if entry.driver_number == FIRST_DRIVER_NUMBER else {"driverNumber": entry.driver_number}),
+        **({} if followed_offset is None else {"follows": followed_offset}),
     }
-    return json.dumps(plain, separators=(",", ":")).encode()
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decoded(key: bytes, value: bytes) -> Entry:
-    """DecodeError for what is no entry: another program has written it, or a newer version of this library."""
-    if len(value) > VALUE_BYTES_MAX:
-        raise DecodeError(f"it has {len(value)} bytes, and an entry has at most {VALUE_BYTES_MAX}")
+def decode_entry(key: bytes, value: bytes) -> Entry:
+    """Decode an entry. Raises DecodeError if another program, or a newer version of this library, wrote the record."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise DecodeError(f"it has {len(value)} bytes, and an entry has at most {MAX_VALUE_BYTES}")
     try:
-        plain = json.loads(value)
-        if not isinstance(plain, dict):
-            raise DecodeError("it is no record of the decision log: its JSON is no object")
-        if plain["format"] != FORMAT:
-            raise DecodeError(f"its format is {plain['format']!r:.40}, and this version of the library knows {FORMAT}")
-        if not _FIELDS.issuperset(plain):
-            raise DecodeError(f"it has fields that this version does not know: {sorted(plain.keys() - _FIELDS)!s:.200}")
-        return _entry(_text(key.decode(), PREFIX_CHARACTERS_MAX), plain)
+        fields = json.loads(value)
+        if not isinstance(fields, dict):
+            raise DecodeError("it is not a record of the decision log: its JSON is not an object")
+        if fields["format"] != FORMAT_VERSION:
+            raise DecodeError(
+                f"its format version is {fields['format']!r:.40}, and this version of the library supports "
+                f"{FORMAT_VERSION}"
+            )
+        if not _FIELDS.issuperset(fields):
+            unknown = sorted(fields.keys() - _FIELDS)
+            raise DecodeError(f"it has fields that this version of the library does not know: {unknown!s:.200}")
+        return _entry_from_json(_check_string(key.decode(), MAX_PREFIX_CHARACTERS), fields)
     except (ValueError, KeyError, RecursionError) as error:
-        raise DecodeError(f"it is no record of the decision log: {type(error).__name__}: {error!s:.200}") from error
+        raise DecodeError(f"it is not a record of the decision log: {type(error).__name__}: {error!s:.200}") from error
 
 
-def followed_offset(value: bytes) -> int | None:
-    """The offset that a claim follows; None if the claim cannot be read."""
-    return _number(value, "follows", None)
+def decode_followed_offset(value: bytes) -> int | None:
+    """Return the offset of the record that a claim follows; None if the claim cannot be read."""
+    return _decode_integer_field(value, "follows", None)
 
 
-def stated_driver_number(value: bytes) -> int | None:
-    """The driver's transactional id that a record names; None if the record cannot be read."""
-    return _number(value, "driverNumber", FIRST_DRIVER)
+def decode_driver_number(value: bytes) -> int | None:
+    """Return the number of the driver id that a record names; None if the record cannot be read."""
+    return _decode_integer_field(value, "driverNumber", FIRST_DRIVER_NUMBER)
 
 
-def _number(value: bytes, field: str, default: int | None) -> int | None:
+def _decode_integer_field(value: bytes, field: str, default: int | None) -> int | None:
     try:
-        number = json.loads(value).get(field, default) if len(value) <= VALUE_BYTES_MAX else None
+        number = json.loads(value).get(field, default) if len(value) <= MAX_VALUE_BYTES else None
         return None if number is None else int(number)
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def _entry(prefix: str, plain: Mapping[str, Any]) -> Entry:
+def _entry_from_json(prefix: str, fields: Mapping[str, Any]) -> Entry:
     return Entry(
         prefix=prefix,
-        state=EntryState(_text(plain["state"])),
+        state=EntryState(_check_string(fields["state"])),
         batch=Batch(
-            _optional(plain["query"], _text),
-            _optional(plain["batch"], _whole),
-            _optional(plain["key"], _text),
-            _text(plain.get("scope", "")),
+            _check_optional(fields["query"], _check_string),
+            _check_optional(fields["batch"], _check_integer),
+            _check_optional(fields["key"], _check_string),
+            _check_string(fields.get("scope", "")),
         ),
-        content=_content(plain.get("content")),
-        unproven=_mark(plain),
-        transactions=tuple(_transaction(prefix, row) for row in _list(plain["transactions"])),
-        generation=_whole(plain["generation"], GENERATION_MAX),
-        drivers=tuple(_text(each) for each in _list(plain["drivers"])[-DRIVERS_MAX:]),
-        checkpoint=_text(plain["checkpoint"]),
-        timeout_ms=_whole(plain["timeoutMs"], _INT_MAX),
-        keys=tuple(_job(each) for each in _list(plain["keys"])[-KEYS_MAX:]),
-        claimed=_claimed(plain.get("claimed")),
-        writer=WriterKind(_text(plain["writer"])) if "writer" in plain else None,
-        driver_number=_whole(plain.get("driverNumber", FIRST_DRIVER), DRIVER_NUMBER_MAX),
+        content=_content_from_json(fields.get("content")),
+        unproven=_unproven_from_json(fields),
+        transactions=tuple(_transaction_from_json(prefix, numbers) for numbers in _check_array(fields["transactions"])),
+        generation=_check_integer(fields["generation"], MAX_GENERATION),
+        driver_names=tuple(_check_string(name) for name in _check_array(fields["drivers"])[-MAX_DRIVER_NAMES:]),
+        checkpoint=_check_string(fields["checkpoint"]),
+        timeout_ms=_check_integer(fields["timeoutMs"], _MAX_INT),
+        keyed_jobs=tuple(_keyed_job_from_json(job) for job in _check_array(fields["keys"])[-MAX_KEYED_JOBS:]),
+        claim_identity=_claim_identity_from_json(fields.get("claimed")),
+        writer_kind=WriterKind(_check_string(fields["writer"])) if "writer" in fields else None,
+        driver_number=_check_integer(fields.get("driverNumber", FIRST_DRIVER_NUMBER), MAX_DRIVER_NUMBER),
     )
 
 
-def _plain_transaction(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
-    task = task_of(prefix, transaction.transactional_id)
-    assert task is not None
-    return (*task, transaction.producer_id, transaction.epoch, transaction.version)
+def _transaction_to_json(prefix: str, transaction: TransactionIdentity) -> Sequence[int]:
+    task_attempt = parse_task_attempt(prefix, transaction.transactional_id)
+    assert task_attempt is not None
+    return (*task_attempt, transaction.producer_id, transaction.epoch, transaction.version)
 
 
-def _transaction(prefix: str, row: object) -> TransactionIdentity:
-    name, numbers = _list(row, 6)[:3], _list(row, 6)[3:]
-    task = TaskName(*(_whole(each, TASK_NUMBER_MAX) for each in name))
-    return TransactionIdentity(task_id(prefix, task), *(_whole(each) for each in numbers))
+def _transaction_from_json(prefix: str, value: object) -> TransactionIdentity:
+    numbers = _check_array(value, 6)
+    task_attempt = TaskAttempt(*(_check_integer(number, MAX_TASK_NUMBER) for number in numbers[:3]))
+    return TransactionIdentity(task_id(prefix, task_attempt), *(_check_integer(number) for number in numbers[3:]))
 
 
-def _claimed(plain: object) -> ProducerIdAndEpoch:
-    if plain is None:
+def _claim_identity_from_json(value: object) -> ProducerIdAndEpoch:
+    if value is None:
         return NO_PRODUCER_ID
-    producer_id, epoch = _list(plain, 2)
-    return ProducerIdAndEpoch(_whole(producer_id), _whole(epoch, _INT_MAX))
+    producer_id, epoch = _check_array(value, 2)
+    return ProducerIdAndEpoch(_check_integer(producer_id), _check_integer(epoch, _MAX_INT))
 
 
-def _job(plain: object) -> KeyedJob:
-    fields = _object(plain)
-    scope, content = _optional(fields["scope"], _text), _content(fields["content"])
-    return KeyedJob(_text(fields["key"]), scope, content, _mark(fields))
+def _keyed_job_from_json(value: object) -> KeyedJob:
+    fields = _check_object(value)
+    scope, content = _check_optional(fields["scope"], _check_string), _content_from_json(fields["content"])
+    return KeyedJob(_check_string(fields["key"]), scope, content, _unproven_from_json(fields))
 
 
-def _plain_job(job: KeyedJob) -> Mapping[str, object]:
-    return {"key": job.key, "scope": job.scope, "content": _plain_content(job.content), **_plain_mark(job.unproven)}
+def _keyed_job_to_json(job: KeyedJob) -> Mapping[str, object]:
+    content = _content_to_json(job.content)
+    return {"key": job.key, "scope": job.scope, "content": content, **_unproven_to_json(job.unproven)}
 
 
-def _plain_mark(unproven: bool) -> Mapping[str, bool]:
+def _unproven_to_json(unproven: bool) -> Mapping[str, bool]:
     return {"unproven": True} if unproven else {}
 
 
-def _mark(plain: Mapping[str, Any]) -> bool:
-    return _truth(plain.get("unproven", False))
+def _unproven_from_json(fields: Mapping[str, Any]) -> bool:
+    return _check_boolean(fields.get("unproven", False))
 
 
-def _plain_content(content: Content | None) -> Mapping[str, object] | None:
+def _content_to_json(content: BatchContent | None) -> Mapping[str, object] | None:
     return None if content is None else dataclasses.asdict(content)
 
 
-def _content(plain: object) -> Content | None:
-    if plain is None:
+def _content_from_json(value: object) -> BatchContent | None:
+    if value is None:
         return None
-    fields = _object(plain)
-    topics = tuple((_text(name), _whole(rows)) for name, rows in (_list(each, 2) for each in _list(fields["topics"])))
-    return Content(_whole(fields["rows"]), _whole(fields["payload_bytes"]), topics, _text(fields["digest"]))
+    fields = _check_object(value)
+    pairs = (_check_array(pair, 2) for pair in _check_array(fields["topics"]))
+    topics = tuple((_check_string(name), _check_integer(rows)) for name, rows in pairs)
+    return BatchContent(
+        _check_integer(fields["rows"]), _check_integer(fields["payload_bytes"]), topics, _check_string(fields["digest"])
+    )
 
 
-# --- the types of JSON, checked: a ValueError names what is there instead
+# --- type checks: each raises ValueError with the value found
 
 
-def _text(value: object, characters_max: int = _TEXT_CHARACTERS_MAX) -> str:
-    if not isinstance(value, str) or len(value) > characters_max:
-        raise ValueError(f"a text of at most {characters_max} characters is wanted, not {value!r:.40}")
+def _check_string(value: object, max_characters: int = _MAX_STRING_CHARACTERS) -> str:
+    if not isinstance(value, str) or len(value) > max_characters:
+        raise ValueError(f"expected a string of at most {max_characters} characters, not {value!r:.40}")
     return value
 
 
-def _whole(value: object, number_max: int = _LONG_MAX) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= number_max:
-        raise ValueError(f"a whole number from 0 to {number_max} is wanted, not {value!r:.40}")
+def _check_integer(value: object, max_value: int = _MAX_LONG) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= max_value:
+        raise ValueError(f"expected an integer from 0 to {max_value}, not {value!r:.40}")
     return value
 
 
-def _truth(value: object) -> bool:
+def _check_boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"true or false is wanted, not {value!r:.40}")
+        raise ValueError(f"expected true or false, not {value!r:.40}")
     return value
 
 
-def _list(value: object, length: int | None = None) -> Sequence[Any]:
+def _check_array(value: object, length: int | None = None) -> Sequence[Any]:
     if not isinstance(value, list) or length not in (None, len(value)):
-        raise ValueError(f"a list{'' if length is None else f' of {length}'} is wanted, not {value!r:.40}")
+        raise ValueError(f"expected an array{'' if length is None else f' of {length} values'}, not {value!r:.40}")
     return value
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _check_object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"an object is wanted, not {value!r:.40}")
+        raise ValueError(f"expected an object, not {value!r:.40}")
     return value
 
 
-def _optional(value: object, check: Any) -> Any:
+def _check_optional(value: object, check: Any) -> Any:
     return None if value is None else check(value)

@@ -1,9 +1,9 @@
-"""Prefixes of jobs that have neither a prefix nor a key: each job gets one of its own, which names its driver.
+"""Unique prefixes for jobs that have neither a prefix nor a key.
 
     pykafka-job-<host>-<process>-<random>
 
-`process` is the process id of Spark's driver. No later job is known to be the same job, so nothing reads these names
-but `pykafka transactions`, which shows people where a job ran that has left transactions open.
+`process` is the process id of Spark's driver. No later run of the job can be recognized, so only `pykafka transactions`
+reads these names: it shows where a job ran that has left transactions open.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import re
 import uuid
 from pathlib import Path
 
-from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX
+from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX
 
-_JOB_PREFIX = f"{OWN_PREFIX}job-"
+_JOB_PREFIX = f"{GENERATED_PREFIX}job-"
 _MAX_HOST_CHARACTERS = 60
 _NAME_PATTERN = re.compile(rf"{_JOB_PREFIX}(?P<host>[A-Za-z0-9._-]+)-(?P<process>\d+)-[0-9a-f]{{12}}")
 
 
-def new_job_prefix() -> str:
+def generate_job_prefix() -> str:
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node())[:_MAX_HOST_CHARACTERS] or "host"
-    return f"{_JOB_PREFIX}{host}-{driver_process()}-{uuid.uuid4().hex[:12]}"
+    return f"{_JOB_PREFIX}{host}-{find_driver_process_id()}-{uuid.uuid4().hex[:12]}"
 
 
-def driver_process() -> int:
+def find_driver_process_id() -> int:
     """Return the process id of Spark's driver, in one of its Python workers.
 
     The parent of a worker is the driver, or pyspark's daemon. Spark replaces a daemon that has died, so the daemon's
@@ -44,7 +44,7 @@ def is_job_prefix(prefix: str) -> bool:
     return prefix.startswith(_JOB_PREFIX)
 
 
-def job_description(prefix: str) -> str:
-    """Describe the job of such a prefix for people; an empty string for any other prefix."""
+def describe_job(prefix: str) -> str:
+    """Describe the job that a generated job prefix belongs to; an empty string for any other prefix."""
     match = _NAME_PATTERN.fullmatch(prefix)
     return "" if match is None else f"a job without a name, driver process {match['process']} on {match['host']}"

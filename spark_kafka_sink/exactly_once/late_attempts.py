@@ -1,17 +1,17 @@
-"""An attempt of a task whose batch is decided or aborted before it begins, or while it writes: no driver waits for it.
+"""Checks for late task attempts: their batch is decided or aborted before they begin, or while they write.
 
-Spark kills attempts that have lost, but not at once. So an attempt asks twice
-whether the driver waits for it:
+Spark kills attempts that another attempt has superseded, but not at once. An attempt therefore checks twice whether the
+driver still waits for it:
 
-    before it gets its transactional id    because a task of the next batch may have this id by now
-    after that, before it begins           because the driver looks later than now for what is left over, and finds the
-                                           id, with a transaction or without one: whatever happens to the attempt,
-                                           nothing stays open
+    1. Before the attempt gets its transactional id, because a task of the next batch may own the id already.
+    2. After that, before it begins its transaction. If the driver still waits now, it lists open transactions later
+       than now and finds the id, with a transaction or without one. So nothing stays open, whatever happens to the
+       attempt.
 
-With the first question it asks whether its id is in use by another attempt of the same task. When Spark runs a stage
-again, both have the same number, and to take the id would abort what the other has written, and perhaps reported.
+The first check also finds out whether another attempt of the same task uses the id. When Spark reruns a stage, both
+attempts have the same number, and InitProducerId would abort what the other attempt has written and perhaps reported.
 
-An attempt that is fenced while it writes asks once more, since brokers do not say why it was fenced.
+An attempt that is fenced while it writes checks once more, since brokers do not report why it was fenced.
 """
 
 from __future__ import annotations
@@ -21,58 +21,65 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.leftovers import can_write
-from spark_kafka_sink.exactly_once.transaction_names import TaskName, second_attempt_name, task_id
+from spark_kafka_sink.exactly_once.transaction_aborts import can_write
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, rerun_attempt_number, task_id
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 
 _log = logging.getLogger(__name__)
 
-Describe = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
-"""What brokers know of these ids: a task asks over the connections of its producer."""
+DescribeTransactions = Callable[[Sequence[str]], Mapping[str, TransactionDescription]]
+"""Describes transactional ids, over the connections of the task's producer."""
 
 
-def free_name(describe: Describe, start: BatchStart, task: TaskName, task_attempt_id: int) -> TaskName:
-    """The name under which this attempt writes. ExactlyOnceError if the driver waits for no task any more."""
-    wanted = task_id(start.prefix, task)
-    found = describe([start.driver_id, wanted])
-    if not start.awaits_tasks(found.get(start.driver_id)):
-        raise refusals.late_attempt(start.prefix, "It wrote nothing.")
-    holder = found.get(wanted)
-    if holder is None or not can_write(holder):
-        return task
-    return task._replace(attempt=second_attempt_name(task.attempt, task_attempt_id))
+def choose_task_attempt(
+    describe: DescribeTransactions, start: BatchStart, task_attempt: TaskAttempt, task_attempt_id: int
+) -> TaskAttempt:
+    """Return the task attempt, with another attempt number if its transactional id is in use.
 
-
-def refuse_if_late(describe: Describe, start: BatchStart) -> None:
-    if not start.awaits_tasks(describe([start.driver_id]).get(start.driver_id)):
-        raise refusals.late_attempt(start.prefix, "It wrote nothing.")
-
-
-def refuse_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
-    """Raise the refusal, caused by `error`, if a write ended by it because the driver does not wait for it any more.
-
-    Over a connection of its own: a producer that is fenced asks nothing more. If the driver still waits, or brokers do
-    not say, `error` is all that is known.
+    Raises ExactlyOnceError if the driver no longer waits for the batch. `task_attempt_id`: the attempt's number within
+    the Spark application.
     """
-    if not _says_fenced(error):
+    transactional_id = task_id(start.prefix, task_attempt)
+    descriptions = describe([start.driver_id, transactional_id])
+    if not start.is_waiting_for_tasks(descriptions.get(start.driver_id)):
+        raise precommit_errors.late_attempt_error(start.prefix, "It wrote nothing.")
+    owner = descriptions.get(transactional_id)
+    if owner is None or not can_write(owner):
+        return task_attempt
+    return task_attempt._replace(attempt=rerun_attempt_number(task_attempt.attempt, task_attempt_id))
+
+
+def raise_if_late(describe: DescribeTransactions, start: BatchStart) -> None:
+    """Raise ExactlyOnceError if the driver no longer waits for the batch."""
+    if not start.is_waiting_for_tasks(describe([start.driver_id]).get(start.driver_id)):
+        raise precommit_errors.late_attempt_error(start.prefix, "It wrote nothing.")
+
+
+def raise_if_fenced_late(error: BaseException, config: ClientConfig, start: BatchStart, timeout_ms: float) -> None:
+    """Raise ExactlyOnceError from `error` if a write was fenced because the driver no longer waits for the batch.
+
+    Uses a connection of its own, because a fenced producer sends no more requests. Returns if the error does not mean
+    fencing, if the driver still waits, or if the brokers do not respond: then `error` is all that is known.
+    """
+    if not _is_fencing_error(error):
         return
     try:
         with new_client(config, timeout_ms=timeout_ms) as client:
-            driver = describe_transactions(client, [start.driver_id]).get(start.driver_id)
+            description = describe_transactions(client, [start.driver_id]).get(start.driver_id)
     except KafkaSinkError as failure:
-        _log.warning("prefix %s: it is not known whether there is a newer driver: %s", start.prefix, failure)
+        _log.warning("prefix %s: could not find out whether there is a newer driver: %s", start.prefix, failure)
         return
-    if not start.awaits_tasks(driver):
-        raise refusals.late_attempt(start.prefix, "What it wrote is not committed.") from error
+    if not start.is_waiting_for_tasks(description):
+        raise precommit_errors.late_attempt_error(start.prefix, "What it wrote is not committed.") from error
 
 
-def _says_fenced(error: BaseException | None) -> bool:
-    """Does it, or one of its causes, say that the id, the epoch or the transaction is not the caller's any more?"""
+def _is_fencing_error(error: BaseException | None) -> bool:
+    """Return whether the error or one of its causes reports that the producer id, epoch or transaction has changed."""
     while error is not None:
         if isinstance(error, BrokerError) and error.code in BATCH_OWNERSHIP_LOST_ERRORS:
             return True

@@ -1,9 +1,9 @@
-"""The topic of the decision log: made as it must be, and refused or warned of where it is not so.
+"""LogTopic: creates the topic of the decision log and checks its configuration.
 
-A log must not forget: its cleanup.policy is `compact`, and nothing beside that. It should outlive a broker: on a
-cluster of several, one replica is a warning, and so is an election of brokers that lack its end. It has many
-partitions, so that a driver reads the decisions of a few queries when it starts, and not those of all; a prefix has its
-entries in the partition that its name is hashed to.
+The log must keep the newest record of every key, so its cleanup.policy must be exactly `compact`. It should survive the
+loss of a broker: a single replica on a cluster of several brokers is a warning, and so is unclean leader election. It
+has many partitions, so that a driver reads only the decisions of a few queries when it starts. All entries of a prefix
+are in one partition, which is chosen by a hash of the prefix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT, NewTopic
 from spark_kafka_sink.errors import AuthorizationError, UnsupportedVersionError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse
 from spark_kafka_sink.requests import topic_admin
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -22,98 +22,100 @@ from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 
 DEFAULT_REPLICATION = BROKER_DEFAULT
-"""As many replicas as the brokers give by themselves."""
-PARTITIONS = 32
-POLICY, COMPACT = "cleanup.policy", "compact"
-UNCLEAN = "unclean.leader.election.enable"
+PARTITION_COUNT = 32
+CLEANUP_POLICY, COMPACT = "cleanup.policy", "compact"
+UNCLEAN_LEADER_ELECTION = "unclean.leader.election.enable"
 
-# Small segments, cleaned early, and nothing kept of what is over: a driver reads its whole partition when it starts.
-_SETTINGS = {
-    POLICY: COMPACT,
+# Small segments that are compacted early: a driver reads its whole partition when it starts.
+_TOPIC_CONFIGS = {
+    CLEANUP_POLICY: COMPACT,
     "segment.bytes": "1048576",
     "segment.ms": "60000",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "60000",
 }
 
-_PURPOSE = ", the log of what is decided"
+_PURPOSE = ", the decision log"
 
 _log = logging.getLogger(__name__)
 
 
-def partition_of(prefix: str, partitions: int) -> int:
-    """Where the entries of a prefix are, in a log with this number of partitions."""
-    return zlib.crc32(prefix.encode()) % partitions
+def partition_for(prefix: str, partition_count: int) -> int:
+    """Return the partition that has the entries of a prefix."""
+    return zlib.crc32(prefix.encode()) % partition_count
 
 
 class LogTopic:
-    """Asks about one topic. Used by one thread."""
+    """The topic of a decision log. Used by one thread."""
 
     def __init__(self, client: BlockingClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._described: Call[MetadataResponse] | None = None  # requested, and not used yet
+        self._description: Call[MetadataResponse] | None = None  # requested, and not used yet
 
     def exists(self) -> bool:
         return topic_admin.topic_exists(self._client, self.name, purpose=_PURPOSE)
 
-    def ask_ahead(self) -> None:
-        """Ask whether it is there, and do not wait: the next call takes the answer."""
-        self._described = topic_admin.begin_describing(self._client, self.name)
+    def prefetch_topic(self) -> None:
+        """Request the description of the topic without waiting. `create_if_missing` uses the response."""
+        self._description = topic_admin.begin_describing(self._client, self.name)
 
     def create_if_missing(self, replication: int = DEFAULT_REPLICATION) -> None:
-        """BrokerError if it is missing and may not be created."""
-        topic = NewTopic(self.name, PARTITIONS, replication, tuple(_SETTINGS.items()))
-        described, self._described = self._described, None
+        """Create the topic unless it exists. Raises BrokerError if it may not be created."""
+        topic = NewTopic(self.name, PARTITION_COUNT, replication, tuple(_TOPIC_CONFIGS.items()))
+        description, self._description = self._description, None
         topic_admin.create_if_missing(
-            self._client, topic, purpose=_PURPOSE, required=LIST_TRANSACTIONS_PROBE, described=described
+            self._client, topic, purpose=_PURPOSE, required=LIST_TRANSACTIONS_PROBE, described=description
         )
 
     def check(self) -> None:
-        """PreflightError if it would forget. Warns of what may not be seen, and of what may lose its end."""
-        self._warn_of_lone_replicas()
+        """Check the configuration. Raises PreflightError if the topic is not compacted.
+
+        Logs a warning if the configuration cannot be read, or if the loss of a broker could lose decisions.
+        """
+        self._warn_of_single_replica()
         try:
-            settings = topic_admin.topic_settings(self._client, self.name, [POLICY, UNCLEAN])
-            policy = self._policy(settings)
+            settings = topic_admin.topic_settings(self._client, self.name, [CLEANUP_POLICY, UNCLEAN_LEADER_ELECTION])
+            policy = self._cleanup_policy(settings)
         except (AuthorizationError, UnsupportedVersionError) as error:
             _log.warning(
-                "the %s of topic %s, the log of what is decided, cannot be seen (%s). Make sure that it is %s: a log "
-                "that forgets lets a batch be written twice",
-                POLICY,
+                "The %s of topic %s, the decision log, could not be read (%s). Make sure that it is %s: if the log "
+                "loses decisions, a batch can be written twice.",
+                CLEANUP_POLICY,
                 self.name,
                 error,
                 COMPACT,
             )
             return
         if policy != COMPACT:
-            raise refusals.log_forgets(self.name, policy)
-        if settings.get(UNCLEAN) == "true":
+            raise precommit_errors.log_not_compacted_error(self.name, policy)
+        if settings.get(UNCLEAN_LEADER_ELECTION) == "true":
             _log.warning(
-                "topic %s, the log of what is decided, has %s=true: if a broker that lacks its newest records is "
-                "elected, the last batch of a query is written twice, and nothing says so. Set it to false for this "
-                "topic",
+                "Topic %s, the decision log, has %s=true: if a broker that lacks the newest records is elected leader, "
+                "the last batch of a query is written twice without an error. Set it to false for this topic.",
                 self.name,
-                UNCLEAN,
+                UNCLEAN_LEADER_ELECTION,
             )
 
-    # --- parts
+    # --- helpers
 
-    def _warn_of_lone_replicas(self) -> None:
+    def _warn_of_single_replica(self) -> None:
         brokers = len(self._client.metadata.snapshot.nodes)
-        replicas = min((len(each.replicas) for each in self._client.topic(self.name).partitions), default=0)
+        partitions = self._client.topic(self.name).partitions
+        replicas = min((len(partition.replicas) for partition in partitions), default=0)
         if brokers > 1 and replicas == 1:
             _log.warning(
-                "topic %s, the log of what is decided, has one replica, and the cluster has %d brokers: while the one "
-                "broker is down, no exactly-once write of this log goes on, and if its disk is lost, so are the "
-                "decisions. Give the topic more replicas (kafka-reassign-partitions.sh); for a new log, set "
-                "decisionLogReplication or the brokers' default.replication.factor",
+                "Topic %s, the decision log, has one replica, and the cluster has %d brokers: while the broker of a "
+                "partition is down, no exactly-once write with this partition continues, and if its disk is lost, the "
+                "decisions are lost. Add replicas to the topic (kafka-reassign-partitions.sh). For a new log, set "
+                "decisionLogReplication or the brokers' default.replication.factor.",
                 self.name,
                 brokers,
             )
 
     @staticmethod
-    def _policy(settings: Mapping[str, str]) -> str:
-        policy = settings.get(POLICY)
+    def _cleanup_policy(settings: Mapping[str, str]) -> str:
+        policy = settings.get(CLEANUP_POLICY)
         if policy is None:
-            raise UnsupportedVersionError(f"the broker does not say the {POLICY} of topics")
+            raise UnsupportedVersionError(f"The broker does not report the {CLEANUP_POLICY} of topics.")
         return policy

@@ -1,19 +1,25 @@
-"""LogWriter: writes records in a transaction of their own, under a producer id and an epoch that the caller holds.
+"""LogWriter: writes records to a log topic, each write in a transaction of its own.
+
+The caller provides the producer id and epoch. A write sends up to three requests:
 
     1. AddPartitionsToTxn    transactions of version 1 only
     2. Produce               one batch, acks=all
-    3. EndTxn                commit, or abort
+    3. EndTxn                commit or abort
 
-`start` sends the second step and does not wait, so that a caller can ask other things at the same time, and then say
-how it ends.
+`begin_transaction` sends the Produce request and does not wait for the response, so that the caller can send other
+requests concurrently. The caller then commits or aborts.
 
-No producer and no thread: the questions go over the connections that the caller has. Each is repeated, as the same
-bytes, while its answer is lost or says that it may be asked again; leader and coordinator are looked up anew. A broker
-that has the batch already says so by its sequence, and that is a success.
+There is no producer and no thread: the requests use the connections of the caller's client. A request is retried with
+the same bytes if its response is lost or is a retriable error; leader and coordinator are looked up again before each
+retry. A leader that has already stored the batch recognizes its sequence number and responds with
+DUPLICATE_SEQUENCE_NUMBER, which counts as success.
 
-A refused batch ends nothing: another holder of the same id and epoch may own the transaction that is open. An end that
-is carried out late would end the next transaction, so where an answer was lost in version 1 the next one begins under a
-new epoch, as it does after an upgrade to version 2.
+A rejected batch does not end the transaction, because another process with the same producer id and epoch may own the
+open transaction.
+
+In version 1, an EndTxn request that is executed late would end the next transaction. So if the response to an EndTxn
+request was lost, the next transaction uses a new epoch. The first transaction after an upgrade of the cluster to
+version 2 (KIP-890) uses a new epoch as well.
 """
 
 from __future__ import annotations
@@ -62,132 +68,156 @@ from spark_kafka_sink.requests.verdicts import (
     VerdictTable,
 )
 
-REPLICATION_MS_MAX = 2_000
-"""How long a leader waits for its followers before it responds that they are late: less than NODE_TIMEOUT_MS of
-clients.py."""
+REPLICATION_TIMEOUT_MS = 2_000
+"""How long a leader waits for its followers before it responds that they are too slow.
 
-_ALL_IN_SYNC = -1
-_LOST = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
-"""Refusals which say that the id, the epoch or the next sequence is not the caller's any more."""
-_LOST_BATCH = {1: BATCH_OWNERSHIP_LOST_ERRORS | _LOST, 2: _LOST}
-"""By version, of a batch. In version 1 leaders also say that its transaction is not open: another one that holds the
-epoch has ended it. In version 2 the batch begins it, and they say the same where the cluster is back at version 1."""
+Must be less than NODE_TIMEOUT_MS (clients.py), after which the client disconnects an unresponsive broker.
+"""
+
+_ACKS_ALL = -1
+_FENCING_ERRORS = OWNERSHIP_LOST_ERRORS | {codes.OUT_OF_ORDER_SEQUENCE_NUMBER}
+"""Errors which show that the producer id, the epoch or the next sequence number no longer belongs to the caller."""
+_BATCH_FENCING_ERRORS = {1: BATCH_OWNERSHIP_LOST_ERRORS | _FENCING_ERRORS, 2: _FENCING_ERRORS}
+"""The same errors for a Produce response, by transaction version.
+
+In version 1, leaders also report that the transaction of the batch is not open: another process with the same epoch has
+ended it. In version 2 the batch itself begins the transaction, so the same error shows something else: the cluster was
+downgraded to version 1.
+"""
 
 KeyValue = tuple[bytes, "bytes | None"]
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
-class Held(NamedTuple):
-    """An identity of the driver, and the sequence of the next record that it writes into the log."""
+class WriterState(NamedTuple):
+    """The producer id and epoch of a driver, and the sequence number of the next record that it writes to the log."""
 
-    driver: ProducerIdAndEpoch
-    sequence: int = 0
+    id_and_epoch: ProducerIdAndEpoch
+    next_sequence: int = 0
 
 
 class LogWriter:
-    """Used by one thread, which may put other questions to `client` in between."""
+    """Writes records to a log topic. Not thread-safe; the same thread may use `client` for other requests."""
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
-        self._versions: dict[ProducerIdAndEpoch, int] = {}  # of the last transaction under each
-        self._may_come_late: set[ProducerIdAndEpoch] = set()  # an end under these had no answer, and may come yet
+        self._transaction_versions: dict[ProducerIdAndEpoch, int] = {}  # version of the last transaction of each epoch
+        self._unconfirmed_ends: set[ProducerIdAndEpoch] = set()  # EndTxn got no response and may be executed late
 
-    def start(self, transactional_id: str, held: Held, place: TopicPartition, records: Sequence[KeyValue]) -> OpenWrite:
-        """Begin a transaction with these records, which are on their way when this returns.
+    def begin_transaction(
+        self,
+        transactional_id: str,
+        state: WriterState,
+        topic_partition: TopicPartition,
+        records: Sequence[KeyValue],
+    ) -> LogTransaction:
+        """Begin a transaction and send these records, without waiting for the Produce response.
 
-        ProducerFencedError, whose `code` says why, from here or from the OpenWrite, if the id, the epoch or the
-        sequence is not the caller's any more; the transaction is left as it is then.
+        This method and those of the returned transaction raise ProducerFencedError if the producer id, the epoch or
+        the sequence number no longer belongs to the caller. The error's `code` has the reason. In this case the open
+        transaction is left as it is.
         """
-        self._client.topic(place.topic)  # then the cluster's features are known as well
+        self._client.topic(topic_partition.topic)  # also fetches the finalized features, for the next line
         version = self._client.transaction_version
-        now = self._next_epoch(transactional_id, held, version)
-        self._versions = {now.driver: version}
-        transaction = TransactionIdentity(transactional_id, *now.driver, version)
+        state = self._ensure_safe_epoch(transactional_id, state, version)
+        self._transaction_versions = {state.id_and_epoch: version}
+        transaction = TransactionIdentity(transactional_id, *state.id_and_epoch, version)
         if version < 2:
-            self._done(AddPartitions(transaction, frozenset([place])))
-        return OpenWrite(self, transaction, now.sequence, place, records)
+            self._send(AddPartitions(transaction, frozenset([topic_partition])))
+        return LogTransaction(self, transaction, state.next_sequence, topic_partition, records)
 
-    def _next_epoch(self, transactional_id: str, held: Held, version: int) -> Held:
-        had_one_of_version_1 = self._versions.get(held.driver) == 1
-        if not had_one_of_version_1 or (version == 1 and held.driver not in self._may_come_late):
-            return held
-        response = self._done(InitProducerId(transactional_id, self._timeout_ms(transactional_id), held.driver))
-        return Held(producer_id_and_epoch(response))
+    def _ensure_safe_epoch(self, transactional_id: str, state: WriterState, version: int) -> WriterState:
+        """Return the state itself, or one with a new epoch if the current epoch is not safe.
 
-    def _timeout_ms(self, transactional_id: str) -> int:
-        """The timeout that the id has. A request for an epoch sets it: brokers may not grant another one, and all see
-        it."""
+        It is not safe if a late EndTxn could end the next transaction, or after an upgrade from version 1 to 2.
+        """
+        has_used_version_1 = self._transaction_versions.get(state.id_and_epoch) == 1
+        if not has_used_version_1 or (version == 1 and state.id_and_epoch not in self._unconfirmed_ends):
+            return state
+        timeout_ms = self._fetch_transaction_timeout_ms(transactional_id)
+        response = self._send(InitProducerId(transactional_id, timeout_ms, state.id_and_epoch))
+        return WriterState(producer_id_and_epoch(response))
+
+    def _fetch_transaction_timeout_ms(self, transactional_id: str) -> int:
+        """Fetch the current transaction timeout of a transactional id.
+
+        InitProducerId sets the timeout, so the current one must be sent again: brokers may reject another one, and
+        every client can see it.
+        """
         request = DescribeTransactions((transactional_id,))
-        known = request.found(self._done(request))[transactional_id]
-        if known is None:
-            raise _error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {transactional_id}"))
-        return known.timeout_ms
+        description = request.found(self._send(request))[transactional_id]
+        if description is None:
+            context = f"transactional id {transactional_id}"
+            raise _to_fenced_error(build_broker_error(codes.TRANSACTIONAL_ID_NOT_FOUND, context))
+        return description.timeout_ms
 
-    def _done(self, request: TransactionRequest[ResponseT]) -> ResponseT:
+    def _send(self, request: TransactionRequest[ResponseT]) -> ResponseT:
+        """Send a request to its coordinator, with retries, and return the response. Raises if it was rejected."""
         response = self._client.send(request)
-        _raise_rejection(request, response)
+        _raise_if_rejected(request, response)
         return response
 
-    def _end(self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None) -> EndTxnResponse:
+    def _end_transaction(
+        self, transaction: TransactionIdentity, *, commit: bool, timeout_ms: float | None
+    ) -> EndTxnResponse:
         request = EndTransaction(transaction, commit)
         call = self._client.begin([request])
         try:
             (response,) = self._client.finish(call, timeout_ms).values()
         finally:
             if call.in_doubt:
-                self._may_come_late = {transaction.id_and_epoch}
-        _raise_rejection(request, response)
+                self._unconfirmed_ends = {transaction.id_and_epoch}
+        _raise_if_rejected(request, response)
         return response
 
 
-class OpenWrite:
-    """Records on their way into the log, in a transaction that the caller commits or aborts."""
+class LogTransaction:
+    """An open transaction whose records were sent to the log. The caller commits or aborts it."""
 
     def __init__(
         self,
         writer: LogWriter,
         transaction: TransactionIdentity,
-        sequence: int,
-        place: TopicPartition,
+        base_sequence: int,
+        topic_partition: TopicPartition,
         records: Sequence[KeyValue],
     ) -> None:
         self._writer = writer
         self._client = writer._client
         self._transaction = transaction
-        self._next_sequence = sequences.increment(sequence, len(records))
-        self._place = place
-        batch = _batch(Held(transaction.id_and_epoch, sequence), records, self._client.wall_ms())
-        self._request = AppendBatch(self._client.metadata, transaction, place, batch)
+        self._next_sequence = sequences.increment(base_sequence, len(records))
+        batch = _encode_batch(WriterState(transaction.id_and_epoch, base_sequence), records, self._client.wall_ms())
+        self._request = AppendBatch(self._client.metadata, transaction, topic_partition, batch)
         self._call = self._client.begin([self._request])
 
     def abandon(self) -> None:
-        """Do not send the records again: the caller has failed, and ends the transaction in no way."""
+        """Stop sending the records. For a caller that has failed and neither commits nor aborts the transaction."""
         self._client.abandon(self._call)
 
     def wait(self) -> None:
-        """Return when the records are stored."""
+        """Wait until the records are stored, with retries."""
         (response,) = self._client.finish(self._call).values()
-        lost = _LOST_BATCH[self._transaction.version]
-        _raise_rejection(self._request, response, lost)
+        _raise_if_rejected(self._request, response, _BATCH_FENCING_ERRORS[self._transaction.version])
 
-    def commit(self, timeout_ms: float | None = None) -> Held:
-        """Durable, and visible to all, when this returns. Returns what the next transaction is to be written with.
+    def commit(self, timeout_ms: float | None = None) -> WriterState:
+        """Commit the transaction. When this returns, its records are durable and visible to read_committed consumers.
 
-        `timeout_ms`: how long the commit may be asked for. If the first answer was lost and the repeated commit is
-        refused as fenced, only the log says whether it was committed.
+        `timeout_ms`: how long to retry the commit without progress; defaults to the client's timeout. If a response was
+        lost and the retried commit is rejected as fenced, only the log shows whether the transaction was committed.
+
+        Returns the state for the next transaction.
         """
-        answer = self._writer._end(self._transaction, commit=True, timeout_ms=timeout_ms)
+        response = self._writer._end_transaction(self._transaction, commit=True, timeout_ms=timeout_ms)
         if self._transaction.version >= 2:
-            return Held(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch))
-        return Held(self._transaction.id_and_epoch, self._next_sequence)
+            return WriterState(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
+        return WriterState(self._transaction.id_and_epoch, self._next_sequence)
 
     def abort(self) -> None:
-        self._writer._end(self._transaction, commit=False, timeout_ms=None)
+        self._writer._end_transaction(self._transaction, commit=False, timeout_ms=None)
 
 
 class AppendBatch(Request[ProduceResponse]):
-    """Append one batch to a partition, in a transaction. A leader that has the batch already says so by its sequence,
-    which is a success."""
+    """Append one transactional batch to a partition. Succeeds if the leader already has the batch."""
 
     api_key = ApiKey.PRODUCE
     action = "append it"
@@ -198,19 +228,19 @@ class AppendBatch(Request[ProduceResponse]):
     }
 
     def __init__(
-        self, metadata: Metadata, transaction: TransactionIdentity, place: TopicPartition, batch: bytes
+        self, metadata: Metadata, transaction: TransactionIdentity, topic_partition: TopicPartition, batch: bytes
     ) -> None:
         self._metadata = metadata
         self._transaction = transaction
-        self._place = place
+        self._topic_partition = topic_partition
         self._batch = batch
 
     @property
     def keys(self) -> Sequence[str]:
-        return (str(self._place),)
+        return (str(self._topic_partition),)
 
     def route(self, key: str) -> Leader:
-        return Leader(*self._place)
+        return Leader(*self._topic_partition)
 
     @property
     def versions(self) -> VersionRange:
@@ -218,27 +248,29 @@ class AppendBatch(Request[ProduceResponse]):
 
     @property
     def _topic_id(self) -> UUID | None:
-        return self._metadata.snapshot.topic_id(self._place.topic)
+        return self._metadata.snapshot.topic_id(self._topic_partition.topic)
 
     def message(self, version: int) -> ProduceRequest:
-        data = [PartitionProduceData(self._place.partition, [self._batch])]
-        topic = TopicProduceData(name=self._place.topic, topic_id=self._topic_id or NO_TOPIC_ID, partition_data=data)
+        partition_data = [PartitionProduceData(self._topic_partition.partition, [self._batch])]
+        topic_data = TopicProduceData(
+            name=self._topic_partition.topic, topic_id=self._topic_id or NO_TOPIC_ID, partition_data=partition_data
+        )
         return ProduceRequest(
             transactional_id=self._transaction.transactional_id,
-            acks=_ALL_IN_SYNC,
-            timeout_ms=REPLICATION_MS_MAX,
-            topic_data=[topic],
+            acks=_ACKS_ALL,
+            timeout_ms=REPLICATION_TIMEOUT_MS,
+            topic_data=[topic_data],
         )
 
     def classify(self, response: ProduceResponse) -> Classification:
-        rows = (row for topic in response.responses for row in topic.partition_responses)
-        return next((self.classify_code(row.error_code) for row in rows), MISSING_IN_RESPONSE)
+        partitions = (partition for topic in response.responses for partition in topic.partition_responses)
+        return next((self.classify_code(partition.error_code) for partition in partitions), MISSING_IN_RESPONSE)
 
     def subject(self, key: str) -> str:
-        return f"transactional id {self._transaction.transactional_id}: the batch for {self._place}"
+        return f"transactional id {self._transaction.transactional_id}: the batch for {self._topic_partition}"
 
 
-def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
+def _encode_batch(state: WriterState, records: Sequence[KeyValue], wall_ms: int) -> bytes:
     keys, values = zip(*records, strict=True)
     columns = RecordColumns(pa.array(values, pa.binary()), pa.array(keys, pa.binary()))
     (encoded,) = encode_records(columns, consecutive_slices([len(records)]), wall_ms)
@@ -249,20 +281,25 @@ def _batch(now: Held, records: Sequence[KeyValue], wall_ms: int) -> bytes:
         last_offset_delta=len(records) - 1,
         base_timestamp=encoded.base_timestamps[0],
         max_timestamp=encoded.max_timestamps[0],
-        producer_id=now.driver.producer_id,
-        producer_epoch=now.driver.epoch,
-        base_sequence=now.sequence,
+        producer_id=state.id_and_epoch.producer_id,
+        producer_epoch=state.id_and_epoch.epoch,
+        base_sequence=state.next_sequence,
         record_count=len(records),
     )
     return header + bytes(body)
 
 
-def _raise_rejection(request: Request[ResponseT], response: ResponseT, lost: Collection[int] = _LOST) -> None:
-    """Raise the error of a final response that rejects the request: ProducerFencedError for the codes in `lost`."""
+def _raise_if_rejected(
+    request: Request[ResponseT], response: ResponseT, fencing_errors: Collection[int] = _FENCING_ERRORS
+) -> None:
+    """Raise the error of a final response that rejects the request: ProducerFencedError for `fencing_errors`."""
     classification = request.classify(response)
     if classification.verdict is not Verdict.DONE:
-        raise _error(request.rejection(request.keys[0], classification), lost)
+        raise _to_fenced_error(request.rejection(request.keys[0], classification), fencing_errors)
 
 
-def _error(error: BrokerError, lost: Collection[int] = _LOST) -> BrokerError:
-    return ProducerFencedError(str(error), code=error.code, name=error.name) if error.code in lost else error
+def _to_fenced_error(error: BrokerError, fencing_errors: Collection[int] = _FENCING_ERRORS) -> BrokerError:
+    """Convert to ProducerFencedError if the code is one of `fencing_errors`; return any other error unchanged."""
+    if error.code in fencing_errors:
+        return ProducerFencedError(str(error), code=error.code, name=error.name)
+    return error

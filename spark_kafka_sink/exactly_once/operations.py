@@ -1,9 +1,14 @@
-"""What a person may do with this sink's transactions from outside: look, finish, abort, give up.
+"""Operations of `pykafka transactions`: list prefixes, finish or give up a decided batch, abort open transactions.
 
-For `pykafka transactions`. Looking changes nothing. To finish or to give up is to commit what is decided, and to note
-it. To abort is to take over from the driver, as another driver would: it is fenced first, then the open transactions
-are listed, then the log says who has taken over, and then exactly what was listed is ended. A query that runs fails at
-its next commit with an error that names the reason, and goes on when it is started again.
+Listing changes nothing. To finish or to give up a batch is to commit its decided transactions and to record that it is
+done. To abort is to take over from the driver, as another driver would:
+
+    1. Fence the driver.
+    2. List the open transactions.
+    3. Claim the prefix in the log.
+    4. Abort exactly what was listed.
+
+A running query fails at its next commit with an error that names the reason, and continues when it is started again.
 """
 
 from __future__ import annotations
@@ -23,22 +28,22 @@ from spark_kafka_sink.errors import (
     ExactlyOnceError,
     ProducerFencedError,
 )
-from spark_kafka_sink.exactly_once import commit_errors, refusals
+from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
-from spark_kafka_sink.exactly_once.driver import TIMEOUTS_MS
+from spark_kafka_sink.exactly_once.driver import CANDIDATE_TIMEOUTS_MS
 from spark_kafka_sink.exactly_once.driver_ids import DriverIds
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
 from spark_kafka_sink.exactly_once.job_names import is_job_prefix
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import (
     DECISION_LOG_TOPIC,
-    FIRST_DRIVER,
-    OWN_PREFIX,
-    checked_prefix,
+    FIRST_DRIVER_NUMBER,
+    GENERATED_PREFIX,
     driver_id,
-    split_id,
+    split_task_id,
+    validate_prefix,
 )
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -49,8 +54,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class PrefixSurvey:
-    """What is known of one prefix. `entry`: None if the decision log says nothing of it."""
+class PrefixStatus:
+    """The decisions and open transactions of a prefix. `entry` is None if the decision log has none."""
 
     prefix: str
     entry: Entry | None
@@ -59,204 +64,219 @@ class PrefixSurvey:
 
     @property
     def decided(self) -> tuple[str, ...]:
-        """The transactional ids that are decided to be committed, and may not be so yet."""
+        """The transactional ids of a batch that is decided, some of which may not be committed yet."""
         if self.entry is None or self.entry.state is not EntryState.DECIDED:
             return ()
-        return tuple(each.transactional_id for each in self.entry.transactions)
+        return tuple(transaction.transactional_id for transaction in self.entry.transactions)
 
     @property
     def undecided(self) -> tuple[TransactionDescription, ...]:
-        """Open, and not among the decided: of a batch that is being written, or left over."""
+        """The open transactions that are not decided: of a batch in progress, or left over from an earlier one."""
         decided = set(self.decided)
-        return tuple(each for each in self.open if each.transactional_id not in decided)
+        return tuple(transaction for transaction in self.open if transaction.transactional_id not in decided)
 
 
 @dataclass(frozen=True)
-class Finished:
-    """`lost`: what could not be committed any more, by transactional id."""
+class FinishResult:
+    """The result of `finish` and `give_up`. `lost`: transactions that cannot be committed any more, with errors."""
 
     entry: Entry
     committed: tuple[str, ...]
     lost: Mapping[str, BrokerError]
 
 
-def survey(
+def list_prefixes(
     options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
-) -> list[PrefixSurvey]:
-    """All prefixes, or this one. `options`: of a producer, by their names."""
+) -> list[PrefixStatus]:
+    """Return the status of this prefix, or of all prefixes. `options`: producer options."""
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
         log = DecisionLog(config, topic, client)
         log_exists = log.exists()
-        entries = _entries(client, log, prefix) if log_exists else {}
-        ids = [name for name in list_transactional_ids(client, ONGOING) if _is_ours(name, entries, prefix)]
-        found = describe_transactions(client, ids).values()
+        entries = _read_entries(client, log, prefix) if log_exists else {}
+        ids = [name for name in list_transactional_ids(client, ONGOING) if _is_task_id_of(name, entries, prefix)]
         open_by_prefix: dict[str, list[TransactionDescription]] = {}
-        for each in found:
-            split = split_id(each.transactional_id)
-            if split is not None and each.is_open:
-                open_by_prefix.setdefault(split[0], []).append(each)
+        for description in describe_transactions(client, ids).values():
+            split = split_task_id(description.transactional_id)
+            if split is not None and description.is_open:
+                open_by_prefix.setdefault(split[0], []).append(description)
     names = sorted({*entries, *open_by_prefix} if prefix is None else {prefix})
-    return [PrefixSurvey(name, entries.get(name), tuple(open_by_prefix.get(name, ())), log_exists) for name in names]
+    return [PrefixStatus(name, entries.get(name), tuple(open_by_prefix.get(name, ())), log_exists) for name in names]
 
 
-def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
-    """Commit what is decided and note that it is done. None if nothing is. If a part is lost, nothing is noted."""
-    return _finished(options, prefix, topic, give_up=False)
+def finish(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
+    """Commit a decided batch and record that it is done. Returns None if no batch is decided.
 
-
-def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> Finished | None:
-    """Commit what can still be committed of what is decided, and note that it is done: the rest is lost.
-
-    ExactlyOnceError if something is refused that is not lost: it could still be committed.
+    If a transaction of the batch is lost, the others are committed, and nothing is recorded.
     """
-    return _finished(options, prefix, topic, give_up=True)
+    return _finish_decided(options, prefix, topic, give_up=False)
+
+
+def give_up(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> FinishResult | None:
+    """Commit the transactions of a decided batch that are not lost, and record that the batch is done.
+
+    Raises ExactlyOnceError if a commit is rejected although the transaction is not lost, so that it could still be
+    committed. Returns None if no batch is decided.
+    """
+    return _finish_decided(options, prefix, topic, give_up=True)
 
 
 def abort(options: Mapping[str, str], prefix: str, topic: str = DECISION_LOG_TOPIC) -> list[TransactionDescription]:
-    """Abort the open transactions of tasks under the prefix, and return them. ExactlyOnceError if they are decided."""
-    with _opened(options, prefix, topic) as query:
-        driver, granted_ms, entry = _fenced(query, _refuse_decided)
-        claim = entry.begun(_person(), "", granted_ms, driver)
-        return [each for each in _end_leftovers(query, driver, entry, claim) if each.is_open]
+    """Abort the open transactions of tasks under the prefix, and return them.
+
+    Raises ExactlyOnceError if a batch is decided and not done.
+    """
+    with _open_query(options, prefix, topic) as query:
+        identity, granted_ms, entry = _fence_driver(query, _check_not_decided)
+        claim = entry.with_claim(_claimant_name(), "", granted_ms, identity)
+        return [description for description in _take_over(query, identity, entry, claim) if description.is_open]
 
 
 @contextmanager
-def _opened(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
+def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator[QueryTransactions]:
     config = ProducerConfig.parse(options).client_config()
-    with QueryTransactions(config, checked_prefix(prefix), topic) as query:
+    with QueryTransactions(config, validate_prefix(prefix), topic) as query:
         if not query.log.exists():
-            raise refusals.unknown_prefix(topic, prefix, exists=False)
+            raise precommit_errors.unknown_prefix_error(topic, prefix, log_exists=False)
         try:
             yield query
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver has taken over the query with the prefix {prefix} at this moment. Nothing that "
-                "belongs to it was touched. Look again; stop the query first if it should not run."
+                f"A newer driver took over the query with the prefix {prefix} at the same time. Nothing that belongs "
+                "to it was changed. Check the query again; stop it first if it should not run."
             ) from error
 
 
-def _fenced(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
-    """Fence the driver of the prefix: the epoch, which timeout brokers grant, and the newest entry.
+def _fence_driver(query: QueryTransactions, check: Callable[[Entry], None]) -> tuple[ProducerIdAndEpoch, int, Entry]:
+    """Fence the driver of the prefix. Returns the new identity, the granted transaction timeout and the newest entry.
 
-    `check` looks at the entry before that, so that no driver is fenced for nothing, and at the entry after it, which
-    counts.
+    `check` raises if the operation must not continue. It checks the entry read before the fence, so that no driver is
+    fenced in vain, and the entry read after it, which is the valid one.
 
-    In turns, since a driver that died in its decision has left that open: brokers abort it, and refuse the fence. A
-    driver that has claimed the prefix meanwhile is left alone; what the same driver has decided meanwhile is for
-    `check`.
+    Retries, because a driver that died while it wrote its decision has left that transaction open: brokers abort it and
+    reject the first fence. A driver that has claimed the prefix since the first read is left alone. A decision that the
+    same driver has made since is passed to `check`.
     """
     hints: list[Entry] = []
 
-    def turn(seen: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int, Entry]:
+    def try_fence(description: TransactionDescription | None, hint: Entry) -> tuple[ProducerIdAndEpoch, int, Entry]:
         if not hint.generation:
-            raise refusals.unknown_prefix(query.log.topic, query.prefix, exists=True)
+            raise precommit_errors.unknown_prefix_error(query.log.topic, query.prefix, log_exists=True)
         hints.append(hint)
-        if (hint.generation, hint.claimed) != (hints[0].generation, hints[0].claimed):
-            raise refusals.fenced(query.driver_id)
+        if (hint.generation, hint.claim_identity) != (hints[0].generation, hints[0].claim_identity):
+            raise precommit_errors.fenced_error(query.driver_id)
         check(hint)
-        query.look_again(seen)
-        driver, granted_ms = query.fence(seen, TIMEOUTS_MS)
-        entry = query.entry()
+        query.check_unchanged(description)
+        identity, granted_ms = query.fence(description, CANDIDATE_TIMEOUTS_MS)
+        entry = query.read_entry()
         check(entry)
-        return driver, granted_ms, entry
+        return identity, granted_ms, entry
 
-    return query.in_turns(turn, query.look_when_ended())
+    return query.retry_when_fenced(try_fence, query.describe_driver_id_when_ended())
 
 
-def _refuse_decided(entry: Entry) -> None:
+def _check_not_decided(entry: Entry) -> None:
     if entry.state is EntryState.DECIDED:
         raise ExactlyOnceError(
-            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions are to be committed, and some may be "
-            "so already. Finish it; if that is not possible any more, give it up." + refusals.doubt(entry)
+            f"{entry.batch} (prefix {entry.prefix}) is decided: its transactions must be committed, and some may be "
+            "committed already. Finish it; if that is no longer possible, give it up."
+            + precommit_errors.describe_unknown_writer(entry)
         )
 
 
 class _NothingDecidedError(Exception):
-    """Ends an operation that has nothing to do."""
+    """Ends an operation because no batch is decided."""
 
 
-def _refuse_undecided(entry: Entry) -> None:
+def _check_decided(entry: Entry) -> None:
     if entry.state is not EntryState.DECIDED:
         raise _NothingDecidedError
 
 
-def _finished(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> Finished | None:
-    with _opened(options, prefix, topic) as query:
+def _finish_decided(options: Mapping[str, str], prefix: str, topic: str, *, give_up: bool) -> FinishResult | None:
+    with _open_query(options, prefix, topic) as query:
         try:
-            driver, granted_ms, entry = _fenced(query, _refuse_undecided)
+            identity, granted_ms, entry = _fence_driver(query, _check_decided)
         except _NothingDecidedError:
             return None
-        refused = query.commit(entry, driver)
-        if not all(commit_errors.is_lost(error) for error in refused.values()):
-            raise commit_errors.not_yet_committed(entry, refused)
-        if give_up or not refused:
-            done = entry.given_up() if give_up else entry.done()
-            claim = done.begun(_person(), "", granted_ms, driver)
+        rejected = query.commit(entry, identity)
+        if not all(commit_errors.is_lost(error) for error in rejected.values()):
+            raise commit_errors.not_yet_committed_error(entry, rejected)
+        if give_up or not rejected:
+            done = entry.as_given_up() if give_up else entry.as_done()
+            claim = done.with_claim(_claimant_name(), "", granted_ms, identity)
             if is_job_prefix(query.prefix):
-                _end_leftovers(query, driver, entry, claim)
+                _take_over(query, identity, entry, claim)
             else:
-                query.claim(driver, entry, claim)
-        ids = [each.transactional_id for each in entry.transactions]
-        return Finished(entry, tuple(name for name in ids if name not in refused), refused)
+                query.claim(identity, entry, claim)
+        ids = [transaction.transactional_id for transaction in entry.transactions]
+        return FinishResult(entry, tuple(name for name in ids if name not in rejected), rejected)
 
 
-def _end_leftovers(
-    query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, claim: Entry
+def _take_over(
+    query: QueryTransactions, identity: ProducerIdAndEpoch, found: Entry, claim: Entry
 ) -> list[TransactionDescription]:
-    """Abort what tasks have open. A job without a name is forgotten then, and not before: the log leads to it."""
-    driver, ended = query.take_over(driver, found, claim)
+    """Claim the prefix and abort the open transactions of tasks, and return them.
+
+    Deletes the entry of a job without a name afterwards, and not before: only the log leads to the job's transactions.
+    """
+    identity, aborted = query.take_over(identity, found, claim)
     if is_job_prefix(query.prefix):
-        query.write(Held(driver), None)
-    return ended
+        query.write(WriterState(identity), None)
+    return aborted
 
 
-def _person() -> str:
+def _claimant_name() -> str:
     return f"`pykafka transactions` on {platform.node()}, {uuid.uuid4().hex[:8]}"
 
 
-def _entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
-    listed = functools.cache(lambda: owners(client))
+def _read_entries(client: BlockingClient, log: DecisionLog, prefix: str | None) -> dict[str, Entry]:
+    list_ids_by_producer = functools.cache(lambda: owners(client))
     if prefix is None:
-        return log.entries(lambda numbers: _driver_ids(client, numbers, listed))
-    ids = DriverIds(prefix, lambda names: describe_transactions(client, names), listed)
-    ids.describe_new([FIRST_DRIVER])
-    entry = log.entry(ids)
+        return log.read_entries(lambda numbers: _describe_driver_ids(client, numbers, list_ids_by_producer))
+    ids = DriverIds(prefix, lambda names: describe_transactions(client, names), list_ids_by_producer)
+    ids.describe_missing([FIRST_DRIVER_NUMBER])
+    entry = log.read_entry(ids)
     return {} if entry is None else {prefix: entry}
 
 
-def _driver_ids(
-    client: BlockingClient, numbers: Mapping[str, Collection[int]], listed: Callable[[], Mapping[int, str]]
+def _describe_driver_ids(
+    client: BlockingClient,
+    numbers_by_prefix: Mapping[str, Collection[int]],
+    list_ids_by_producer: Callable[[], Mapping[int, str]],
 ) -> dict[str, DriverIds]:
-    """Describe the drivers' ids of these prefixes with these numbers.
+    """Describe the driver ids of these prefixes with these numbers.
 
-    Others may use the same log. If this user may not see all of its drivers, a warning says so, and the answer has only
-    the drivers that brokers list: it cannot be known whether brokers have forgotten the others.
+    Other users may use the same log. If this user may not describe all driver ids, a warning is logged, and the result
+    has only the ids that brokers list: it cannot be known whether brokers have forgotten the others.
     """
-    names = {driver_id(prefix, number): prefix for prefix in numbers for number in numbers[prefix]}
+    names = {driver_id(prefix, number): prefix for prefix, numbers in numbers_by_prefix.items() for number in numbers}
     try:
-        found = describe_transactions(client, names)
+        descriptions = describe_transactions(client, names)
     except AuthorizationError as error:
-        visible = set(listed().values())
+        visible = set(list_ids_by_producer().values())
         names = {name: prefix for name, prefix in names.items() if name in visible}
         _log.warning(
-            "%d of %d prefixes are shown: of the others this user may not see the driver's transactional id, or the "
-            "brokers have forgotten it: %s",
-            *(len(set(names.values())), len(numbers), error),
+            "%d of %d prefixes are shown: this user may not describe the driver ids of the others, or the brokers have "
+            "forgotten them: %s",
+            *(len(set(names.values())), len(numbers_by_prefix), error),
         )
-        found = describe_transactions(client, names)
-    prefixes = dict.fromkeys(names.values())
-    known = {prefix: DriverIds(prefix, lambda more: describe_transactions(client, more), listed) for prefix in prefixes}
-    for prefix, ids in known.items():
-        for number in numbers[prefix]:
-            ids.note(number, found.get(driver_id(prefix, number)))
-    return known
+        descriptions = describe_transactions(client, names)
+    described = {
+        prefix: DriverIds(prefix, lambda ids: describe_transactions(client, ids), list_ids_by_producer)
+        for prefix in dict.fromkeys(names.values())
+    }
+    for prefix, driver_ids in described.items():
+        for number in numbers_by_prefix[prefix]:
+            driver_ids.record_description(number, descriptions.get(driver_id(prefix, number)))
+    return described
 
 
-def _is_ours(transactional_id: str, prefixes: Iterable[str], wanted: str | None) -> bool:
-    split = split_id(transactional_id)
+def _is_task_id_of(transactional_id: str, prefixes: Iterable[str], only_prefix: str | None) -> bool:
+    """Return whether this is a task id of `only_prefix`; if that is None, of one of the prefixes or a generated one."""
+    split = split_task_id(transactional_id)
     if split is None:
         return False
-    if wanted is not None:
-        return split[0] == wanted
-    return split[0] in prefixes or split[0].startswith(OWN_PREFIX)
+    if only_prefix is not None:
+        return split[0] == only_prefix
+    return split[0] in prefixes or split[0].startswith(GENERATED_PREFIX)

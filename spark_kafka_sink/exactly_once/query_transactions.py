@@ -1,33 +1,41 @@
-"""QueryTransactions: the transactions under one prefix, the identity of its driver, and what the log says of them.
+"""QueryTransactions: the transactions under one prefix, the producer identity of its driver, and its log entries.
 
-A driver acts under an identity, the producer id and epoch that it holds of the driver's current id (`<prefix>-driver`,
-`<prefix>-driver-2`, ...), and so does a person. Each step names the identity that it was taken under, and is refused if
-a newer one exists:
+A driver acts under a producer identity: the producer id and epoch that it holds for the current driver id
+(`<prefix>-driver`, `<prefix>-driver-2`, ...). A person who uses `pykafka transactions` acts in the same way. Each step
+uses the identity that it was given, and is rejected if a newer one exists:
 
-    look         who holds the id now, and has no transaction that is just ending; a hint, no step relies on it
-    read         the newest entry, which names the current id: a hint as well
-    fence        get the next epoch, unless it was given to another since the look
-    hand over    if that epoch is one of the last: write an entry that names the next id
-    claim        write an entry in place of the one that was found, and read it back: it counts only if nothing was
-                 written in between, and of several that hold one epoch one succeeds
-    take over    list the open transactions of tasks, claim the prefix, end exactly what was listed
-    write        write an entry under an epoch that no other can decide under
-    write after  the same after an entry of one's own; who is refused, and finds that entry still the newest, claims
+    describe           describe the driver id when none of its transactions is ending. A hint: no step relies on it
+    read               read the newest entry, which names the current driver id. A hint as well
+    fence              request the next epoch, unless another process got one since the description
+    hand over          if that epoch is one of the last: write an entry that names the next driver id
+    claim              write an entry after the one that was read, and read it back: the claim is valid only if nothing
+                       was written in between, so of several processes with the same epoch one succeeds
+    take over          list the open transactions of tasks, claim the prefix, abort exactly what was listed
+    write              write an entry under an epoch that no other process can decide under
+    write following    write an entry after an own entry. A driver that is fenced, and finds its own entry still the
+                       newest, claims the prefix again and retries
 
-Epochs stop writers. Who drives is what the log says, since an epoch alone says too little:
+Epochs stop producers. The log determines which driver is the current one, because an epoch alone does not suffice:
 
-    Two may hold one. Kafka takes a request for the next epoch that names the epoch before the present one for the
-    repetition of a lost request, and answers with the present epoch. So two drivers that both saw epoch 5 and both ask
-    for the next one both hold 6. But sequence numbers are used once: a decision is a batch of one record, a claim one
-    of two, so of two such batches with sequence 0 the second is refused, and of two claims the second is dropped as a
-    repetition: its writer reads back another's name.
+    Two drivers can hold the same epoch.
+        1. Both describe epoch 5, and both request the next epoch.
+        2. Kafka takes the second request, which names the epoch before the current one, for a retry of a request whose
+           response was lost, and responds with the current epoch. Both drivers hold epoch 6.
+        3. Sequence numbers decide between them. A decision is a batch of one record, a claim is a batch of two. If both
+           write a batch with sequence number 0, the second batch is rejected if the lengths differ, and dropped as a
+           duplicate if they are equal.
+        4. A driver whose claim was dropped reads back the claim of the other one.
 
-    An older driver may fence a newer one. While a transaction is open Kafka does not compare epochs: it aborts what is
-    open, moves the epoch on, and refuses the older one only when that asks again. The newer one is refused then in the
-    middle of its record. It finds that no other has claimed the prefix since, and goes on.
+    An older driver can fence a newer one.
+        1. The newer driver has an open transaction with its record.
+        2. The older driver requests an epoch. While a transaction is open, Kafka does not compare epochs: it aborts the
+           transaction and bumps the epoch, and rejects the older driver only when that retries.
+        3. The newer driver is fenced in the middle of its record. It finds that no other driver has claimed the prefix
+           since, and continues.
 
-    What was read, or described, may be old. A broker that was suspended answers for a moment as if it still were the
-    leader, or the coordinator. To write is to ask the true one.
+    A read or a description can be stale.
+        1. A broker that was suspended resumes, and still responds as leader or coordinator for a moment.
+        2. A write goes to the current leader or coordinator, so a write shows what a read cannot.
 """
 
 from __future__ import annotations
@@ -42,22 +50,22 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import precommit_errors
 from spark_kafka_sink.exactly_once.clients import lease_client
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver_ids import (
     DriverIds,
+    current_timeout_ms,
     has_claimed,
     remember_number,
     remembered_number,
-    unchanged_timeout_ms,
 )
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write, expected_identity
-from spark_kafka_sink.exactly_once.log_writer import Held, KeyValue, LogWriter, OpenWrite
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms, says_claimed
-from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, task_of
+from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.log_writer import KeyValue, LogTransaction, LogWriter, WriterState
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms, is_marked_claimed
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write, expected_identity
+from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_id, parse_task_attempt
 from spark_kafka_sink.network.system import System
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -77,17 +85,23 @@ from spark_kafka_sink.requests.transactions import EndTransaction
 
 _log = logging.getLogger(__name__)
 
-EPOCHS_END = 32_000
-"""The first epoch under which a driver hands over to its next id. A producer id has 32,766 epochs. The last ones are
-left for the batch that is being written, and for starts that die during the hand-over."""
-TURNS_MAX = 20  # five are too few in seeds 1033 and 2836 (DUELS in tests/exactly_once/scenarios/test_explorer.py)
-"""Two drivers that take over from each other may fence each other in several turns. After too few both give way."""
+HAND_OVER_EPOCH = 32_000
+"""The first epoch under which a driver hands over to the next driver id.
+
+A producer id has 32,766 epochs. The epochs after this one are left for the batch in progress, and for starts that die
+during the hand-over.
+"""
+MAX_TRIES = 20  # five are too few in seeds 1033 and 2836 (DUELS in tests/exactly_once/scenarios/test_explorer.py)
+"""How often a step that was fenced is tried.
+
+Two drivers that take over from each other may fence each other several times. If the limit is too small, both give up.
+"""
 
 ResultT = TypeVar("ResultT")
 
 
-class _TimeoutRefusedError(Exception):
-    """Brokers do not grant transactions that last so long."""
+class _TimeoutRejectedError(Exception):
+    """The brokers do not grant a transaction timeout of this length."""
 
 
 class QueryTransactions:
@@ -98,14 +112,14 @@ class QueryTransactions:
         self._number_key = (config.bootstrap_servers, topic, prefix)
         self.driver_number = remembered_number(self._number_key)
         self._listing: TransactionListing | None = None  # requested, and not used yet
-        with contextlib.ExitStack() as opened:
-            self.client: BlockingClient = opened.enter_context(lease_client(config, system=system))
+        with contextlib.ExitStack() as resources:
+            self.client: BlockingClient = resources.enter_context(lease_client(config, system=system))
             self.log = DecisionLog(config, topic, self.client)
             self._writer = LogWriter(self.client)
             self._ids = DriverIds(
                 prefix, lambda names: describe_transactions(self.client, names), lambda: owners(self.client)
             )
-            self._opened = opened.pop_all()
+            self._resources = resources.pop_all()
 
     def __enter__(self) -> QueryTransactions:
         return self
@@ -113,287 +127,325 @@ class QueryTransactions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.__exit__(kind, error, trace)
+        self._resources.__exit__(kind, error, trace)
 
-    # --- the identity, and the log
+    # --- the producer identity, and the log
 
     @property
     def driver_id(self) -> str:
         """The transactional id under which the caller acts."""
         return driver_id(self.prefix, self.driver_number)
 
-    def look(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
-        """Who holds the driver's id. None if brokers do not know it."""
+    def describe_driver_id(self, *, wait_while_ending: bool = False) -> TransactionDescription | None:
+        """Describe the driver id. Returns None if the brokers do not know it."""
         descriptions = describe_transactions(self.client, [self.driver_id], wait_while_ending=wait_while_ending)
-        seen = descriptions.get(self.driver_id)
-        self._ids.note(self.driver_number, seen)
-        return seen
+        description = descriptions.get(self.driver_id)
+        self._ids.record_description(self.driver_number, description)
+        return description
 
-    def look_when_ended(self) -> TransactionDescription | None:
-        """`look`, as soon as no transaction of the id is ending.
+    def describe_driver_id_when_ended(self) -> TransactionDescription | None:
+        """Wait until no transaction of the driver id is ending, and describe the id.
 
-        Brokers answer the end of a transaction before they write its markers, and the log says nothing of it until
-        then: a claim of a driver that has died would be found after the next look, as if it were of a newer driver.
+        Brokers respond to EndTxn before they write the transaction's markers, and the log shows the result only with
+        the markers. Without the wait, the claim of a driver that has died could appear in the log after the
+        description, and would look like the claim of a newer driver.
         """
-        return self.look(wait_while_ending=True)
+        return self.describe_driver_id(wait_while_ending=True)
 
-    def look_again(self, seen: TransactionDescription | None) -> None:
-        """Just before `fence`. ProducerFencedError if something has happened to the id since: another one works.
+    def check_unchanged(self, description: TransactionDescription | None) -> None:
+        """Raise ProducerFencedError if the driver id has changed since this description: another driver is active.
 
-        The comparison of `fence` does not hold while a transaction is open.
+        Call this immediately before `fence`, whose comparison of epochs has no effect while a transaction is open.
         """
-        now = self.look()
-        if _identity(now) != _identity(seen):
-            raise refusals.fenced(self.driver_id)
+        current = self.describe_driver_id()
+        if _id_epoch_and_state(current) != _id_epoch_and_state(description):
+            raise precommit_errors.fenced_error(self.driver_id)
 
-    def read(self, seen: TransactionDescription | None) -> tuple[TransactionDescription | None, Entry]:
-        """The newest entry, which names the driver's current id, and a look at that id that is older than the entry:
-        `seen`, unless that is a look at another id."""
-        for _ in range(TURNS_MAX):
-            entry = self._newest()
+    def read_current_entry(
+        self, description: TransactionDescription | None
+    ) -> tuple[TransactionDescription | None, Entry]:
+        """Read the newest entry and switch to the driver id that it names.
+
+        Returns a description of this driver id, made before the entry was read, and the entry. The description is the
+        given one unless the driver id has changed.
+        """
+        for _ in range(MAX_TRIES):
+            entry = self._read_newest_entry()
             if entry.driver_number == self.driver_number:
-                return seen, entry
+                return description, entry
             self.driver_number = entry.driver_number
-            seen = self.look_when_ended()
-        raise refusals.fenced(self.driver_id)
+            description = self.describe_driver_id_when_ended()
+        raise precommit_errors.fenced_error(self.driver_id)
 
-    def in_turns(
+    def retry_when_fenced(
         self,
-        turn: Callable[[TransactionDescription | None, Entry], ResultT],
-        seen: TransactionDescription | None,
+        action: Callable[[TransactionDescription | None, Entry], ResultT],
+        description: TransactionDescription | None,
         hint: Entry | None = None,
     ) -> ResultT:
-        """Call `turn` with a look at the id and the entry that was read after it, and return its result.
+        """Call `action` with a description of the driver id and the entry read after it, and return its result.
 
-        A turn that another driver has fenced, or that has handed over to the next id, is followed by another turn;
-        ProducerFencedError after TURNS_MAX of them. `hint`: the entry for the first turn, if it was read already.
+        If the action is fenced by another driver, or has handed over to the next driver id, it is tried again with a
+        new description and entry. Raises ProducerFencedError after MAX_TRIES. `hint`: the entry for the first try, if
+        it was read already.
         """
-        turns_left = TURNS_MAX
+        tries_left = MAX_TRIES
         while True:
-            turns_left -= 1
+            tries_left -= 1
             try:
                 if hint is None:
-                    seen, hint = self.read(seen)
-                return turn(seen, hint)
+                    description, hint = self.read_current_entry(description)
+                return action(description, hint)
             except ProducerFencedError as error:
-                if not turns_left:
+                if not tries_left:
                     raise
-                _log.info("prefix %s: the driver begins again (%s)", self.prefix, error)
-                seen, hint = self.look_when_ended(), None
+                _log.info("prefix %s: the driver was fenced and starts again (%s)", self.prefix, error)
+                description, hint = self.describe_driver_id_when_ended(), None
 
-    def fence(self, seen: TransactionDescription | None, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
-        """The next epoch, and the first of these timeouts that brokers grant.
+    def fence(
+        self, description: TransactionDescription | None, timeouts_ms: Sequence[int]
+    ) -> tuple[ProducerIdAndEpoch, int]:
+        """Request the next epoch. Returns the identity, and the first of the timeouts that the brokers grant.
 
-        ProducerFencedError if another has got an epoch since the look, or if the epoch was one of the last: then the
-        log names the next id of the driver. A timeout that is refused changes nothing.
+        Raises ProducerFencedError if another process got an epoch since the description, or if the epoch was one of
+        the last: then the log names the next driver id. A timeout that brokers reject changes nothing.
         """
-        driver, granted_ms = self._granted(expected_identity(seen), timeouts_ms)
-        if seen is not None and has_claimed(seen) and not says_claimed(granted_ms):
-            driver = self.renew(driver, granted_ms)  # the id says still that it has claimed, if the log is lost now
-        if driver.epoch >= EPOCHS_END:
-            self._hand_over(driver, granted_ms)
-        return driver, granted_ms
+        identity, granted_ms = self._request_epoch(expected_identity(description), timeouts_ms)
+        if description is not None and has_claimed(description) and not is_marked_claimed(granted_ms):
+            # Restore the mark: the id must show that it has claimed the prefix, even if the log is lost now.
+            identity = self.bump_epoch(identity, granted_ms)
+        if identity.epoch >= HAND_OVER_EPOCH:
+            self._hand_over(identity, granted_ms)
+        return identity, granted_ms
 
-    def _hand_over(self, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
-        """Name the driver's next id in the log. ProducerFencedError after that; nothing is done for an id that has
-        written nothing."""
-        found = self.entry()
+    def _hand_over(self, identity: ProducerIdAndEpoch, granted_ms: int) -> None:
+        """Write an entry that names the next driver id, and raise ProducerFencedError.
+
+        Does nothing for a prefix that has no entry yet.
+        """
+        found = self.read_entry()
         if not found.generation:
             return
-        # Brokers may grant less by now than they did when the entry was written.
-        held_ms = min(found.timeout_ms or granted_ms, granted_ms)
-        renewed = self.claim(driver, found, found.claimed_again(driver), held_ms)
-        following = found.under_driver_id(self.driver_number + 1)
-        _committed(self._start_write(Held(renewed), [(self.prefix.encode(), encoded(following))]))
-        raise refusals.handed_over(self.driver_id, driver_id(self.prefix, following.driver_number))
+        # Brokers may grant less now than when the entry was written.
+        claim_timeout_ms = min(found.timeout_ms or granted_ms, granted_ms)
+        claim = found.with_claim_identity(identity)
+        new_identity = self.claim(identity, found, claim, claim_timeout_ms)
+        successor = found.with_driver_number(self.driver_number + 1)
+        records = [(self.prefix.encode(), encode_entry(successor))]
+        _wait_and_commit(self._begin_transaction(WriterState(new_identity), records))
+        raise precommit_errors.hand_over_error(self.driver_id, driver_id(self.prefix, successor.driver_number))
 
-    def _granted(self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]) -> tuple[ProducerIdAndEpoch, int]:
+    def _request_epoch(
+        self, expected: ProducerIdAndEpoch, timeouts_ms: Sequence[int]
+    ) -> tuple[ProducerIdAndEpoch, int]:
         for timeout_ms in timeouts_ms[:-1]:
-            with contextlib.suppress(_TimeoutRefusedError):
-                return self._init(timeout_ms, expected), timeout_ms
-        return self._next_epoch(timeouts_ms[-1], expected), timeouts_ms[-1]
+            with contextlib.suppress(_TimeoutRejectedError):
+                return self._try_timeout(timeout_ms, expected), timeout_ms
+        return self._init_producer_id(timeouts_ms[-1], expected), timeouts_ms[-1]
 
-    def renew(self, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        """The next epoch after the one that is held. ProducerFencedError if it is not the newest any more."""
-        return self._next_epoch(claimed_ms(granted_ms), driver)
+    def _try_timeout(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        try:
+            return self._init_producer_id(timeout_ms, expected)
+        except BrokerError as error:
+            if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
+                raise _TimeoutRejectedError from error
+            raise
 
-    def _next_epoch(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        driver = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
-        self._ids.note_granted(self.driver_number, driver)
-        return driver
+    def bump_epoch(self, identity: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        """Request the epoch after the one that the caller holds. Raises ProducerFencedError if a newer one exists."""
+        return self._init_producer_id(claimed_timeout_ms(granted_ms), identity)
 
-    def entry(self) -> Entry:
-        """The newest entry that counts; one that says nothing, if there is none. To be asked after a look.
+    def _init_producer_id(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+        identity = init_producer_id(self.client, self.driver_id, timeout_ms, expected)
+        self._ids.record_producer_id(self.driver_number, identity)
+        return identity
 
-        ProducerFencedError if it names another id of the driver than the caller acts under.
+    def read_entry(self) -> Entry:
+        """Read the newest valid entry; an empty entry if there is none. Requires an earlier description of the id.
+
+        Raises ProducerFencedError if the entry names another driver id than the one the caller acts under.
         """
-        entry = self._newest()
+        entry = self._read_newest_entry()
         if entry.driver_number != self.driver_number:
-            raise refusals.handed_over(self.driver_id, driver_id(self.prefix, entry.driver_number))
+            raise precommit_errors.hand_over_error(self.driver_id, driver_id(self.prefix, entry.driver_number))
         return entry
 
-    def _newest(self) -> Entry:
-        entry = self.log.entry(self._ids) or Entry(self.prefix, driver_number=self._ids.newest)
+    def _read_newest_entry(self) -> Entry:
+        entry = self.log.read_entry(self._ids) or Entry(self.prefix, driver_number=self._ids.newest_number)
         remember_number(self._number_key, entry.driver_number)
         return entry
 
     def claim(
-        self, driver: ProducerIdAndEpoch, found: Entry, entry: Entry, granted_ms: int | None = None
+        self, identity: ProducerIdAndEpoch, found: Entry, claim: Entry, granted_ms: int | None = None
     ) -> ProducerIdAndEpoch:
-        """Write `entry` in place of `found`; the epoch that the caller holds after it, under which no other can decide.
-        `granted_ms`: if it is not the entry's timeout.
+        """Write `claim` after the entry `found`. Returns the next identity, under which no other process can decide.
 
-        ProducerFencedError if something else is the newest entry after that: another one's, or one that was not seen.
+        Raises ProducerFencedError if the claim is not the newest entry afterwards: another driver has claimed the
+        prefix, or an entry was missed. `granted_ms`: if it differs from the claim's timeout.
         """
-        held = _committed(self._start_write(Held(driver), claim_records(found, entry)))
-        # Brokers give the next epoch when the transaction before it is complete: its marker is in the log then.
-        renewed = self.renew(held.driver, entry.timeout_ms if granted_ms is None else granted_ms)
-        if self.entry() != entry:
-            raise refusals.fenced(self.driver_id)
-        return renewed
+        state = _wait_and_commit(self._begin_transaction(WriterState(identity), build_claim_records(found, claim)))
+        # Brokers grant the next epoch when the previous transaction is complete, so its marker is in the log.
+        new_identity = self.bump_epoch(state.id_and_epoch, claim.timeout_ms if granted_ms is None else granted_ms)
+        if self.read_entry() != claim:
+            raise precommit_errors.fenced_error(self.driver_id)
+        return new_identity
 
     def take_over(
-        self, driver: ProducerIdAndEpoch, found: Entry, claim: Entry
+        self, identity: ProducerIdAndEpoch, found: Entry, claim: Entry
     ) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
-        """Claim the prefix, and end what tasks of older drivers have left: what was ended, and the epoch after it.
+        """Claim the prefix, and abort the transactions that tasks of older drivers have left open.
 
-        It is listed after the fence, so that it is all; and before the claim, so that nothing of a later driver is in
-        it: that one claims before its tasks begin, so this claim is before that one, or it fails.
+        Returns the next identity, and what was aborted. The transactions are listed
+
+        - after the epoch was requested, so that the list is complete
+        - before the claim, so that no transaction of a later driver is in it: that driver claims the prefix before its
+          tasks begin, so this claim precedes its claim or fails
         """
-        listed = self.leftovers()
-        renewed = self.claim(driver, found, claim)
-        self.end_listed(listed)
-        return renewed, listed
+        listed = self.list_task_transactions()
+        new_identity = self.claim(identity, found, claim)
+        self.abort_task_transactions(listed)
+        return new_identity, listed
 
-    def write_after(self, held: Held, before: Entry, entry: Entry, write: Callable[[Held, Entry], Held]) -> Held:
-        """Write `entry` by `write` after `before`, which is the caller's own and the newest one.
+    def write_following(
+        self, state: WriterState, previous: Entry, entry: Entry, write: Callable[[WriterState, Entry], WriterState]
+    ) -> WriterState:
+        """Write `entry` by `write` after `previous`, the caller's own entry, which is the newest one.
 
-        ProducerFencedError if another has written since. To be refused is not enough for that: see above, and
+        If the driver is fenced, and one of the two entries is still the newest, the driver claims the prefix again and
+        retries. Raises ProducerFencedError if another driver has written since. An older driver can fence a newer one
+        (see the module's docstring), so being fenced alone does not mean that:
         test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision.
         """
-        turns_left = TURNS_MAX
+        tries_left = MAX_TRIES
         while True:
-            turns_left -= 1
+            tries_left -= 1
             try:
-                return write(held, entry)
+                return write(state, entry)
             except ProducerFencedError as error:
-                if not turns_left:
+                if not tries_left:
                     raise
-                held, newest = self._regain((before, entry), error)
+                state, newest = self._reclaim((previous, entry), error)
             if newest.state is entry.state:
-                return held
+                return state
 
-    def _regain(self, own: Sequence[Entry], error: ProducerFencedError) -> tuple[Held, Entry]:
-        """For a driver that was refused in the middle of its record: an identity to go on with, and the newest entry,
-        which has been claimed again.
+    def _reclaim(self, own_entries: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
+        """Claim the prefix again for a driver that was fenced while it wrote a record.
 
-        ProducerFencedError if the newest entry is none of the caller's `own` ones.
+        Returns the state to continue with, and the newest entry, which contains the new claim. Raises
+        ProducerFencedError if the newest entry is not one of the caller's own.
         """
-        regained = self.in_turns(lambda seen, hint: self._claimed_again(seen, hint, own), self.look_when_ended())
-        if regained is None:
-            raise refusals.fenced(self.driver_id) from error
-        return regained
+        reclaimed = self.retry_when_fenced(
+            lambda description, hint: self._try_reclaim(description, hint, own_entries),
+            self.describe_driver_id_when_ended(),
+        )
+        if reclaimed is None:
+            raise precommit_errors.fenced_error(self.driver_id) from error
+        return reclaimed
 
-    def _claimed_again(
-        self, seen: TransactionDescription | None, hint: Entry, own: Sequence[Entry]
-    ) -> tuple[Held, Entry] | None:
-        if not any(map(hint.is_of_one_driver_with, own)):
+    def _try_reclaim(
+        self, description: TransactionDescription | None, hint: Entry, own_entries: Sequence[Entry]
+    ) -> tuple[WriterState, Entry] | None:
+        if not any(map(hint.is_same_except_identity, own_entries)):
             return None
-        driver, _ = self.fence(seen, (unchanged_timeout_ms(seen, hint),))
-        found = self.entry()
-        if not any(map(found.is_of_one_driver_with, own)):
+        identity, _ = self.fence(description, (current_timeout_ms(hint, description),))
+        found = self.read_entry()
+        if not any(map(found.is_same_except_identity, own_entries)):
             return None
-        claim = found.claimed_again(driver)
-        return Held(self.claim(driver, found, claim)), claim
+        claim = found.with_claim_identity(identity)
+        return WriterState(self.claim(identity, found, claim)), claim
 
-    def write(self, held: Held, entry: Entry | None) -> Held:
-        """Durable when this returns. None: nothing needs to be known of the prefix any more."""
-        return _committed(self.start_write(held, entry))
+    def write(self, state: WriterState, entry: Entry | None) -> WriterState:
+        """Write an entry and commit it. None deletes the prefix from the log."""
+        return _wait_and_commit(self.begin_write(state, entry))
 
-    def start_write(self, held: Held, entry: Entry | None) -> OpenWrite:
-        """The entry is on its way when this returns, and counts when the caller has committed it."""
+    def begin_write(self, state: WriterState, entry: Entry | None) -> LogTransaction:
+        """Send an entry to the log without waiting. It becomes valid when the caller commits the transaction."""
         key = self.prefix.encode()
         if entry is None:
-            return self._start_write(held, [(claim_key(self.prefix), None), (key, None)])
-        return self._start_write(held, [(key, encoded(entry.under_driver_id(self.driver_number)))])
+            return self._begin_transaction(state, [(claim_key(self.prefix), None), (key, None)])
+        return self._begin_transaction(state, [(key, encode_entry(entry.with_driver_number(self.driver_number)))])
 
-    def writes_in_version_1(self) -> bool:
-        """Would a record that is written now be in a transaction of version 1?"""
-        self.log.partition(self.prefix)  # as a write asks: a connection that is opened for it may bring another version
+    def uses_version_1(self) -> bool:
+        """Return whether a record that is written now would be in a transaction of version 1."""
+        self.log.partition_for(self.prefix)  # as a write does: a new connection may report another version
         return self.client.transaction_version < 2
 
-    def _start_write(self, held: Held, records: Sequence[KeyValue]) -> OpenWrite:
-        place = TopicPartition(self.log.topic, self.log.partition(self.prefix))
-        return self._writer.start(self.driver_id, held, place, records)
-
-    def _init(self, timeout_ms: int, expected: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        try:
-            return self._next_epoch(timeout_ms, expected)
-        except BrokerError as error:
-            if error.code == error_codes.INVALID_TRANSACTION_TIMEOUT:
-                raise _TimeoutRefusedError from error
-            raise
+    def _begin_transaction(self, state: WriterState, records: Sequence[KeyValue]) -> LogTransaction:
+        topic_partition = TopicPartition(self.log.topic, self.log.partition_for(self.prefix))
+        return self._writer.begin_transaction(self.driver_id, state, topic_partition, records)
 
     # --- the transactions of tasks
 
-    def leftovers(self, but: Collection[str] = ()) -> list[TransactionDescription]:
-        """What tasks have open, and the ids under which they have begun nothing yet, but still can.
+    def list_task_transactions(self, excluding: Collection[str] = ()) -> list[TransactionDescription]:
+        """List the task ids with an open transaction, and those under which a task may still begin one.
 
-        `but`: leave these ids out, which were committed while the list was requested (`commit`).
+        `excluding`: transactional ids to leave out. If there are any, the list that `commit` has requested is used.
         """
-        listing, self._listing = self._listing if but else None, None
+        listing, self._listing = self._listing if excluding else None, None
         listing = listing or TransactionListing(self.client, ONGOING, EMPTY)
-        names = {row.transactional_id for row in listing.rows()} - set(but)
-        ids = sorted(name for name in names if task_of(self.prefix, name) is not None)
-        return [each for each in describe_transactions(self.client, ids).values() if can_write(each)]
+        names = {row.transactional_id for row in listing.rows()} - set(excluding)
+        task_ids = sorted(name for name in names if parse_task_attempt(self.prefix, name) is not None)
+        descriptions = describe_transactions(self.client, task_ids).values()
+        return [description for description in descriptions if can_write(description)]
 
-    def commit(self, entry: Entry, driver: ProducerIdAndEpoch, *, then_list: bool = False) -> dict[str, BrokerError]:
-        """Commit all transactions of a decided batch. Returns what was refused. May be repeated, by anybody.
+    def commit(
+        self, entry: Entry, identity: ProducerIdAndEpoch, *, prefetch_listing: bool = False
+    ) -> dict[str, BrokerError]:
+        """Commit all transactions of a decided batch. Returns the rejected ones with their errors.
 
-        `then_list`: request a list of what tasks have open when the commits are sent: for `leftovers` with `but`.
+        Any process may call this, repeatedly. `prefetch_listing`: after the commits are sent, request the list for
+        `list_task_transactions`.
 
-        ProducerFencedError if something was refused and `driver` is not the newest: a newer one has finished the batch,
-        and tasks of later ones may have had the ids since, so a refusal says nothing of what was decided.
+        Raises ProducerFencedError if a commit was rejected and `identity` is not the newest: a newer driver has
+        finished the batch, and tasks of later batches may have used the ids since, so a rejection says nothing about
+        the decided transactions.
         """
-        requests = [EndTransaction(each, commit=True) for each in entry.transactions]
+        requests = [EndTransaction(transaction, commit=True) for transaction in entry.transactions]
         call = self.client.begin(requests)
-        if then_list:
+        if prefetch_listing:
             self._listing = TransactionListing(self.client, ONGOING, EMPTY)
-        refused = rejections(requests, self.client.finish(call))
-        if refused and self._is_overtaken(driver):
-            raise refusals.fenced(self.driver_id)
-        return refused
+        rejected = rejections(requests, self.client.finish(call))
+        if rejected and self._is_superseded(identity):
+            raise precommit_errors.fenced_error(self.driver_id)
+        return rejected
 
-    def _is_overtaken(self, driver: ProducerIdAndEpoch) -> bool:
-        """False if brokers do not answer: the caller has refusals to report, which must not be lost."""
+    def _is_superseded(self, identity: ProducerIdAndEpoch) -> bool:
+        """Return whether the driver id has another identity. False if the brokers do not respond.
+
+        The caller has rejections to report, which must not be lost to an error of this check.
+        """
         try:
-            seen = self.look_when_ended()
+            description = self.describe_driver_id_when_ended()
         except KafkaSinkError:
             return False
-        return seen is not None and seen.id_and_epoch != driver
+        return description is not None and description.id_and_epoch != identity
 
-    def end_listed(self, listed: Sequence[TransactionDescription], patience_ms: float | None = None) -> None:
-        """Abort what is open, under exactly these epochs, and let nothing begin under them. `patience_ms`: of the
-        client, if it is to be another one than its own.
+    def abort_task_transactions(
+        self, listed: Sequence[TransactionDescription], timeout_ms: float | None = None
+    ) -> None:
+        """Abort what is open under exactly the listed epochs, and fence these ids.
 
-        What was listed must be none of a newer driver's: after the list the caller has written an entry that counts.
-        What a newer driver's tasks have begun since has another epoch, and is not hit.
+        No listed transaction may belong to a newer driver: the caller has written a valid entry after it made the list.
+        A transaction that a newer driver's task has begun since has another epoch and is not affected. `timeout_ms`:
+        how long each step may make no progress; the client's timeout by default.
         """
         if listed:
-            abort_listed(self.client, listed, patience_ms)
+            abort_transactions(self.client, listed, timeout_ms)
 
 
-def claim_records(found: Entry, entry: Entry) -> list[KeyValue]:
-    """A claim as a batch of two records, so that its sequence numbers differ from a decision's. The first one is empty,
-    and compaction removes it."""
-    key = claim_key(entry.prefix)
-    return [(key, None), (key, encoded(entry, follows=found.offset))]
+def build_claim_records(found: Entry, claim: Entry) -> list[KeyValue]:
+    """Return a claim as a batch of two records, so that its sequence numbers differ from those of a decision.
+
+    The first record has no value, and compaction removes it.
+    """
+    key = claim_key(claim.prefix)
+    return [(key, None), (key, encode_entry(claim, followed_offset=found.offset))]
 
 
-def _committed(writing: OpenWrite) -> Held:
-    writing.wait()
-    return writing.commit()
+def _wait_and_commit(transaction: LogTransaction) -> WriterState:
+    transaction.wait()
+    return transaction.commit()
 
 
-def _identity(seen: TransactionDescription | None) -> object:
-    return None if seen is None else (seen.id_and_epoch, seen.state)
+def _id_epoch_and_state(description: TransactionDescription | None) -> object:
+    return None if description is None else (description.id_and_epoch, description.state)

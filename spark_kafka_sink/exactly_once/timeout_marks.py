@@ -1,56 +1,67 @@
-"""Marks in the last three digits of a transaction timeout: what has become of a transactional id.
+"""State of a transactional id, stored as a mark in the last three digits of its transaction timeout.
 
-Brokers store two things that a client sends about a transactional id, and show them to everybody: its epoch and its
-timeout. A mark changes in the same request as the epoch, and it is not lost with the decision log:
+Brokers store two values that a client sends for a transactional id, and show both to every client: the epoch and the
+timeout. A mark changes in the same request as the epoch, and survives the loss of the decision log:
 
-    999   a driver's id that has claimed its prefix. If the log has no claim, the log was deleted or emptied
-    998   a task's id that a driver has fenced. Transactions of version 1 only: in version 2 such an id is ended, and is
-          not listed any more
+    999   a driver id that has claimed its prefix: if the log has no claim, the log was deleted or emptied
+    998   a task id that a driver has fenced. Only transactions of version 1 need this mark: in version 2 the driver
+          ends the id's transaction, and the id is not listed afterwards
 
-Why not a field of the log's entry: a deleted log has no fields, and the next driver would write a decided batch again
-(test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice). The state of the id says less: it is
-EMPTY after a claim as well as after a start that died before its claim. Without 998 each micro-batch of a job with 300
-tasks would fence 300 ids again (test_without_the_mark_each_batch_fences_the_ids_of_version_1_again).
+A field of the log's entry could not replace 999: a deleted log has no fields, and the next driver would write a decided
+batch again (test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice). The state of the id does not
+suffice either: it is EMPTY after a claim, and also after a start that died before its claim. Without 998 each
+micro-batch of a job with 300 tasks would fence 300 ids again
+(test_without_the_mark_each_batch_fences_the_ids_of_version_1_again).
 
-A marked timeout is about as long as the transactions under the id need, and never much shorter. A coordinator waits up
-to the id's timeout until its replicas have stored the id's state. If that times out it retries, on an idle cluster
-half a minute later, and the id is CONCURRENT_TRANSACTIONS until then. A timeout of 1 ms blocked ids for minutes.
+A marked timeout is about as long as the transactions under the id need, and never much shorter: a coordinator waits for
+up to the id's timeout until its replicas have stored the id's state. If this wait times out, the coordinator retries,
+on an idle cluster half a minute later, and responds with CONCURRENT_TRANSACTIONS until then. A timeout of 1 ms blocked
+ids for minutes.
 """
 
 from __future__ import annotations
 
-from spark_kafka_sink.exactly_once.time_left import decision_ms
+from spark_kafka_sink.exactly_once.commit_margin import decision_timeout_ms
 
-_CLAIMED, _FENCED, _NEITHER = 999, 998, 997
-_FENCED_MS_MAX = 5_000
-"""What is open under an id that was fenced is ended at once, by who has fenced it or by the next driver."""
-
-
-def unmarked_ms(timeout_ms: int) -> int:
-    """This timeout, or a few milliseconds less: one that says nothing."""
-    return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _NEITHER)
+_CLAIMED_MARK, _FENCED_MARK, _MAX_UNMARKED = 999, 998, 997
+_MAX_FENCED_TIMEOUT_MS = 5_000
+"""Short, because the driver that fences an id, or the next driver, ends its open transaction at once."""
 
 
-def claimed_ms(granted_ms: int) -> int:
-    """Of the id of a driver whose tasks have `granted_ms`, an unmarked timeout: about what a decision may take."""
-    return _marked(decision_ms(granted_ms), _CLAIMED, granted_ms)
+def unmarked_timeout_ms(timeout_ms: int) -> int:
+    """Return the timeout without a mark, at most a few milliseconds less than `timeout_ms`."""
+    return timeout_ms - timeout_ms % 1000 + min(timeout_ms % 1000, _MAX_UNMARKED)
 
 
-def fenced_ms(granted_ms: int) -> int:
-    """Of the id of a task that has `granted_ms`. Who has less than a second gets one that is longer: no task has begun
-    with it, and an id without a mark would be fenced again with each batch."""
-    return max(_marked(min(granted_ms, _FENCED_MS_MAX), _FENCED, granted_ms), _FENCED)
+def claimed_timeout_ms(granted_ms: int) -> int:
+    """Return the marked timeout of a driver id that has claimed its prefix: about the decision timeout.
+
+    `granted_ms`: the unmarked transaction timeout of the driver's tasks.
+    """
+    return _add_mark(decision_timeout_ms(granted_ms), _CLAIMED_MARK, granted_ms)
 
 
-def _marked(timeout_ms: int, mark: int, granted_ms: int) -> int:
-    """At most `timeout_ms`, but for what a mark needs. Less than a second has no room for one."""
+def fenced_timeout_ms(granted_ms: int) -> int:
+    """Return the marked timeout of a task id that was fenced.
+
+    `granted_ms`: the task's transaction timeout. A timeout of less than a second becomes longer, to make room for the
+    mark: an id without a mark would be fenced again with each batch, and no task has begun with this timeout.
+    """
+    return max(_add_mark(min(granted_ms, _MAX_FENCED_TIMEOUT_MS), _FENCED_MARK, granted_ms), _FENCED_MARK)
+
+
+def _add_mark(timeout_ms: int, mark: int, granted_ms: int) -> int:
+    """Return a timeout that ends in the mark and is at most the greater of `timeout_ms` and the mark.
+
+    Returns `granted_ms`, without a mark, if the marked timeout would be longer than that.
+    """
     marked_ms = max(0, timeout_ms // 1000 - 1) * 1000 + mark
     return marked_ms if marked_ms <= granted_ms else granted_ms
 
 
-def says_claimed(timeout_ms: int) -> bool:
-    return timeout_ms % 1000 == _CLAIMED
+def is_marked_claimed(timeout_ms: int) -> bool:
+    return timeout_ms % 1000 == _CLAIMED_MARK
 
 
-def says_fenced(timeout_ms: int) -> bool:
-    return timeout_ms % 1000 == _FENCED
+def is_marked_fenced(timeout_ms: int) -> bool:
+    return timeout_ms % 1000 == _FENCED_MARK

@@ -1,19 +1,21 @@
-"""The names of transactions.
+"""Transactional ids, the prefixes that they begin with, and the record keys of the decision log.
 
 All transactional ids of a query begin with its prefix:
 
-    <prefix>-driver, <prefix>-driver-2, ...          of the driver: the newest holder of the current one decides
-    <prefix>-<generation>-<partition>-<attempt>      of a task
+    <prefix>-driver, <prefix>-driver-2, ...          driver ids: the newest producer of the current one decides
+    <prefix>-<generation>-<partition>-<attempt>      task ids: one for each attempt of a task
 
-A producer id has 32,766 epochs. When those of the driver's current id come to their end, the last record that is
-written under it names the next one (query_transactions.py). So a transactional id of a driver gets another producer id
-only if brokers have forgotten it.
+A producer id has 32,766 epochs. When the epochs of the current driver id run out, the last record that is written under
+this id names the next driver id (query_transactions.py). A driver id therefore gets a second producer id only if the
+brokers have forgotten the first one.
 
-Ids of tasks are used again from batch to batch: a broker remembers an id for a week, so an id for each batch would
-fill its memory. The generation is another one with each new driver, so that a late task of an earlier driver has an id
-which is none of today's. It counts to GENERATIONS and begins again. Spark counts attempts from 0 again when it runs a
-stage again, and an attempt of the first run may still be at work, or have ended well: an attempt that finds its id in
-use takes another one, in which its own number in the application stands.
+Batches reuse task ids: a broker remembers an id for a week, so a new id for each batch would fill the broker's memory.
+Each driver has a new generation, so a late task of an earlier driver has a different id than the tasks of the current
+driver. Generations wrap around after GENERATIONS.
+
+Spark restarts the attempt numbers at 0 when it reruns a stage, while an attempt of the first run may still be running
+or may have succeeded. An attempt whose id is in use therefore takes another id, which contains the attempt's number
+within the Spark application.
 """
 
 from __future__ import annotations
@@ -25,105 +27,113 @@ from typing import NamedTuple
 from spark_kafka_sink.errors import ConfigurationError
 
 GENERATIONS = 8
-ATTEMPTS_MAX = 1_000
-"""More than the attempts that Spark makes of a task (spark.task.maxFailures is 4). Names of a second run begin here."""
-_SECOND_NAMES = 10_000
-OWN_PREFIX = "pykafka-"
-"""Prefixes that the sink makes by itself begin with this."""
+MAX_ATTEMPTS = 1_000
+"""Greater than the number of attempts of a task (spark.task.maxFailures is 4). Numbers of rerun attempts begin here."""
+_RERUN_NUMBERS = 10_000
+GENERATED_PREFIX = "pykafka-"
+"""The beginning of every prefix that the sink generates."""
 DECISION_LOG_TOPIC = "pykafka-decisions"
-"""Where the decisions of all queries are, unless a query names another topic."""
-PREFIX_CHARACTERS_MAX = 200
-_PREFIX = re.compile(r"[A-Za-z0-9._-]+")
-_TASK_ID = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
-TASK_NUMBER_MAX = DRIVER_NUMBER_MAX = 999_999_999
-FIRST_DRIVER = 1
-_CLAIM_KEY_END = b"/claim"
-"""No prefix has a slash."""
+"""The default topic of the decision log, which all queries share."""
+MAX_PREFIX_CHARACTERS = 200
+_PREFIX_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
+_TASK_ID_PATTERN = re.compile(r"([A-Za-z0-9._-]+)-(\d{1,9})-(\d{1,9})-(\d{1,9})")
+MAX_TASK_NUMBER = MAX_DRIVER_NUMBER = 999_999_999
+FIRST_DRIVER_NUMBER = 1
+_CLAIM_KEY_SUFFIX = b"/claim"
+"""Ends the record key of a claim. No prefix contains a slash."""
 _DIGEST_CHARACTERS = 16
-_LOCATION = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
-"""Scheme, authority and path; it matches whatever it is given."""
+_LOCATION_PATTERN = re.compile(r"(?:([A-Za-z][\w+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
+"""Scheme, authority and path of a URI; matches every string."""
 
 
-class TaskName(NamedTuple):
-    """Which attempt of which task. The generation counts the claims of the prefix: each driver has one of its own."""
+class TaskAttempt(NamedTuple):
+    """An attempt of a task. The generation counts the claims of the prefix, so each driver has a different one."""
 
     generation: int
     partition: int
     attempt: int
 
 
-def second_attempt_name(attempt: int, task_attempt_id: int) -> int:
-    """What stands for the attempt's number if an id with that number is in use. No two running attempts have the
-    same."""
-    return attempt + ATTEMPTS_MAX * (1 + task_attempt_id % _SECOND_NAMES)
+def rerun_attempt_number(attempt: int, task_attempt_id: int) -> int:
+    """Return the number to use in a task id if the id with the attempt's own number is in use.
+
+    No two attempts that run at the same time get the same number. `task_attempt_id`: the attempt's number within the
+    Spark application.
+    """
+    return attempt + MAX_ATTEMPTS * (1 + task_attempt_id % _RERUN_NUMBERS)
 
 
-def driver_id(prefix: str, number: int = FIRST_DRIVER) -> str:
-    return f"{prefix}-driver" if number == FIRST_DRIVER else f"{prefix}-driver-{number}"
+def driver_id(prefix: str, number: int = FIRST_DRIVER_NUMBER) -> str:
+    return f"{prefix}-driver" if number == FIRST_DRIVER_NUMBER else f"{prefix}-driver-{number}"
 
 
-def driver_number(prefix: str, transactional_id: str) -> int | None:
-    """The number of one of the driver's transactional ids; None for any other id."""
+def parse_driver_number(prefix: str, transactional_id: str) -> int | None:
+    """Return the number of a driver id of this prefix; None for any other transactional id."""
     digits = transactional_id.removeprefix(f"{prefix}-driver-")
-    number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER
+    number = int(digits) if re.fullmatch(r"[1-9]\d{0,8}", digits, re.ASCII) else FIRST_DRIVER_NUMBER
     return number if driver_id(prefix, number) == transactional_id else None
 
 
 def claim_key(prefix: str) -> bytes:
-    """Key of a prefix's claims in the decision log. Compaction must not let a claim replace a decision, whose key is
-    the prefix itself."""
-    return prefix.encode() + _CLAIM_KEY_END
+    """Return the record key of a prefix's claims in the decision log.
+
+    It differs from the key of decisions, the prefix itself, so that compaction never replaces a decision by a claim.
+    """
+    return prefix.encode() + _CLAIM_KEY_SUFFIX
 
 
-def split_key(key: bytes) -> tuple[bytes, bool]:
-    """The prefix that a record of the decision log is about, and whether the record is a claim."""
-    return key.removesuffix(_CLAIM_KEY_END), key.endswith(_CLAIM_KEY_END)
+def split_record_key(key: bytes) -> tuple[bytes, bool]:
+    """Split a record key of the decision log into the prefix and whether the record is a claim."""
+    return key.removesuffix(_CLAIM_KEY_SUFFIX), key.endswith(_CLAIM_KEY_SUFFIX)
 
 
-def task_id(prefix: str, task: TaskName) -> str:
+def task_id(prefix: str, task: TaskAttempt) -> str:
     return f"{prefix}-{task.generation % GENERATIONS}-{task.partition}-{task.attempt}"
 
 
-def task_of(prefix: str, transactional_id: str) -> TaskName | None:
-    """None for an id that is not one of a task under this prefix."""
-    split = split_id(transactional_id)
+def parse_task_attempt(prefix: str, transactional_id: str) -> TaskAttempt | None:
+    """Return the task attempt of a task id of this prefix; None for any other transactional id."""
+    split = split_task_id(transactional_id)
     return split[1] if split is not None and split[0] == prefix else None
 
 
-def split_id(transactional_id: str) -> tuple[str, TaskName] | None:
-    """The prefix and the task, if it is an id of a task."""
-    match = _TASK_ID.fullmatch(transactional_id)
-    return None if match is None else (match[1], TaskName(int(match[2]), int(match[3]), int(match[4])))
+def split_task_id(transactional_id: str) -> tuple[str, TaskAttempt] | None:
+    """Split a task id into its prefix and task attempt; None for any other transactional id."""
+    match = _TASK_ID_PATTERN.fullmatch(transactional_id)
+    return None if match is None else (match[1], TaskAttempt(int(match[2]), int(match[3]), int(match[4])))
 
 
-def prefix_of(kind: str, identity: str) -> str:
-    """A prefix made from what makes a query or a job what it is: always the same for the same."""
-    return f"{OWN_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
+def derive_prefix(kind: str, identity: str) -> str:
+    """Derive a prefix from the identity of a query or job. Equal arguments give equal prefixes."""
+    return f"{GENERATED_PREFIX}{kind}-{hashlib.sha256(identity.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
 
 
-def checkpoint_name(location: str) -> str:
-    """A checkpoint's location, written one way and without credentials: the decision log and errors show it.
+def normalize_checkpoint(location: str) -> str:
+    """Normalize the location of a checkpoint and remove credentials: the decision log and errors show it.
 
-    Spark takes /a/b, /a//b, /a/b/ and file:///a/b for the same, and so dbfs:/a and dbfs:///a.
+    To Spark, /a/b, /a//b, /a/b/ and file:///a/b are the same location, and so are dbfs:/a and dbfs:///a.
     """
-    found = _LOCATION.fullmatch(location.strip())
-    assert found is not None
-    scheme, authority, path = found.groups(default="")
+    match = _LOCATION_PATTERN.fullmatch(location.strip())
+    assert match is not None
+    scheme, authority, path = match.groups(default="")
     path = re.sub("/+", "/", path).rstrip("/") or ("" if authority else "/")
-    # A name without a password stays: that before the @ of abfss: is the container's.
+    # A user name without a password stays: in abfss: URIs the text before the @ is the container.
     host = re.sub("^[^@:]*:.*@", "", authority)
     return path if scheme.lower() == "file" else f"{scheme and scheme + ':'}{host and '//' + host}{path}"
 
 
-def prefix_fault(prefix: str) -> str | None:
-    """What is wrong with a prefix that a user gave."""
-    if len(prefix) <= PREFIX_CHARACTERS_MAX and _PREFIX.fullmatch(prefix):
+def find_prefix_error(prefix: str) -> str | None:
+    """Return why a prefix is invalid; None if it is valid."""
+    if len(prefix) <= MAX_PREFIX_CHARACTERS and _PREFIX_PATTERN.fullmatch(prefix):
         return None
-    return f"it takes 1 to {PREFIX_CHARACTERS_MAX} letters, digits, '.', '_' and '-'"
+    return f"it must have 1 to {MAX_PREFIX_CHARACTERS} letters, digits, '.', '_' and '-'"
 
 
-def checked_prefix(prefix: str) -> str:
-    fault = prefix_fault(prefix)
-    if fault is not None:
-        raise ConfigurationError(f"{prefix[:PREFIX_CHARACTERS_MAX]!r} is no prefix for transactional ids: {fault}.")
+def validate_prefix(prefix: str) -> str:
+    """Return the prefix. Raises ConfigurationError if it is invalid."""
+    reason = find_prefix_error(prefix)
+    if reason is not None:
+        raise ConfigurationError(
+            f"{prefix[:MAX_PREFIX_CHARACTERS]!r} is not a valid prefix for transactional ids: {reason}."
+        )
     return prefix

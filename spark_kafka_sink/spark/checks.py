@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.diagnostics.deferred_log import defer_log
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults, PreflightError, SchemaError
-from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, driver_id, prefix_of
+from spark_kafka_sink.exactly_once.transaction_names import GENERATED_PREFIX, derive_prefix, driver_id
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.formats.encoder_builders import build_encoders
 from spark_kafka_sink.formats.options import find_encoded_sides
@@ -138,8 +138,8 @@ def build_write_target(options: SinkOptions) -> Target:
     if options.exactly_once is not None:
         # Where the user gives no prefix, the check uses one that begins like the sink's own: rights are granted for the
         # beginnings of names.
-        transactional_id = driver_id(options.exactly_once.prefix or prefix_of("check", ""))
-        prefix = options.exactly_once.prefix or OWN_PREFIX
+        transactional_id = driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
+        prefix = options.exactly_once.prefix or GENERATED_PREFIX
     return Target(
         topics,
         topic_option_names=tuple(

@@ -20,22 +20,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError
-from spark_kafka_sink.exactly_once import refusals
+from spark_kafka_sink.exactly_once import precommit_errors
+from spark_kafka_sink.exactly_once.batch_content import BatchContent, sum_contents
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.content import Content, added_up
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, beginning_of
-from spark_kafka_sink.exactly_once.job_names import driver_process, new_job_prefix
-from spark_kafka_sink.exactly_once.late_attempts import free_name, refuse_if_fenced_late, refuse_if_late
-from spark_kafka_sink.exactly_once.transaction_names import OWN_PREFIX, checkpoint_name, prefix_of, task_id
+from spark_kafka_sink.exactly_once.entries import Batch, WriterKind, build_batch_driver_name
+from spark_kafka_sink.exactly_once.job_names import find_driver_process_id, generate_job_prefix
+from spark_kafka_sink.exactly_once.late_attempts import choose_task_attempt, raise_if_fenced_late, raise_if_late
+from spark_kafka_sink.exactly_once.transaction_names import (
+    GENERATED_PREFIX,
+    derive_prefix,
+    normalize_checkpoint,
+    task_id,
+)
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, MISSING_QUERY_NAME_MESSAGE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 
 _CLOSE_SECONDS = 5.0
-_REPLACED_BY_EACH_TASK = f"{OWN_PREFIX}task"
+_REPLACED_BY_EACH_TASK = f"{GENERATED_PREFIX}task"
 """A producer needs an id to be transactional; with the prefix in it, the pool would keep producers for each job."""
 
 _ABORTED = "its transactions were aborted, and read_committed readers see nothing of it"
@@ -70,19 +75,19 @@ class ExactlyOnceWrite:
         """What is written within the block is one transaction, which stays open for the driver to end."""
         task, start = report.task, self.start
         try:
-            wanted = start.task(task.partition_id, task.attempt_number)
-            name = free_name(producer.describe_transactions, start, wanted, task.task_attempt_id)
+            wanted = start.task_attempt(task.partition_id, task.attempt_number)
+            name = choose_task_attempt(producer.describe_transactions, start, wanted, task.task_attempt_id)
             # Anew for each batch: the driver has ended the last one, which has changed the epoch.
-            with refusals.timeout_may_be_refused(is_chosen=self.delivery.options.timeout_ms is not None):
+            with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
                 producer.init_transactions(task_id(start.prefix, name))
-            refuse_if_late(producer.describe_transactions, start)
+            raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()
         except Exception as error:
             producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
             config = producer.config
-            refuse_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
+            raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
             raise
         if prepared is not None:
             report.transaction = prepared
@@ -104,7 +109,7 @@ class ExactlyOnceWrite:
                 "Some tasks of the batch have written and others have passed it over. Run the write again."
             )
         if skipped_rows == {True}:
-            self.start.check_passed_over(batch, content, tolerant=self.delivery.options.tolerates_mismatch)
+            self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
             with Driver(self.delivery) as driver:
@@ -150,9 +155,9 @@ class UnreportedBatch:
         return was_aborted, _ABORTED_UNREPORTED if was_aborted else _LEFT_ALONE
 
 
-def _content(reports: Sequence[TaskReport]) -> Content:
+def _content(reports: Sequence[TaskReport]) -> BatchContent:
     """Of what was written, or passed over."""
-    return added_up((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
+    return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker
@@ -175,7 +180,8 @@ def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnceWrit
 def build_driver_name(run: str | None) -> str:
     """Of all micro-batches of a start. Without `register` each micro-batch has a driver of its own: two starts might
     else decide under one epoch."""
-    return build_start_name(run) if run is not None else beginning_of(build_start_name(run), uuid.uuid4().hex[:12])
+    start_name = build_start_name(run)
+    return start_name if run is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
 
 
 def build_start_name(run: str | None) -> str:
@@ -183,7 +189,7 @@ def build_start_name(run: str | None) -> str:
     for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
     """
     if run is None:
-        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {driver_process()}"
+        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
         run = hashlib.sha256(folders.encode()).hexdigest()[:12]
     return f"{platform.node()}/{run}"
 
@@ -193,10 +199,12 @@ def build_stream_delivery(options: SinkOptions) -> Delivery:
     asked = _exactly_once(options)
     if asked.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
-    checkpoint = "" if asked.checkpoint is None else checkpoint_name(asked.checkpoint)
+    checkpoint = "" if asked.checkpoint is None else normalize_checkpoint(asked.checkpoint)
     if asked.prefix is None and not checkpoint:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
-    return _delivery(options, asked.prefix or prefix_of("stream", checkpoint), WriterKind.STREAM, checkpoint=checkpoint)
+    return _delivery(
+        options, asked.prefix or derive_prefix("stream", checkpoint), WriterKind.STREAM, checkpoint=checkpoint
+    )
 
 
 def build_job_delivery(options: SinkOptions) -> Delivery:
@@ -205,12 +213,12 @@ def build_job_delivery(options: SinkOptions) -> Delivery:
         return _delivery(options, asked.prefix, WriterKind.JOB)
     if asked.key is not None:
         # A date is the key that people take, in every job: it is one of the topic's.
-        return _delivery(options, prefix_of("key", f"{options.topic or ''}\n{asked.key}"), WriterKind.JOB)
-    return _delivery(options, new_job_prefix(), WriterKind.JOB, is_forgotten=True)
+        return _delivery(options, derive_prefix("key", f"{options.topic or ''}\n{asked.key}"), WriterKind.JOB)
+    return _delivery(options, generate_job_prefix(), WriterKind.JOB, is_single_use=True)
 
 
 def _delivery(
-    options: SinkOptions, prefix: str, writer: WriterKind, *, checkpoint: str = "", is_forgotten: bool = False
+    options: SinkOptions, prefix: str, writer: WriterKind, *, checkpoint: str = "", is_single_use: bool = False
 ) -> Delivery:
     return Delivery(
         options.producer_config().client_config(),
@@ -218,8 +226,8 @@ def _delivery(
         _exactly_once(options),
         checkpoint=checkpoint,
         scope=options.topic or "",
-        is_forgotten=is_forgotten,
-        writer=writer,
+        is_single_use=is_single_use,
+        writer_kind=writer,
     )
 
 
@@ -236,7 +244,7 @@ def restore_from_reports(
 ) -> ExactlyOnceWrite | UnreportedBatch:
     """What the planning worker had, as far as the tasks have brought it."""
     starts = [report.start for report in reports if report.start is not None]
-    if len({(start.prefix, start.driver) for start in starts}) > 1:
+    if len({(start.prefix, start.driver_identity) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
     delivery = build_stream_delivery(options)
     return (

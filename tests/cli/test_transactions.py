@@ -53,7 +53,7 @@ def test_rejects_unknown_prefix_before_asking(capsys: Output, query: Query) -> N
     assert "The decision log decisions does not exist" in capsys.readouterr().err
     query.write_both(query.begin(), 0)
     assert transactions(query.broker, "abort", "--prefix", "other") != 0
-    assert "The decision log decisions does not know the prefix other" in capsys.readouterr().err
+    assert "The decision log decisions has no entry of the prefix other" in capsys.readouterr().err
     assert transactions(query.broker, "finish", "--prefix", PREFIX) == 0
     assert capsys.readouterr().out == f"There is nothing to finish under the prefix {PREFIX}.\n"
 
@@ -83,12 +83,12 @@ def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> No
 def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
     """The decision causes no batch to be skipped."""
     query.run(0)
-    for is_forgotten in (False, True):
+    for is_single_use in (False, True):
         assert transactions(query.broker) == 0
-        assert ("by an unknown id" in capsys.readouterr().out) == is_forgotten
+        assert ("by an unknown id" in capsys.readouterr().out) == is_single_use
         assert transactions(query.broker, "--json") == 0
         (shown,) = json.loads(capsys.readouterr().out)
-        assert shown["unproven"] == is_forgotten
+        assert shown["unproven"] == is_single_use
         query.broker.cluster.coordinator.transactions.pop(f"{PREFIX}-driver", None)
 
 
@@ -165,4 +165,4 @@ def test_warns_before_giving_up_decision_by_unknown_id(
     del query.broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     set_stdin(monkeypatch, "n\n")
     assert transactions(query.broker, "give-up", "--prefix", PREFIX) == 1
-    assert "It cannot be seen who has written that into the log." in capsys.readouterr().out
+    assert "It is unknown who wrote this entry of the log." in capsys.readouterr().out

@@ -18,17 +18,17 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.exactly_once import decision_log, operations, query_transactions
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, WriterKind
-from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
-from spark_kafka_sink.exactly_once.log_writer import Held, LogWriter, OpenWrite
+from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction, LogWriter, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import driver_id, task_of
+from spark_kafka_sink.exactly_once.transaction_names import driver_id, parse_task_attempt
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -40,7 +40,7 @@ from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 
 TOPIC, LOG, PREFIX, QUERY = "t", "decisions", "p", "query-1"
-BOTH_TASKS = Content.of({TOPIC: 2}, 6)
+BOTH_TASKS = BatchContent.from_row_counts({TOPIC: 2}, 6)
 """What `write_both` writes."""
 
 
@@ -63,7 +63,7 @@ class Query:
     name: str = "driver-1"
     query: str = QUERY
     checkpoint: str = "/checkpoint"
-    is_given: bool = True
+    has_user_prefix: bool = True
     timeout_ms: int | None = None
     data: str = TOPIC
     log: str = LOG
@@ -78,13 +78,13 @@ class Query:
 
     @property
     def delivery(self) -> Delivery:
-        prefix = self.prefix if self.is_given else None
+        prefix = self.prefix if self.has_user_prefix else None
         return Delivery(
             self.client,
             self.prefix,
             DeliveryOptions(prefix, topic=self.log, timeout_ms=self.timeout_ms),
             checkpoint=self.checkpoint,
-            writer=WriterKind.STREAM,
+            writer_kind=WriterKind.STREAM,
         )
 
     def batch(self, number: int) -> Batch:
@@ -117,7 +117,11 @@ class Query:
         return [self.write(start, partition, f"{number}/{partition}") for partition in range(2)]
 
     def commit(
-        self, start: BatchStart, number: int, transactions: list[TransactionIdentity], content: Content = BOTH_TASKS
+        self,
+        start: BatchStart,
+        number: int,
+        transactions: list[TransactionIdentity],
+        content: BatchContent = BOTH_TASKS,
     ) -> None:
         with Driver(self.delivery) as driver:
             driver.commit(start, self.batch(number), transactions, content)
@@ -191,8 +195,8 @@ def transactions(broker: EmbeddedBroker, prefix: str = PREFIX) -> QueryTransacti
     return QueryTransactions(client_config(options(broker)), prefix, LOG)
 
 
-def fence(held: QueryTransactions) -> Held:
-    return Held(held.fence(held.look(), (60_000,))[0])
+def fence(held: QueryTransactions) -> WriterState:
+    return WriterState(held.fence(held.describe_driver_id(), (60_000,))[0])
 
 
 _WRITERS: WeakKeyDictionary[BlockingClient, LogWriter] = WeakKeyDictionary()
@@ -206,12 +210,12 @@ def writer_of(client: BlockingClient) -> LogWriter:
 def write_with(
     client: BlockingClient,
     transactional_id: str,
-    held: Held,
+    held: WriterState,
     place: tuple[str, int],
     records: Sequence[tuple[bytes, bytes | None]],
-) -> Held:
+) -> WriterState:
     """Write these records in a transaction of the client's, and commit it."""
-    writing = writer_of(client).start(transactional_id, held, TopicPartition(*place), records)
+    writing = writer_of(client).begin_transaction(transactional_id, held, TopicPartition(*place), records)
     writing.wait()
     return writing.commit()
 
@@ -222,41 +226,43 @@ def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: byt
     with KafkaProducer(options) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS)))
+        producer.send(ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT)))
         producer.commit_transaction()
 
 
 def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -> list[str]:
     with client_of(broker, topic) as client:
-        return [name for name in list_transactional_ids(client, ONGOING) if task_of(prefix, name) is not None]
+        return [
+            name for name in list_transactional_ids(client, ONGOING) if parse_task_attempt(prefix, name) is not None
+        ]
 
 
 @contextmanager
 def dying_after_its_claim() -> Iterator[None]:
     """Let a driver die when its claim is committed, and before it reads the claim back."""
-    whole = query_transactions._committed
+    whole = query_transactions._wait_and_commit
 
-    def commit(writing: OpenWrite) -> Held:
+    def commit(writing: LogTransaction) -> WriterState:
         whole(writing)
         raise Crash
 
-    with patch.object(query_transactions, "_committed", commit), pytest.raises(Crash):
+    with patch.object(query_transactions, "_wait_and_commit", commit), pytest.raises(Crash):
         yield
 
 
 @contextmanager
 def ends_at(old_end: int, times: int) -> Iterator[None]:
     """So often the log seems to end there, to a process that knows nothing of it yet."""
-    whole, left = DecisionLog._end, [times]
+    whole, left = DecisionLog._end_offset, [times]
 
     def end(log: DecisionLog, partition: int) -> int:
         left[0] -= 1
         return old_end if left[0] >= 0 else whole(log, partition)
 
-    decision_log._progress.clear()
-    with patch.object(DecisionLog, "_end", end):
+    decision_log._partition_cache.clear()
+    with patch.object(DecisionLog, "_end_offset", end):
         yield
-    decision_log._progress.clear()
+    decision_log._partition_cache.clear()
 
 
 def known_without_an_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
@@ -270,17 +276,17 @@ def compacted_log(broker: EmbeddedBroker) -> Iterator[None]:
     """Let the decision log be read by a new process as if Kafka had compacted all that is committed in it now."""
     records = read_topic(broker.bootstrap_servers, LOG, isolation="read_committed").select(["key", "offset"])
     newest = {key: max(offsets) for key, offsets in _offsets_by_key(records.to_pylist()).items()}
-    whole = decision_log._records
+    whole = decision_log._iterate_records
 
-    def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, decision_log.Record]]:
+    def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, decision_log.LogRecord]]:
         for row_key, record in whole(batch, key):
             if record.offset >= newest.get(row_key, -1):
                 yield row_key, record
 
-    decision_log._progress.clear()
-    with patch.object(decision_log, "_records", read):
+    decision_log._partition_cache.clear()
+    with patch.object(decision_log, "_iterate_records", read):
         yield
-    decision_log._progress.clear()
+    decision_log._partition_cache.clear()
 
 
 def _offsets_by_key(records: Sequence[dict[str, Any]]) -> dict[bytes, list[int]]:
@@ -302,13 +308,13 @@ def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
 @contextmanager
 def dying(at: str) -> Iterator[None]:
     """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`; `renew`: after its claim."""
-    how = "start_write" if at == "decision" else "write"
+    how = "begin_write" if at == "decision" else "write"
     whole = getattr(QueryTransactions, how)
 
-    def write(query: QueryTransactions, held: Held, entry: Entry | None) -> OpenWrite | Held:
+    def write(query: QueryTransactions, held: WriterState, entry: Entry | None) -> LogTransaction | WriterState:
         if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
-        written: OpenWrite | Held = whole(query, held, entry)
+        written: LogTransaction | WriterState = whole(query, held, entry)
         return written
 
     def die(*_: object, **__: object) -> None:
@@ -319,12 +325,12 @@ def dying(at: str) -> Iterator[None]:
             stack.enter_context(patch.object(QueryTransactions, how, write))
         if at == "done":  # of a driver that takes over, its claim says so
             stack.enter_context(patch.object(QueryTransactions, "claim", die))
-        if at == "renew":
-            stack.enter_context(patch.object(QueryTransactions, "renew", die))
+        if at == "bump_epoch":
+            stack.enter_context(patch.object(QueryTransactions, "bump_epoch", die))
         if at == "commit":
-            stack.enter_context(patch.object(Driver, "_commit_all", die))
+            stack.enter_context(patch.object(Driver, "_commit_transactions", die))
         if at == "losers":
-            stack.enter_context(patch.object(QueryTransactions, "end_listed", die))
+            stack.enter_context(patch.object(QueryTransactions, "abort_task_transactions", die))
         stack.enter_context(pytest.raises(Crash))
         yield
 

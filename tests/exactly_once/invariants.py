@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError
-from spark_kafka_sink.exactly_once.transaction_names import driver_number
+from spark_kafka_sink.exactly_once.transaction_names import parse_driver_number
 from spark_kafka_sink.requests.verdicts import BATCH_OWNERSHIP_LOST_ERRORS
 from tests.exactly_once.lives import LAST, PREFIX, TASKS, TIMEOUT_MS, TOPIC, Replay, World
 from tests.history import History, Outcome, Write
@@ -58,7 +58,7 @@ def only_who_finds_anothers_entry_gives_way(world: World) -> None:
     """
     if world.stage.has_killed or world.stopped:
         return
-    entries = [entry for entry in world.decisions() if entry.driver != LAST]
+    entries = [entry for entry in world.decisions() if entry.driver_name != LAST]
     driver = world.whose(entries[-1]) if entries else ""
     error = world.failed.get(driver)
     gave_way = error is not None and any(words in str(error) for words in ("newer driver", "has given way"))
@@ -97,10 +97,12 @@ def what_is_passed_over_is_what_was_decided(world: World) -> None:
         assert not each.passed_over or each.number in decided, f"{each.name} was passed over, and was never decided"
     for driver, number in world.committed:
         assert number in decided, f"{driver} says that batch {number} is committed, and it was never decided"
-    contents = {entry.batch.number: entry.content for entry in world.decisions() if entry.content is not None}
+    contents = {entry.batch.batch_id: entry.content for entry in world.decisions() if entry.content is not None}
     for driver, number, counted in world.passed_over:
         was = contents[number]
-        assert world.is_tolerant(driver) or was.is_same(counted), f"{driver} passed over {counted}; decided was {was}"
+        assert world.is_tolerant(driver) or was.has_same_rows(counted), (
+            f"{driver} passed over {counted}; decided was {was}"
+        )
     for driver, error in world.failed.items():
         is_mismatch = "but with other rows" in str(error)
         assert not is_mismatch or world.replay is Replay.FAILS, f"{driver} fails, and its rows are the same: {error}"
@@ -122,7 +124,7 @@ def nothing_stays_open(world: World) -> None:
         log = world.cluster.log(TOPIC, partition)
         assert log.last_stable_offset == log.log_end_offset, f"partition {partition}: a transaction is left open"
     known = world.cluster.core.coordinator.transactions.values()
-    of_tasks = [each for each in known if driver_number(PREFIX, each.transactional_id) is None]
+    of_tasks = [each for each in known if parse_driver_number(PREFIX, each.transactional_id) is None]
     still = [each for each in of_tasks if each.state.value == "Ongoing"]
     assert not still, f"open: {still}"
     assert not world.system.open_sockets, "a socket is left"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionState
-from spark_kafka_sink.exactly_once.timeout_marks import says_fenced
+from spark_kafka_sink.exactly_once.timeout_marks import is_marked_fenced
 from spark_kafka_sink.protocol.message import ApiKey
 from tests.exactly_once.interleaving import Actor, api_of
 from tests.fake_system import FakeSocket
@@ -103,5 +103,5 @@ def not_ended(known: Iterable[Transaction]) -> set[tuple[str, int, int]]:
         (each.transactional_id, each.producer_id, each.epoch if each.partitions else each.epoch - 1)
         for each in known
         if each.partitions
-        or (each.version == 1 and each.state is TransactionState.EMPTY and says_fenced(each.timeout_ms))
+        or (each.version == 1 and each.state is TransactionState.EMPTY and is_marked_fenced(each.timeout_ms))
     }

@@ -18,13 +18,13 @@ from unittest.mock import patch
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import DecodeError, KafkaSinkError
 from spark_kafka_sink.exactly_once import clients, decision_log, driver_ids, operations
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.delivery import Delivery, DeliveryOptions
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.entry_json import decoded
-from spark_kafka_sink.exactly_once.transaction_names import claim_key, driver_number
+from spark_kafka_sink.exactly_once.entry_json import decode_entry
+from spark_kafka_sink.exactly_once.transaction_names import claim_key, parse_driver_number
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.requests import blocking as blocking_client
@@ -47,9 +47,9 @@ FIRST, LAST = "driver-1", "driver-9"
 _OF_A_PROCESS: dict[tuple[Any, str], Callable[[], object]] = {
     (clients, "CLIENTS"): clients.new_leases,
     (clients, "CLIENT_IDLE_SECONDS"): lambda: float("inf"),  # no thread that closes idle clients
-    (decision_log, "_progress"): dict,
-    **{(decision_log, name): set for name in ("_checked", "_warned")},
-    (driver_ids, "_numbers"): dict,
+    (decision_log, "_partition_cache"): dict,
+    **{(decision_log, name): set for name in ("_checked_topics", "_warned_records")},
+    (driver_ids, "_remembered_numbers"): dict,
 }
 """What modules remember, and how it begins: each process has its own."""
 
@@ -98,7 +98,7 @@ class World:
         """Persons whose operation found nothing to do, perhaps after it had asked for an epoch."""
         self.committed: list[tuple[str, int]] = []
         """(driver, batch) where commit returned, or the batch was passed over."""
-        self.passed_over: list[tuple[str, int, Content]] = []
+        self.passed_over: list[tuple[str, int, BatchContent]] = []
         """(driver, batch, the rows that its tasks have counted) where a batch was passed over."""
         self.ends: list[End] = []
         self.fails: Callable[[Attempt], bool] = lambda attempt: False
@@ -143,14 +143,14 @@ class World:
             self.began.append(name)
         attempts = self.run_tasks(actor, name, start, number)
         batch = Batch(QUERY, number)
-        content = Content.of({TOPIC: TASKS * TASKS * self.rows(name)}, 0)
+        content = BatchContent.from_row_counts({TOPIC: TASKS * TASKS * self.rows(name)}, 0)
         try:
             for each in attempts:
                 if not each.succeeded:
                     raise each.error or KafkaSinkError(f"{each.name} has died")
             transactions = [each.transaction for each in attempts if each.transaction is not None]
             if not transactions:
-                start.check_passed_over(batch, content, tolerant=self.is_tolerant(name))
+                start.check_skipped_batch(batch, content, tolerate_mismatch=self.is_tolerant(name))
                 self.passed_over.append((name, number, content))
                 return
             with Driver(self.delivery, system=actor.system) as driver:
@@ -230,7 +230,7 @@ class World:
 
     def whose(self, entry: Entry) -> str:
         """The actor that is the entry's driver, or has a name in the log."""
-        return self._whose.get(entry.driver, entry.driver)
+        return self._whose.get(entry.driver_name, entry.driver_name)
 
     def stop(self, actor: Actor, name: str) -> None:
         """Spark stops the query: this start's batch is aborted, of which no task has reported."""
@@ -284,16 +284,16 @@ class World:
         for key, value in zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True):
             if key in (PREFIX.encode(), claim_key(PREFIX)) and value is not None:
                 with contextlib.suppress(DecodeError):  # a stranger's
-                    found.append(decoded(PREFIX.encode(), value))
+                    found.append(decode_entry(PREFIX.encode(), value))
         return found
 
     def decided(self) -> dict[int, list[frozenset[Identity]]]:
         """By batch: the transactions that were decided to be committed. Several, where that was decided anew."""
         found: dict[int, list[frozenset[Identity]]] = {}
         for entry in self.decisions():
-            if entry.state is EntryState.DECIDED and entry.batch.number is not None:
+            if entry.state is EntryState.DECIDED and entry.batch.batch_id is not None:
                 ids = frozenset((each.transactional_id, each.producer_id, each.epoch) for each in entry.transactions)
-                every = found.setdefault(entry.batch.number, [])
+                every = found.setdefault(entry.batch.batch_id, [])
                 if ids not in every:
                     every.append(ids)
         return found
@@ -329,14 +329,16 @@ class World:
 
     def _has_losers(self, entry: Entry) -> bool:
         still = not_ended(self.cluster.core.coordinator.transactions.values())
-        return any(each.identity in still for each in self.attempts if each.number == entry.batch.number)
+        return any(each.identity in still for each in self.attempts if each.number == entry.batch.batch_id)
 
     # --- parts
 
     def _watch(self) -> None:
         """Note who ends transactions, who gets the driver's epochs, and in whose process one goes on."""
         self._watch_ends()
-        self.lateness.watch_epochs(lambda name: driver_number(PREFIX, name) is not None, lambda: self.stage.current)
+        self.lateness.watch_epochs(
+            lambda name: parse_driver_number(PREFIX, name) is not None, lambda: self.stage.current
+        )
         self.stage.before_going_on = self._enter_process
 
     def _watch_ends(self) -> None:

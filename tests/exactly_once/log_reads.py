@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from spark_kafka_sink.exactly_once import decision_log
-from spark_kafka_sink.exactly_once.decision_log import DecisionLog, Record
+from spark_kafka_sink.exactly_once.decision_log import DecisionLog, LogRecord
 from spark_kafka_sink.records.decoder import DecodedBatch
 from tests.exactly_once.interleaving import Stage
 from tests.simulated_cluster import SimulatedCluster
 
-_records, _end = decision_log._records, DecisionLog._end
+_iterate_records, _end = decision_log._iterate_records, DecisionLog._end_offset
 
 
 class LogReads:
@@ -42,12 +42,14 @@ class LogReads:
     @contextmanager
     def applied(self) -> Iterator[None]:
         with ExitStack() as patches:
-            patches.enter_context(patch.object(decision_log, "_records", self._read))
-            patches.enter_context(patch.object(DecisionLog, "_end", lambda log, partition: self._end(log, partition)))
+            patches.enter_context(patch.object(decision_log, "_iterate_records", self._read))
+            patches.enter_context(
+                patch.object(DecisionLog, "_end_offset", lambda log, partition: self._end(log, partition))
+            )
             yield
 
-    def _read(self, batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, Record]]:
-        for row_key, record in _records(batch, key):
+    def _read(self, batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, LogRecord]]:
+        for row_key, record in _iterate_records(batch, key):
             if record.offset >= self._first_stored.get(row_key, -1):
                 yield row_key, record
 

@@ -32,12 +32,12 @@ METHODS: tuple[tuple[type, str, str], ...] = (
     (Driver, "begin", START),
     (ExactlyOnceWrite, "is_committed", TASK),
     (Driver, "_decide", DECIDE),
-    (Driver, "_carry_out", COMMIT),
-    (Driver, "_end_losers", LOSERS),
+    (Driver, "_execute_decision", COMMIT),
+    (Driver, "_abort_superseded_attempts", LOSERS),
     (Driver, "abort", ABORT),
     (Driver, "abort_unreported", ABORT),
     (QueryTransactions, "fence", FENCE),
-    (QueryTransactions, "leftovers", LIST),
+    (QueryTransactions, "list_task_transactions", LIST),
 )
 """And ExactlyOnceWrite.transaction, a context manager: WRITE."""
 STEPS = (START, TASK, WRITE, DECIDE, COMMIT, ABORT, LOSERS, FENCE, LIST)

@@ -8,16 +8,16 @@ import pytest
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import ExactlyOnceError
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.content import Content
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
 
-CONTENT, OTHER = Content.of({"t": 3}, 30), Content.of({"t": 4}, 40)
+CONTENT, OTHER = BatchContent.from_row_counts({"t": 3}, 30), BatchContent.from_row_counts({"t": 4}, 40)
 
 
-def start_after(batch: Batch | None, *, is_given: bool = True) -> BatchStart:
-    entry = Entry("p") if batch is None else Entry("p").decided(batch, CONTENT, ()).done()
-    return BatchStart(entry, ProducerIdAndEpoch(7, 1), is_given)
+def start_after(batch: Batch | None, *, has_user_prefix: bool = True) -> BatchStart:
+    entry = Entry("p") if batch is None else Entry("p").with_decision(batch, CONTENT, ()).as_done()
+    return BatchStart(entry, ProducerIdAndEpoch(7, 1), has_user_prefix)
 
 
 def test_a_batch_is_committed_if_it_is_the_last_one_that_was_decided() -> None:
@@ -34,18 +34,18 @@ def test_an_older_batch_and_one_of_another_query_are_refused() -> None:
         start_after(Batch("q", 7)).is_committed(Batch("q", 6))
     with pytest.raises(ExactlyOnceError, match="belongs to another query"):
         start_after(Batch("q", 7)).is_committed(Batch("other", 8))
-    assert not start_after(Batch("q", 7), is_given=False).is_committed(Batch("other", 0))
+    assert not start_after(Batch("q", 7), has_user_prefix=False).is_committed(Batch("other", 0))
 
 
 def test_other_rows_than_those_that_were_decided_are_an_error_or_a_warning_with_both_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start = start_after(Batch("q", 7))
-    start.check_passed_over(Batch("q", 7), CONTENT, tolerant=False)
+    start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
     assert caplog.text == ""
     with pytest.raises(ExactlyOnceError, match=r"3 rows of 30 bytes.*4 rows of 40 bytes"):
-        start.check_passed_over(Batch("q", 7), OTHER, tolerant=False)
-    start.check_passed_over(Batch("q", 7), OTHER, tolerant=True)
+        start.check_skipped_batch(Batch("q", 7), OTHER, tolerate_mismatch=False)
+    start.check_skipped_batch(Batch("q", 7), OTHER, tolerate_mismatch=True)
     assert "3 rows of 30 bytes" in caplog.text
     assert "4 rows of 40 bytes" in caplog.text
 
@@ -55,8 +55,8 @@ def test_warns_that_a_skipped_job_has_a_bare_number_as_its_key(
     key: str, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     batch = Batch(key=key, scope="t")
-    start_after(batch).check_passed_over(batch, CONTENT, tolerant=False)
-    assert (f"idempotencyKey '{key}' and the same number of rows is committed already" in caplog.text) == warns
+    start_after(batch).check_skipped_batch(batch, CONTENT, tolerate_mismatch=False)
+    assert (f"idempotencyKey '{key}' and the same number of rows was already committed" in caplog.text) == warns
 
 
 def test_a_batch_whose_rows_an_earlier_version_has_not_noted_is_passed_over_only_if_the_user_says_so(
@@ -64,8 +64,8 @@ def test_a_batch_whose_rows_an_earlier_version_has_not_noted_is_passed_over_only
 ) -> None:
     entry = dataclasses.replace(start_after(Batch("q", 7)).entry, content=None)
     start = BatchStart(entry, ProducerIdAndEpoch(7, 1))
-    words = r"did not note its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
+    words = r"did not record its rows, so they cannot be compared with the 3 rows of 30 bytes.*set onReplayMismatch"
     with pytest.raises(ExactlyOnceError, match=words):
-        start.check_passed_over(Batch("q", 7), CONTENT, tolerant=False)
-    start.check_passed_over(Batch("q", 7), CONTENT, tolerant=True)
-    assert "did not note its rows" in caplog.text
+        start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=False)
+    start.check_skipped_batch(Batch("q", 7), CONTENT, tolerate_mismatch=True)
+    assert "did not record its rows" in caplog.text

@@ -11,13 +11,13 @@ import pytest
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, DecodeError
 from spark_kafka_sink.exactly_once import decision_log, log_writer, operations
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
+from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.transaction_names import TaskName, claim_key, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, claim_key, task_id
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
@@ -36,7 +36,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None:
     with KafkaProducer({"bootstrap.servers": broker.bootstrap_servers}) as producer:
-        record = ProducerRecord(LOG, value, key=key, partition=partition_of(key, PARTITIONS))
+        record = ProducerRecord(LOG, value, key=key, partition=partition_for(key, PARTITION_COUNT))
         producer.send(record).result(PATIENCE_SECONDS)
 
 
@@ -50,13 +50,13 @@ def test_it_is_created_compacted_and_only_once(broker: EmbeddedBroker) -> None:
         held.log.create_if_missing()
         assert held.log.exists()
     assert broker.cluster.topic(LOG).config["cleanup.policy"] == "compact"
-    assert len(broker.cluster.topic(LOG).partitions) == PARTITIONS
+    assert len(broker.cluster.topic(LOG).partitions) == PARTITION_COUNT
 
 
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
 def test_that_it_may_not_be_created_is_an_error_which_names_it(broker: EmbeddedBroker, code: int) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).fail(code)
-    with pytest.raises(BrokerError, match="topic decisions, the log of what is decided"), transactions(broker) as held:
+    with pytest.raises(BrokerError, match="topic decisions, the decision log"), transactions(broker) as held:
         held.log.create_if_missing()
 
 
@@ -74,13 +74,13 @@ def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry() == Entry(PREFIX, generation=1)
+    assert held.read_entry() == Entry(PREFIX, generation=1)
     mine = held.write(mine, Entry(PREFIX, generation=2))
     with transactions(broker, "q") as other:
         other.write(fence(other), Entry("q", generation=7))
-    assert held.entry() == Entry(PREFIX, generation=2)
+    assert held.read_entry() == Entry(PREFIX, generation=2)
     mine = held.write(mine, None)
-    assert held.entry() == Entry(PREFIX)
+    assert held.read_entry() == Entry(PREFIX)
 
 
 def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions) -> None:
@@ -93,9 +93,9 @@ def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions
 
     with patch.object(TopicReader, "stored", stored):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
-        assert held.entry().generation == 1
+        assert held.read_entry().generation == 1
         mine = held.write(mine, Entry(PREFIX, generation=2))
-        assert held.entry().generation == 2
+        assert held.read_entry().generation == 2
     assert read == [0, 2], "a record and its marker"
 
 
@@ -104,7 +104,7 @@ def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_th
 ) -> None:
     """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    held.entry()
+    held.read_entry()
     mine = held.write(mine, Entry(PREFIX, generation=2))
     ahead: list[int] = []
     whole = TopicReader.fetch_ahead
@@ -114,26 +114,26 @@ def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_th
         return whole(reader, topic, partition, start)
 
     with patch.object(TopicReader, "fetch_ahead", fetch_ahead), transactions(broker) as next_start:
-        next_start.look()
+        next_start.describe_driver_id()
         for _ in range(3):
-            assert next_start.entry().generation == 2
+            assert next_start.read_entry().generation == 2
     assert ahead == [2], "a record and its marker were read before"
 
 
 def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
     broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(decision_log, "_PLACES_MAX", 3)
-    monkeypatch.setattr(decision_log, "_WARNED_MAX", 3)
+    monkeypatch.setattr(decision_log, "_MAX_CACHED_PARTITIONS", 3)
+    monkeypatch.setattr(decision_log, "_MAX_WARNED_RECORDS", 3)
     held.write(fence(held), Entry(PREFIX, generation=1))
     for number in range(5):
         write_plainly(broker, PREFIX, b"%d" % number)
         with transactions(broker, f"prefix-{number}") as other:
-            other.entry()
-        assert held.entry().generation == 1
-        assert len(decision_log._progress) <= 3
-        assert len(decision_log._warned) <= 3
-    assert caplog.text.count("is passed over") == 5
+            other.read_entry()
+        assert held.read_entry().generation == 1
+        assert len(decision_log._partition_cache) <= 3
+        assert len(decision_log._warned_records) <= 3
+    assert caplog.text.count("so it is ignored") == 5
 
 
 def test_a_process_warns_once_of_a_record_that_does_not_count(
@@ -144,9 +144,9 @@ def test_a_process_warns_once_of_a_record_that_does_not_count(
     write_plainly(broker, PREFIX, b"{}")
     for _ in range(3):
         with transactions(broker) as next_start:
-            next_start.look()
-            assert next_start.entry().generation == 1
-    assert caplog.text.count("is passed over") == 1
+            next_start.describe_driver_id()
+            assert next_start.read_entry().generation == 1
+    assert caplog.text.count("so it is ignored") == 1
 
 
 def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
@@ -154,10 +154,10 @@ def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBr
     other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
     other.init_transactions()
     other.begin_transaction()
-    where = partition_of(PREFIX, PARTITIONS)
+    where = partition_for(PREFIX, PARTITION_COUNT)
     other.send(ProducerRecord(LOG, b"{}", key="other", partition=where)).result(PATIENCE_SECONDS)
     held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry() == Entry(PREFIX, generation=1)
+    assert held.read_entry() == Entry(PREFIX, generation=1)
     other.close()
 
 
@@ -169,21 +169,21 @@ def test_a_decision_whose_transaction_was_aborted_does_not_count(
     with KafkaProducer(options) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        where = partition_of(PREFIX, PARTITIONS)
-        producer.send(ProducerRecord(LOG, encoded(Entry(PREFIX, generation=9)), key=PREFIX, partition=where))
+        where = partition_for(PREFIX, PARTITION_COUNT)
+        producer.send(ProducerRecord(LOG, encode_entry(Entry(PREFIX, generation=9)), key=PREFIX, partition=where))
         producer.flush()
-        assert held.entry().generation == 1, "it is open"
+        assert held.read_entry().generation == 1, "it is open"
         producer.abort_transaction()
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
 
 
 # --- what it believes
 
 
 def forged(query: str | None = QUERY, number: int | None = 0, key: str | None = None) -> bytes:
-    entry = Entry(PREFIX, generation=1, checkpoint="/checkpoint").begun("driver-1", "/checkpoint", 900_000)
+    entry = Entry(PREFIX, generation=1, checkpoint="/checkpoint").with_claim("driver-1", "/checkpoint", 900_000)
     batch = Batch(query, number, key)
-    return encoded(entry.decided(batch, None, ()).done())  # type: ignore[arg-type]
+    return encode_entry(entry.with_decision(batch, None, ()).as_done())  # type: ignore[arg-type]
 
 
 def test_what_is_written_outside_of_a_transaction_never_counts(
@@ -197,8 +197,8 @@ def test_what_is_written_outside_of_a_transaction_never_counts(
     write_plainly(broker, PREFIX, forged(number=1))
     query.run(1)
     assert seen(broker) == rows(0, 1)
-    assert "is not of the driver of the prefix p, and is passed over" in caplog.text
-    assert f"topic {LOG}, partition {partition_of(PREFIX, PARTITIONS)}, offset" in caplog.text
+    assert "The driver of the prefix p did not write it, so it is ignored" in caplog.text
+    assert f"topic {LOG}, partition {partition_for(PREFIX, PARTITION_COUNT)}, offset" in caplog.text
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -255,8 +255,8 @@ def test_junk_of_others_stops_no_query(broker: EmbeddedBroker) -> None:
 def append_bomb(broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few kilobytes that are more than readers take when they are unpacked."""
     monkeypatch.setattr(fetched, "MAX_BATCH_BYTES", 1 << 20)
-    batch = log_writer._batch(Held(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
-    broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).append(batch, wall_ms=1)
+    batch = log_writer._encode_batch(WriterState(producer, 0), [(PREFIX.encode(), bytes(2 << 20))], 1)
+    broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT)).append(batch, wall_ms=1)
 
 
 def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_and_no_person(
@@ -267,10 +267,10 @@ def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_
     append_bomb(broker, ProducerIdAndEpoch(999_999, 0), monkeypatch)
     query.again().run(1)
     assert seen(broker) == rows(0, 1)
-    (found,) = operations.survey(query.options, LOG)
+    (found,) = operations.list_prefixes(query.options, LOG)
     assert found.entry is not None
     assert found.entry.batch == query.batch(1)
-    assert "it cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
+    assert "It cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
 
 
 def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it_stops_no_query(
@@ -281,7 +281,7 @@ def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it
     start = query.run(0)
     with monkeypatch.context() as patch:
         patch.setattr(log_writer, "TRANSACTIONAL", 0)
-        append_bomb(broker, start.driver._replace(epoch=30_000), monkeypatch)
+        append_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
     assert query.again().begin().is_committed(query.batch(0))
 
 
@@ -290,7 +290,7 @@ def test_a_batch_of_the_own_driver_that_is_too_large_when_it_is_unpacked_is_an_e
 ) -> None:
     query = Query(broker)
     start = query.run(0)
-    append_bomb(broker, start.driver._replace(epoch=30_000), monkeypatch)
+    append_bomb(broker, start.driver_identity._replace(epoch=30_000), monkeypatch)
     with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*more than 1048576"):
         query.again().begin()
 
@@ -299,7 +299,7 @@ def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query
     query, other = Query(broker), Query(broker, prefix="other", name="of-another-query")
     query.run(0)
     write_as(broker, f"{PREFIX}-driver", PREFIX, b'{"format":99,"newer":true}')
-    with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*format is 99"):
+    with pytest.raises(DecodeError, match=r"(?s)topic decisions, partition \d+, offset \d+: .*format version is 99"):
         query.again().begin()
     other.run(1)
     assert seen(broker) == rows(0, 1)
@@ -309,22 +309,22 @@ def test_a_claim_of_a_newer_version_is_an_error_though_it_cannot_be_read_what_it
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    writing = held._start_write(mine, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
+    writing = held._begin_transaction(mine, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
     writing.wait()
     mine = writing.commit()
-    with pytest.raises(DecodeError, match="format is 99"):
-        held.entry()
+    with pytest.raises(DecodeError, match="format version is 99"):
+        held.read_entry()
 
 
 def test_a_right_that_is_revoked_between_two_looks_is_not_taken_for_records_that_were_deleted(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     broker.control.when(api=ApiKey.FETCH, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
-        held.entry()
+        held.read_entry()
 
 
 def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
@@ -333,12 +333,12 @@ def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
     for prefix in (PREFIX, "q", "r"):
         Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
     write_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')
-    found = operations.survey({"bootstrap.servers": broker.bootstrap_servers}, LOG)
-    assert {each.prefix: each.entry.driver for each in found if each.entry is not None} == {
+    found = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers}, LOG)
+    assert {each.prefix: each.entry.driver_name for each in found if each.entry is not None} == {
         PREFIX: "driver of p",
         "r": "driver of r",
     }
-    assert "its format is 99" in caplog.text
+    assert "its format version is 99" in caplog.text
 
 
 # --- how much is read
@@ -353,19 +353,25 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         held.log.create_if_missing()
     prefixes = [PREFIX, *(f"pykafka-stream-{number:016x}" for number in range(499))]
     template = "pykafka-stream-" + "x" * 16
-    begun = Entry(template).begun("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
-    names = (task_id(template, TaskName(1, part, 0)) for part in range(8))
+    begun = Entry(template).with_claim("a.host.of.a.cluster/" + "0" * 32, "hdfs://name/checkpoints/of/a/query", 900_000)
+    names = (task_id(template, TaskAttempt(1, part, 0)) for part in range(8))
     tasks = tuple(TransactionIdentity(name, 4711 + part, 12, 2) for part, name in enumerate(names))
-    decided = [begun.decided(Batch(QUERY, number), Content.of({"t": 1_000}, 100_000), tasks) for number in range(20)]
-    values = [encoded(each) for entry in decided for each in (entry, entry.done())]
-    where = partition_of(PREFIX, PARTITIONS)
+    decided = [
+        begun.with_decision(Batch(QUERY, number), BatchContent.from_row_counts({"t": 1_000}, 100_000), tasks)
+        for number in range(20)
+    ]
+    values = [encode_entry(each) for entry in decided for each in (entry, entry.as_done())]
+    where = partition_for(PREFIX, PARTITION_COUNT)
     log = broker.cluster.log(LOG, where)
     for producer_id, prefix in enumerate(prefixes, start=10_000):
-        if partition_of(prefix, PARTITIONS) != where:
+        if partition_for(prefix, PARTITION_COUNT) != where:
             continue  # a start reads no other partition
         for epoch, value in enumerate(values):
             key_value = prefix.encode(), value.replace(template.encode(), prefix.encode())
-            log.append(log_writer._batch(Held(ProducerIdAndEpoch(producer_id, epoch), 0), [key_value], 1), wall_ms=1)
+            log.append(
+                log_writer._encode_batch(WriterState(ProducerIdAndEpoch(producer_id, epoch), 0), [key_value], 1),
+                wall_ms=1,
+            )
             log.append_end_marker(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
     whole = fetched.stored_batches
@@ -374,9 +380,9 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
         sizes.append(len(records or b""))
         return whole(records)
 
-    decision_log._progress.clear()
+    decision_log._partition_cache.clear()
     with patch.object(reader, "stored_batches", stored_batches), transactions(broker) as held:
-        held._ids.note_granted(1, ProducerIdAndEpoch(10_000, 0))
-        entry = held.entry()
-    assert (entry.state, entry.batch.number) == (EntryState.DONE, 19)
+        held._ids.record_producer_id(1, ProducerIdAndEpoch(10_000, 0))
+        entry = held.read_entry()
+    assert (entry.state, entry.batch.batch_id) == (EntryState.DONE, 19)
     assert sum(sizes) < 1 << 20

@@ -18,7 +18,14 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once.delivery import Delivery
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState, KeyedJob, WriterKind, beginning_of
+from spark_kafka_sink.exactly_once.entries import (
+    Batch,
+    Entry,
+    EntryState,
+    KeyedJob,
+    WriterKind,
+    build_batch_driver_name,
+)
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.protocol import error_codes
@@ -52,7 +59,7 @@ def query(broker: EmbeddedBroker) -> Query:
 def _job_delivery(query: Query) -> Delivery:
     """Return the delivery of a job under the prefix of the query."""
     options = dataclasses.replace(query.delivery.options, key="today")
-    return dataclasses.replace(query.delivery, options=options, checkpoint="", writer=WriterKind.JOB)
+    return dataclasses.replace(query.delivery, options=options, checkpoint="", writer_kind=WriterKind.JOB)
 
 
 def test_a_batch_is_seen_when_it_is_committed_and_not_before(query: Query) -> None:
@@ -67,7 +74,7 @@ def test_batches_follow_each_other_under_the_same_ids(query: Query) -> None:
     first, second = query.run(0), query.run(1)
     assert seen(query.broker) == rows(0, 1)
     assert first.task_id(0, 0) == second.task_id(0, 0)
-    assert first.driver != second.driver, "each batch has an epoch of its own"
+    assert first.driver_identity != second.driver_identity, "each batch has an epoch of its own"
 
 
 def test_a_driver_begins_though_the_first_record_of_its_id_was_never_written(query: Query) -> None:
@@ -116,7 +123,7 @@ def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
     assert loser.transactional_id not in open_ids(query.broker)
-    said = "prefix p: batch 0 of query query-1 is decided and not done; it is finished now" in caplog.text
+    said = "prefix p: found batch 0 of query query-1 decided and not done, and is finishing it" in caplog.text
     assert said == (where != "losers")
 
 
@@ -156,7 +163,7 @@ def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
     def fence(held: QueryTransactions, seen: TransactionDescription | None, *rest: Any) -> Any:
         if left:  # another gets two epochs, and dies
             left.pop()
-            held.renew(*whole(held, seen, *rest))
+            held.bump_epoch(*whole(held, seen, *rest))
         return whole(held, seen, *rest)
 
     with patch.object(QueryTransactions, "fence", fence):
@@ -168,7 +175,7 @@ def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
 
 def test_a_driver_whose_turns_are_all_spoiled_says_that_several_begin(query: Query) -> None:
     spoiled = patch.object(QueryTransactions, "fence", side_effect=ProducerFencedError("another", code=0, name=""))
-    with spoiled, pytest.raises(ExactlyOnceError, match="Several drivers begin to work under the prefix p at the same"):
+    with spoiled, pytest.raises(ExactlyOnceError, match="Several drivers started under the prefix p at the same"):
         query.begin()
 
 
@@ -241,7 +248,7 @@ def test_a_prefix_of_another_query_is_refused(query: Query) -> None:
 
 
 def test_a_prefix_made_from_a_checkpoint_that_was_deleted_begins_anew(query: Query) -> None:
-    query.is_given = False
+    query.has_user_prefix = False
     query.run(7)
     other = query.again(query="query-2")
     other.run(0)
@@ -274,7 +281,7 @@ def test_job_is_rejected_under_a_prefix_of_a_stream_that_goes_on_undisturbed(
     with (
         no_new_epoch(query.broker),
         Driver(job) as driver,
-        pytest.raises(ExactlyOnceError, match=rf"{owner}.*this is a batch job.*transactionalIdPrefix of its own"),
+        pytest.raises(ExactlyOnceError, match=rf"{owner}.*this is a batch job.*its own transactionalIdPrefix"),
     ):
         driver.begin("job-1")
     query.commit(start, 1, written)
@@ -303,11 +310,11 @@ def test_stream_is_rejected_under_a_prefix_of_jobs_that_go_on_undisturbed(query:
 @pytest.mark.parametrize(
     ("entry", "kind"),
     [
-        (Entry("p").begun("d", "", 1), None),
-        (Entry("p").begun("d", "/checkpoint", 1), WriterKind.STREAM),
-        (Entry("p").decided(Batch("q", 0), BOTH_TASKS, ()), WriterKind.STREAM),
-        (Entry("p").decided(Batch(), BOTH_TASKS, ()), WriterKind.JOB),
-        (Entry("p", keys=(KeyedJob("k"),)), WriterKind.JOB),
+        (Entry("p").with_claim("d", "", 1), None),
+        (Entry("p").with_claim("d", "/checkpoint", 1), WriterKind.STREAM),
+        (Entry("p").with_decision(Batch("q", 0), BOTH_TASKS, ()), WriterKind.STREAM),
+        (Entry("p").with_decision(Batch(), BOTH_TASKS, ()), WriterKind.JOB),
+        (Entry("p", keyed_jobs=(KeyedJob("k"),)), WriterKind.JOB),
     ],
 )
 def test_owner_of_an_entry_of_an_earlier_version_is_known_by_what_it_holds(
@@ -343,16 +350,16 @@ def test_a_driver_that_follows_another_of_the_same_start_has_what_brokers_grant_
     query: Query, before_ms: int, after_ms: int
 ) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = before_ms
-    assert query.again(name=beginning_of("start", "1")).run(0).entry.timeout_ms == before_ms
+    assert query.again(name=build_batch_driver_name("start", "1")).run(0).entry.timeout_ms == before_ms
     query.broker.cluster.coordinator.max_timeout_ms = after_ms
-    assert query.again(name=beginning_of("start", "2")).run(1).entry.timeout_ms == after_ms
+    assert query.again(name=build_batch_driver_name("start", "2")).run(1).entry.timeout_ms == after_ms
 
 
 def test_without_register_a_changed_timeout_counts_from_the_next_start_in_the_same_spark(query: Query) -> None:
     """Whose drivers count as drivers of one start."""
-    assert query.again(name=beginning_of("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms == 70_000
-    assert query.again(name=beginning_of("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms == 50_000
-    assert query.again(name=beginning_of("spark", "3")).run(2).entry.timeout_ms == 900_000
+    assert query.again(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms == 70_000
+    assert query.again(name=build_batch_driver_name("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms == 50_000
+    assert query.again(name=build_batch_driver_name("spark", "3")).run(2).entry.timeout_ms == 900_000
 
 
 def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_that_was_not_set(query: Query) -> None:
@@ -363,7 +370,7 @@ def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_t
 
 def test_of_a_job_without_a_name_a_transaction_lasts_an_hour_at_most(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 12 * 60 * 60_000
-    with Driver(dataclasses.replace(query.delivery, prefix="job", is_forgotten=True)) as driver:
+    with Driver(dataclasses.replace(query.delivery, prefix="job", is_single_use=True)) as driver:
         assert driver.begin("driver-1").entry.timeout_ms == 60 * 60_000
     assert query.begin().entry.timeout_ms == 12 * 60 * 60_000
 

@@ -13,9 +13,9 @@ from spark_kafka_sink.errors import ExactlyOnceError, KafkaSinkError, NetworkErr
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
-from spark_kafka_sink.exactly_once.driver import LOSERS_PATIENCE_MS, Driver
+from spark_kafka_sink.exactly_once.driver import SUPERSEDED_ABORT_TIMEOUT_MS, Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry, EntryState
-from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
@@ -52,12 +52,12 @@ def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Quer
 
 
 def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> None:
-    delivery = dataclasses.replace(query.delivery, is_forgotten=True, options=DeliveryOptions(topic=LOG))
+    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         query.write_both(start, 0)
         assert driver.abort(start, Batch())
-    assert operations.survey(query.options, LOG) == []
+    assert operations.list_prefixes(query.options, LOG) == []
 
 
 def test_where_no_driver_has_begun_nothing_is_aborted(query: Query) -> None:
@@ -88,16 +88,16 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
     query.write_both(query.begin(), 0)
     newer = query.again()
     of_newer: list[tuple[BatchStart, list[TransactionIdentity]]] = []
-    whole = QueryTransactions.leftovers
+    whole = QueryTransactions.list_task_transactions
 
     def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:
         if not of_newer:
-            with patch.object(QueryTransactions, "leftovers", whole):
+            with patch.object(QueryTransactions, "list_task_transactions", whole):
                 start = newer.begin()
                 of_newer.append((start, newer.write_both(start, 0)))
         return whole(prefix)
 
-    with patch.object(QueryTransactions, "leftovers", leftovers):
+    with patch.object(QueryTransactions, "list_task_transactions", leftovers):
         query.abort_unreported()
     newer.commit(of_newer[0][0], 0, of_newer[0][1])
     assert seen(query.broker) == rows(0)
@@ -109,14 +109,14 @@ def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole, aborted = OpenWrite.commit, []
+    whole, aborted = LogTransaction.commit, []
 
-    def commit(*arguments: Any) -> Held:
+    def commit(*arguments: Any) -> WriterState:
         monkeypatch.undo()
         aborted.append(query.abort_unreported())
         return whole(*arguments)
 
-    monkeypatch.setattr(OpenWrite, "commit", commit)
+    monkeypatch.setattr(LogTransaction, "commit", commit)
     query.commit(start, 0, written)
     assert aborted == [False]
     assert seen(query.broker) == rows(0)
@@ -177,7 +177,7 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-@pytest.mark.parametrize("step", ["leftovers", "end_listed"])
+@pytest.mark.parametrize("step", ["list_task_transactions", "abort_task_transactions"])
 def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
         query.commit(start, 0, written)
     assert seen(query.broker) == rows(0)
     assert "batch 0 of query query-1 is committed" in caplog.text
-    assert "attempts that lost may still be open. They end by their timeout" in caplog.text
+    assert "superseded task attempts may still be open. They end by their timeout" in caplog.text
     assert "no broker answers" in caplog.text
     query.run(1)
     assert seen(query.broker) == rows(0, 1)
@@ -199,11 +199,11 @@ def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(qu
     start = query.begin()
     written = query.write_both(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
-    with patch.object(QueryTransactions, "end_listed", autospec=True) as end_listed:
+    with patch.object(QueryTransactions, "abort_task_transactions", autospec=True) as abort_task_transactions:
         query.commit(start, 0, written)
-    ((_, listed, patience_ms), _) = end_listed.call_args
+    ((_, listed, patience_ms), _) = abort_task_transactions.call_args
     assert len(listed) == 1
-    assert patience_ms == LOSERS_PATIENCE_MS
+    assert patience_ms == SUPERSEDED_ABORT_TIMEOUT_MS
 
 
 @pytest.mark.parametrize("has_losers", [False, True])
@@ -211,7 +211,7 @@ def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(qu
 def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_says_that_no_reader_waits(
     query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_losers: bool
 ) -> None:
-    delivery = dataclasses.replace(query.delivery, is_forgotten=True, options=DeliveryOptions(topic=LOG))
+    delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
         written = query.write_both(start, 0)
@@ -219,7 +219,7 @@ def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_sa
             query.write(start, 1, "of an attempt that lost", attempt=1)
         whole = QueryTransactions.write
 
-        def write(held_by: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+        def write(held_by: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
             if (None if entry is None else entry.state) is fails:
                 raise NetworkError("it is gone")
             return whole(held_by, held, entry)
@@ -229,16 +229,16 @@ def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_sa
     assert seen(query.broker) == rows(0)
     assert open_ids(query.broker) == []
     is_written = fails is None or has_losers  # where nothing has lost, it is forgotten at once
-    assert caplog.text.count("the job is committed (prefix p), but this could not be noted") == is_written
+    assert caplog.text.count("the job is committed (prefix p), but this could not be recorded") == is_written
     assert caplog.text.count("No reader waits for that, and there is nothing to do") == is_written
-    assert "they hold readers back" not in caplog.text
+    assert "readers wait for them" not in caplog.text
 
 
 def fail_when_done(error: KafkaSinkError) -> Any:
     """Let the record that a batch is done fail to be written."""
     whole = QueryTransactions.write
 
-    def write(transactions: QueryTransactions, held: Held, entry: Entry | None) -> Held:
+    def write(transactions: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
         if entry is not None and entry.state is EntryState.DONE:
             raise error
         return whole(transactions, held, entry)
@@ -258,7 +258,7 @@ def test_job_succeeds_with_a_warning_when_its_done_record_cannot_be_written(
     ):
         driver.commit(start, batch, written, BOTH_TASKS)
     assert seen(query.broker) == rows(0)
-    assert f"{batch} is committed (prefix p), but this could not be noted" in caplog.text
+    assert f"{batch} is committed (prefix p), but this could not be recorded" in caplog.text
     again = query.again().begin()
     assert (again.entry.state, again.is_committed(batch)) == (EntryState.DONE, batch.key is not None)
     assert seen(query.broker) == rows(0)
@@ -283,16 +283,16 @@ def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
     """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = OpenWrite.commit
+    whole = LogTransaction.commit
 
-    def commit(writing: OpenWrite, timeout_ms: float | None = None) -> Held:
+    def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
         whole(writing, timeout_ms)
         query.broker.control.when(api=api, times=None).fail(error_codes.UNSUPPORTED_VERSION)
         if api is ApiKey.END_TXN:
             raise NetworkError("no answer.")
         raise ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
 
-    monkeypatch.setattr(OpenWrite, "commit", commit)
+    monkeypatch.setattr(LogTransaction, "commit", commit)
     with (
         Driver(query.delivery) as driver,
         pytest.raises(ExactlyOnceError, match=r"It is not known whether the job is decided.*do not run it again"),
@@ -304,15 +304,15 @@ def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
 def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query: Query, code: int) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = OpenWrite.commit
+    whole = LogTransaction.commit
 
-    def commit(writing: OpenWrite, timeout_ms: float | None = None) -> Held:
+    def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
         held = whole(writing, timeout_ms)
         query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
         return held
 
     with (
-        patch.object(OpenWrite, "commit", commit),
+        patch.object(LogTransaction, "commit", commit),
         Driver(query.delivery) as driver,
         pytest.raises(ExactlyOnceError, match=r"(?s)the job is decided.*Do not run the job again.*finish") as error,
     ):
@@ -337,14 +337,16 @@ def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of
     """Generations come again. What it has listed had begun nothing then; now a decided transaction has this id."""
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
-    whole = QueryTransactions.end_listed
+    whole = QueryTransactions.abort_task_transactions
 
-    def end_listed(held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None) -> None:
-        with patch.object(QueryTransactions, "end_listed", whole):
+    def abort_task_transactions(
+        held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None
+    ) -> None:
+        with patch.object(QueryTransactions, "abort_task_transactions", whole):
             query.decide_under_ids_of(start)
         whole(held, listed, patience_ms)
 
-    with patch.object(QueryTransactions, "end_listed", end_listed):
+    with patch.object(QueryTransactions, "abort_task_transactions", abort_task_transactions):
         query.abort(start, 0)
     query.again(name="last").begin()
     assert seen(query.broker) == rows(0)
@@ -354,16 +356,16 @@ def test_an_abort_that_is_fenced_after_its_claim_ends_what_is_open(query: Query)
     """By another start that gets its epoch just then, and dies."""
     start = query.begin()
     query.write_both(start, 0)
-    whole, fenced = QueryTransactions.renew, list[bool]()
+    whole, fenced = QueryTransactions.bump_epoch, list[bool]()
 
-    def renew(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        if not fenced and held.entry().generation > start.entry.generation:
+    def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and held.read_entry().generation > start.entry.generation:
             fenced.append(True)
             with transactions(query.broker) as other:
-                other.fence(other.look(), (60_000,))
+                other.fence(other.describe_driver_id(), (60_000,))
         return whole(held, driver, granted_ms)
 
-    with patch.object(QueryTransactions, "renew", renew):
+    with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 0)
     assert fenced
     assert not open_ids(query.broker)

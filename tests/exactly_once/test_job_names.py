@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from spark_kafka_sink.exactly_once.job_names import is_job_prefix, job_description, new_job_prefix
-from spark_kafka_sink.exactly_once.transaction_names import prefix_fault
+from spark_kafka_sink.exactly_once.job_names import describe_job, generate_job_prefix, is_job_prefix
+from spark_kafka_sink.exactly_once.transaction_names import find_prefix_error
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
 
 
 def test_each_job_gets_a_valid_prefix_of_its_own() -> None:
-    first, second = new_job_prefix(), new_job_prefix()
+    first, second = generate_job_prefix(), generate_job_prefix()
     assert first != second
-    assert prefix_fault(first) is None
+    assert find_prefix_error(first) is None
     assert is_job_prefix(first)
 
 
 def test_prefix_names_the_parent_process_which_is_the_driver_of_a_worker() -> None:
-    assert f"driver process {os.getppid()} on " in job_description(new_job_prefix())
+    assert f"driver process {os.getppid()} on " in describe_job(generate_job_prefix())
 
 
 def test_prefix_that_a_user_chose_is_not_a_jobs() -> None:
     assert not is_job_prefix("orders")
-    assert job_description("orders") == ""
+    assert describe_job("orders") == ""
 
 
 @pytest.mark.parametrize("host", ["", "bücher.example", "h" * 300])
 def test_prefix_is_valid_whatever_the_host_is_called(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.node", lambda: host)
-    prefix = new_job_prefix()
-    assert prefix_fault(prefix) is None
-    assert job_description(prefix)
+    prefix = generate_job_prefix()
+    assert find_prefix_error(prefix) is None
+    assert describe_job(prefix)
 
 
 FORKS = """

@@ -20,7 +20,12 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.exactly_once import late_attempts, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
-from spark_kafka_sink.exactly_once.late_attempts import Describe, free_name, refuse_if_fenced_late, refuse_if_late
+from spark_kafka_sink.exactly_once.late_attempts import (
+    DescribeTransactions,
+    choose_task_attempt,
+    raise_if_fenced_late,
+    raise_if_late,
+)
 from spark_kafka_sink.exactly_once.transaction_names import task_id
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.protocol import error_codes
@@ -31,7 +36,7 @@ from tests.exactly_once.cases import LOG, PREFIX, Query, client_of, open_ids, ro
 from tests.exactly_once.cases import broker as broker
 
 
-def described_by(client: BlockingClient) -> Describe:
+def described_by(client: BlockingClient) -> DescribeTransactions:
     return partial(describe_transactions, client)
 
 
@@ -39,9 +44,11 @@ def described_by(client: BlockingClient) -> Describe:
 def refused_if_late(query: Query, start: BatchStart) -> Iterator[None]:
     """Around the request for the id, as in a task."""
     with client_of(query.broker) as client:
-        assert free_name(described_by(client), start, start.task(1, 1), 17) == start.task(1, 1)
+        assert choose_task_attempt(described_by(client), start, start.task_attempt(1, 1), 17) == start.task_attempt(
+            1, 1
+        )
         yield
-        refuse_if_late(described_by(client), start)
+        raise_if_late(described_by(client), start)
 
 
 def commit(query: Query, start: BatchStart) -> None:
@@ -101,7 +108,7 @@ def test_an_attempt_whose_batch_ends_while_it_writes_says_that_and_not_that_its_
     with pytest.raises((ProducerFencedError, TransactionAbortableError)) as fenced:
         late.prepare_transaction()
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over") as refused:
-        refuse_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
+        raise_if_fenced_late(fenced.value, late.config.client_config(), start, timeout_ms=10_000)
     assert refused.value.__cause__ is fenced.value
     late.close(timeout=0)
 
@@ -115,14 +122,14 @@ def test_whether_an_attempt_came_late_is_asked_only_where_brokers_said_that_it_w
     query.again().begin()
     config = ClientConfig(tuple(broker.bootstrap_servers.split(",")))
     too_large = BrokerError("x", code=error_codes.MESSAGE_TOO_LARGE, name="")
-    refuse_if_fenced_late(too_large, config, start, timeout_ms=10_000)
+    raise_if_fenced_late(too_large, config, start, timeout_ms=10_000)
     fenced = KafkaSinkError("of a task")
     fenced.__cause__ = ProducerFencedError("x", code=error_codes.PRODUCER_FENCED, name="")
     with patch.object(late_attempts, "describe_transactions", side_effect=NetworkError("no broker answers")):
-        refuse_if_fenced_late(fenced, config, start, timeout_ms=10_000)
-    assert "prefix p: it is not known whether there is a newer driver: no broker answers" in caplog.text
+        raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
+    assert "prefix p: could not find out whether there is a newer driver: no broker answers" in caplog.text
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
-        refuse_if_fenced_late(fenced, config, start, timeout_ms=10_000)
+        raise_if_fenced_late(fenced, config, start, timeout_ms=10_000)
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
@@ -146,7 +153,7 @@ def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
 def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.attempt(query.begin(), 1, attempt=1).close()
-    (found,) = operations.survey(query.options, LOG, PREFIX)
+    (found,) = operations.list_prefixes(query.options, LOG, PREFIX)
     assert found.open == ()
 
 
@@ -159,7 +166,7 @@ def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(brok
     start = query.begin()
     reported = query.write_both(start, 0)
     with client_of(broker) as client:
-        name = free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17)
+        name = choose_task_attempt(described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17)
     assert name.attempt != 0
     other = query.attempt(start, 1, attempt=name.attempt)
     other.begin_transaction()
@@ -176,7 +183,8 @@ def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(brok
     first = query.attempt(start, 1, attempt=0)
     with client_of(broker) as client:
         names = {
-            free_name(described_by(client), start, start.task(1, 0), task_attempt_id=number) for number in (17, 18)
+            choose_task_attempt(described_by(client), start, start.task_attempt(1, 0), task_attempt_id=number)
+            for number in (17, 18)
         }
     assert len({task_id(PREFIX, name) for name in names} | {start.task_id(1, 0)}) == 3
     first.close()
@@ -187,7 +195,9 @@ def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
     query.run(0)
     start = query.begin()
     with client_of(broker) as client:
-        assert free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        assert choose_task_attempt(
+            described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17
+        ) == start.task_attempt(1, 0)
 
 
 def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
@@ -198,7 +208,9 @@ def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: Embedded
     start = query.begin()
     with client_of(broker) as client:
         fenced = describe_transactions(client, [start.task_id(1, 0)])
-        assert free_name(described_by(client), start, start.task(1, 0), task_attempt_id=17) == start.task(1, 0)
+        assert choose_task_attempt(
+            described_by(client), start, start.task_attempt(1, 0), task_attempt_id=17
+        ) == start.task_attempt(1, 0)
         query.commit(start, 1, [query.write(start, 0, "1/0")])
         assert describe_transactions(client, [start.task_id(1, 0)]) == fenced, "it is not fenced with each batch"
 
@@ -212,7 +224,7 @@ def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
     start = query.begin()
     end(query, start)
     with client_of(broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-        free_name(described_by(client), start, start.task(1, 1), 17)
+        choose_task_attempt(described_by(client), start, start.task_attempt(1, 1), 17)
 
 
 def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_it_is_written_again(
@@ -222,10 +234,12 @@ def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_
     start = query.begin()
     with client_of(broker) as client:
         for task_attempt_id in (5, 9):
-            assert free_name(described_by(client), start, start.task(0, 0), task_attempt_id) == start.task(0, 0)
+            assert choose_task_attempt(
+                described_by(client), start, start.task_attempt(0, 0), task_attempt_id
+            ) == start.task_attempt(0, 0)
     written = query.write_both(start, 0)
     second = query.attempt(start, 0, attempt=0)
-    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, with epoch .*- Spark has run a stage again"):
+    with pytest.raises(ExactlyOnceError, match=r"(?s)p-1-0-0: Empty, epoch .*- Spark has run a stage again"):
         query.commit(start, 0, written)
     assert query.abort(start, 0)
     second.close(timeout=0)

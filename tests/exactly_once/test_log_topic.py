@@ -63,7 +63,7 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
     monkeypatch.setattr(broker.cluster, "config", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
-    assert "cannot be seen" in caplog.text
+    assert "could not be read" in caplog.text
 
 
 def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
@@ -80,7 +80,7 @@ def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
     monkeypatch.setattr(load_handler(ApiKey.DESCRIBE_CONFIGS), "handle", without)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
-    assert "the broker does not say the cleanup.policy of topics" in caplog.text
+    assert "The broker does not report the cleanup.policy of topics" in caplog.text
 
 
 def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before_the_log_is_made(

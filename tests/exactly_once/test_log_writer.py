@@ -14,7 +14,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.errors import BrokerError, KafkaSinkError, ProducerFencedError
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.protocol import error_codes as codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.records.decoder import decode_batches
@@ -52,11 +52,11 @@ def client(cluster: SimulatedCluster) -> Iterator[BlockingClient]:
 
 
 @pytest.fixture
-def begun(client: BlockingClient) -> Held:
-    return Held(init_producer_id(client, DRIVER, 60_000), 0)
+def begun(client: BlockingClient) -> WriterState:
+    return WriterState(init_producer_id(client, DRIVER, 60_000), 0)
 
 
-def write(client: BlockingClient, before: Held, *values: bytes | None) -> Held:
+def write(client: BlockingClient, before: WriterState, *values: bytes | None) -> WriterState:
     return write_with(client, DRIVER, before, (LOG, 0), [(b"key", value) for value in values])
 
 
@@ -69,7 +69,7 @@ def is_of_version_2(cluster: SimulatedCluster) -> bool:
 
 
 def test_records_are_committed_one_transaction_after_the_other(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
     assert seen(cluster) == [b"a"]
@@ -79,13 +79,13 @@ def test_records_are_committed_one_transaction_after_the_other(
     assert cluster.table(LOG, committed=True).column("key").to_pylist() == [b"key"] * 5
     (producer_id, epoch), sequence = written
     if is_of_version_2(cluster):
-        assert (producer_id, epoch, sequence) == (begun.driver.producer_id, begun.driver.epoch + 3, 0)
+        assert (producer_id, epoch, sequence) == (begun.id_and_epoch.producer_id, begun.id_and_epoch.epoch + 3, 0)
     else:
-        assert (*begun.driver, 5) == (producer_id, epoch, sequence)
+        assert (*begun.id_and_epoch, 5) == (producer_id, epoch, sequence)
 
 
 def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     write(client, begun, b"a", b"b")
     log = cluster.log(LOG)
@@ -94,7 +94,7 @@ def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
         (2, True, False),
         (1, True, True),
     ]
-    assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.driver, 0)
+    assert (headers[0].producer_id, headers[0].producer_epoch, headers[0].base_sequence) == (*begun.id_and_epoch, 0)
 
 
 FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
@@ -112,7 +112,7 @@ FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
 @pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_costs_time_and_the_record_is_there_once(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held, api: ApiKey, fault: str
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, api: ApiKey, fault: str
 ) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
     written = write(client, begun, b"a")
@@ -125,7 +125,7 @@ def test_one_fault_costs_time_and_the_record_is_there_once(
 
 @pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
 def test_a_leader_that_cannot_say_is_asked_again(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held, code: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
     write(client, begun, b"a")
@@ -133,7 +133,7 @@ def test_a_leader_that_cannot_say_is_asked_again(
 
 
 def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
     for node in (0, 1):
@@ -145,12 +145,12 @@ def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
 
 
 def test_an_end_that_may_come_late_is_followed_by_another_epoch(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
     written = write(client, begun, b"a")
     after = write(client, written, b"b")
-    assert after.driver != begun.driver
+    assert after.id_and_epoch != begun.id_and_epoch
     assert seen(cluster) == [b"a", b"b"]
 
 
@@ -159,17 +159,17 @@ def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
     cluster = cluster_of_version(1)
     cluster.core.coordinator.max_timeout_ms = 20_000
     with client_of(cluster) as client:
-        begun = Held(init_producer_id(client, DRIVER, 19_999), 0)
+        begun = WriterState(init_producer_id(client, DRIVER, 19_999), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         after = write(client, write(client, begun, b"a"), b"b")
-        assert after.driver != begun.driver
+        assert after.id_and_epoch != begun.id_and_epoch
         assert describe_transactions(client, [DRIVER])[DRIVER].timeout_ms == 19_999
 
 
 def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        before = Held(init_producer_id(client, DRIVER, 60_000), 0)
+        before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
         cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
         before = write(client, before, b"a")
         del cluster.core.coordinator.transactions[DRIVER]
@@ -181,7 +181,7 @@ def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -
 def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(version: int) -> None:
     cluster = cluster_of_version(version)
     with client_of(cluster) as client:
-        before = Held(init_producer_id(client, DRIVER, 60_000), 0)
+        before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
     cluster.requests.clear()
     with client_of(cluster) as client:
         write(client, before, b"a")
@@ -192,23 +192,23 @@ def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(vers
 def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
-        begun = Held(init_producer_id(client, DRIVER, 60_000), 0)
+        begun = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
         written = write(client, begun, b"a")
-        assert written.driver == begun.driver
+        assert written.id_and_epoch == begun.id_and_epoch
         cluster.core.coordinator.version = 2
         monkeypatch.setattr(BlockingClient, "transaction_version", 2)
         written = write(client, written, b"b")
-        assert written == Held(begun.driver._replace(epoch=begun.driver.epoch + 2), 0)
+        assert written == WriterState(begun.id_and_epoch._replace(epoch=begun.id_and_epoch.epoch + 2), 0)
     assert seen(cluster) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("nth", [0, 1])
 def test_who_was_fenced_writes_nothing(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held, nth: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, nth: int
 ) -> None:
     for _ in range(nth):
         begun = write(client, begun, b"before")
-    newer = Held(init_producer_id(client, DRIVER, 60_000), 0)
+    newer = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
     with pytest.raises(ProducerFencedError) as refused:
         write(client, begun, b"late")
     assert refused.value.code in (codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH)
@@ -227,7 +227,7 @@ def test_who_was_fenced_writes_nothing(
     ],
 )
 def test_a_refused_batch_says_why_and_ends_no_transaction(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held, code: int
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
     with pytest.raises(ProducerFencedError) as refused:
@@ -239,16 +239,18 @@ def test_a_refused_batch_says_why_and_ends_no_transaction(
 
 
 def test_a_sequence_that_is_not_the_next_is_refused(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
     with pytest.raises(ProducerFencedError) as refused:
-        write(client, Held(written.driver, written.sequence + 5), b"gap")
+        write(client, WriterState(written.id_and_epoch, written.next_sequence + 5), b"gap")
     assert refused.value.code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert seen(cluster) == [b"a"]
 
 
-def test_an_end_that_is_refused_is_no_success(cluster: SimulatedCluster, client: BlockingClient, begun: Held) -> None:
+def test_an_end_that_is_refused_is_no_success(
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
+) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was rejected"):
         write(client, begun, b"a")
@@ -256,7 +258,7 @@ def test_an_end_that_is_refused_is_no_success(cluster: SimulatedCluster, client:
 
 
 def test_a_record_that_no_log_takes_is_an_error_of_its_own(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
     with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE") as refused:
@@ -264,7 +266,9 @@ def test_a_record_that_no_log_takes_is_an_error_of_its_own(
     assert not isinstance(refused.value, ProducerFencedError)
 
 
-def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(cluster: SimulatedCluster, begun: Held) -> None:
+def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
+    cluster: SimulatedCluster, begun: WriterState
+) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     with (
         client_of(cluster, timeout_ms=5_000) as client,
@@ -277,7 +281,9 @@ def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(cluster: S
     assert rule.struck < 20, "the pauses grow"
 
 
-def test_a_log_that_was_deleted_is_named_soon(cluster: SimulatedCluster, client: BlockingClient, begun: Held) -> None:
+def test_a_log_that_was_deleted_is_named_soon(
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
+) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     cluster.system.after(500, partial(cluster.control.delete_topic, LOG))
@@ -288,7 +294,7 @@ def test_a_log_that_was_deleted_is_named_soon(cluster: SimulatedCluster, client:
 
 
 def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.move_leader(LOG, 0, 1)
@@ -299,7 +305,7 @@ def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
 
 
 def test_a_leader_that_is_not_elected_yet_is_waited_for(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held, monkeypatch: pytest.MonkeyPatch
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, missing = ClusterSnapshot.leader, [None, None]
 
@@ -312,17 +318,17 @@ def test_a_leader_that_is_not_elected_yet_is_waited_for(
 
 
 def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     if is_of_version_2(cluster):
         return  # each transaction has an epoch of its own
     cluster.control.when(api=ApiKey.ADD_PARTITIONS_TO_TXN).drop(applied=True)
     after = write(client, write(client, begun, b"a"), b"b")
-    assert after == (begun.driver, 2)
+    assert after == (begun.id_and_epoch, 2)
 
 
 def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transactions(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     """From version 12 on brokers add the partition to a transaction by themselves."""
     write(client, begun, b"a")
@@ -331,7 +337,7 @@ def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transac
 
 
 def test_a_leader_that_says_nothing_is_left_when_another_is_elected(
-    cluster: SimulatedCluster, client: BlockingClient, begun: Held
+    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
     cluster.control.when(api=ApiKey.PRODUCE, node=0, times=None).never_answer(applied=True)

@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.exactly_once import clients, operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.entries import EntryState
-from spark_kafka_sink.exactly_once.log_writer import OpenWrite
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -65,7 +65,7 @@ def decided_by_a_driver_that_died(query: Query) -> list[str]:
 
 
 def test_a_cluster_without_a_log_has_nothing_to_show(broker: EmbeddedBroker) -> None:
-    assert operations.survey(options(broker), LOG) == []
+    assert operations.list_prefixes(options(broker), LOG) == []
 
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
@@ -78,7 +78,7 @@ def test_nothing_is_done_by_a_log_that_is_not_the_one_of_the_write(
         operate(options(query.broker), PREFIX)
     Query(query.broker, prefix="another").begin()
     query.broker.control.create_topic("other-log", 1, {"cleanup.policy": "compact"})
-    with pytest.raises(ConfigurationError, match=r"other-log does not know the prefix p.*Nothing was done"):
+    with pytest.raises(ConfigurationError, match=r"other-log has no entry of the prefix p.*Nothing was done"):
         operate(options(query.broker), PREFIX, "other-log")
     query.again().begin()
     assert seen(query.broker) == rows(0)
@@ -88,7 +88,9 @@ def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     other = Query(query.broker, prefix="pykafka-job-1", query="query-2", checkpoint="/other")
     other.write(other.begin(), 0, "of a batch that is being written")
-    of_other, of_query = sorted(operations.survey(options(query.broker), LOG), key=lambda each: bool(each.decided))
+    of_other, of_query = sorted(
+        operations.list_prefixes(options(query.broker), LOG), key=lambda each: bool(each.decided)
+    )
     assert (of_query.prefix, list(of_query.decided), of_query.undecided) == (PREFIX, decided, ())
     assert of_query.entry is not None
     assert str(of_query.entry.batch) == "batch 0 of query query-1"
@@ -97,7 +99,7 @@ def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
     assert still_open.transactional_id == "pykafka-job-1-1-0-0"
     assert still_open.partitions == (("t", 0),)
     assert still_open.timeout_ms == 900_000
-    assert operations.survey(options(query.broker), LOG, PREFIX) == [of_query]
+    assert operations.list_prefixes(options(query.broker), LOG, PREFIX) == [of_query]
 
 
 def test_survey_leaves_out_a_transaction_that_ended_after_it_was_listed(
@@ -113,7 +115,7 @@ def test_survey_leaves_out_a_transaction_that_ended_after_it_was_listed(
         return listed
 
     monkeypatch.setattr(operations, "list_transactional_ids", list_and_end)
-    (survey,) = operations.survey(options(query.broker), LOG, PREFIX)
+    (survey,) = operations.list_prefixes(options(query.broker), LOG, PREFIX)
     assert survey.open == ()
 
 
@@ -140,13 +142,13 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
     monkeypatch.setattr(operations, "owners", listed)
     for prefix in (PREFIX, None):
         clients.CLIENTS.close()
-        (mine,) = operations.survey(options(query.broker), LOG, prefix)
+        (mine,) = operations.list_prefixes(options(query.broker), LOG, prefix)
         assert (mine.prefix, mine.entry and mine.entry.batch) == (PREFIX, query.batch(0))
     (warned,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "or the brokers have forgotten it: " in warned.getMessage()
-    assert "1 of 3 prefixes are shown: of the others this user may not see the driver's" in warned.getMessage()
+    assert "or the brokers have forgotten them: " in warned.getMessage()
+    assert "1 of 3 prefixes are shown: this user may not describe the driver ids of the others" in warned.getMessage()
     with pytest.raises(AuthorizationError, match="of-others-driver"):
-        operations.survey(options(query.broker), LOG, "of-others")
+        operations.list_prefixes(options(query.broker), LOG, "of-others")
 
 
 def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_which_producer_id(
@@ -162,7 +164,7 @@ def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_w
         query.again(prefix=prefix, name=prefix).run(0)
         del query.broker.cluster.coordinator.transactions[f"{prefix}-driver"]
     monkeypatch.setattr(operations, "owners", owners)
-    found = operations.survey(options(query.broker), LOG)
+    found = operations.list_prefixes(options(query.broker), LOG)
     assert [each.prefix for each in found] == ["a", "b", "c"]
     assert len(asked) == 1
 
@@ -206,22 +208,22 @@ def test_what_is_decided_while_an_abort_begins_is_not_aborted(query: Query) -> N
 def test_a_driver_that_commits_its_batch_while_an_abort_begins_is_no_newer_one(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    look_again = QueryTransactions.look_again
+    check_unchanged = QueryTransactions.check_unchanged
 
     def commit(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
-        with patch.object(QueryTransactions, "look_again", look_again):
+        with patch.object(QueryTransactions, "check_unchanged", check_unchanged):
             if not seen(query.broker):
                 query.commit(start, 0, written)
-        look_again(transactions, found)
+        check_unchanged(transactions, found)
 
-    with patch.object(QueryTransactions, "look_again", commit):
+    with patch.object(QueryTransactions, "check_unchanged", commit):
         assert operations.abort(options(query.broker), PREFIX, LOG) == []
     assert seen(query.broker) == rows(0)
 
 
 def test_what_is_open_under_a_prefix_is_shown_though_the_log_does_not_know_it(query: Query) -> None:
     query.write_both(query.begin(), 0)
-    (shown,) = operations.survey(options(query.broker), "other-log", PREFIX)
+    (shown,) = operations.list_prefixes(options(query.broker), "other-log", PREFIX)
     assert [each.transactional_id for each in shown.open] == open_ids(query.broker)
     assert not shown.log_exists
 
@@ -232,8 +234,8 @@ def test_transactions_of_other_programs_are_not_shown(query: Query) -> None:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(ProducerRecord(TOPIC, "x")).result(10)
-        (shown,) = operations.survey(options(query.broker), LOG)
-        (of_one,) = operations.survey(options(query.broker), LOG, "not known")
+        (shown,) = operations.list_prefixes(options(query.broker), LOG)
+        (of_one,) = operations.list_prefixes(options(query.broker), LOG, "not known")
         producer.abort_transaction()
     assert (shown.prefix, shown.open, shown.decided) == (PREFIX, (), ())
     assert (of_one.entry, of_one.open, of_one.decided) == (None, (), ())
@@ -271,9 +273,9 @@ def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None
     assert (finished.committed, list(finished.lost)) == ((first,), [second])
     with pytest.raises(CommitLostError):
         query.again().begin()
-    given_up = operations.give_up(options(query.broker), PREFIX, LOG)
-    assert given_up is not None
-    assert list(given_up.lost) == [second]
+    as_given_up = operations.give_up(options(query.broker), PREFIX, LOG)
+    assert as_given_up is not None
+    assert list(as_given_up.lost) == [second]
     start = query.again().begin()
     assert start.entry.state is EntryState.DONE
     assert start.is_committed(query.batch(0)), "it is not written again by itself"
@@ -289,12 +291,12 @@ def test_what_a_person_has_given_up_is_passed_over_though_brokers_have_forgotten
     assert operations.give_up(options(query.broker), PREFIX, LOG) is not None
     start = query.again().begin()
     assert start.is_committed(query.batch(0))
-    start.check_passed_over(query.batch(0), BOTH_TASKS, tolerant=False)
+    start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
     query.again().run(1)
 
 
 def test_a_prefix_that_cannot_be_one_is_refused(broker: EmbeddedBroker) -> None:
-    with pytest.raises(ConfigurationError, match="is no prefix"):
+    with pytest.raises(ConfigurationError, match="is not a valid prefix"):
         operations.finish(options(broker), "a b", LOG)
 
 
@@ -309,9 +311,9 @@ def test_what_could_still_be_committed_is_not_given_up(query: Query, code: int) 
         query.again().begin()
     assert not isinstance(error.value, CommitLostError)
     query.broker.control.clear()
-    given_up = operations.give_up(options(query.broker), PREFIX, LOG)
-    assert given_up is not None
-    assert (list(given_up.committed), given_up.lost) == ([first, second], {})
+    as_given_up = operations.give_up(options(query.broker), PREFIX, LOG)
+    assert as_given_up is not None
+    assert (list(as_given_up.committed), as_given_up.lost) == ([first, second], {})
     assert seen(query.broker) == rows(0)
 
 
@@ -324,7 +326,7 @@ def test_that_a_newer_driver_has_overtaken_a_person_is_said(query: Query, operat
     overtaken = ProducerFencedError("fenced", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with (
         patch.object(QueryTransactions, "claim", side_effect=overtaken),
-        pytest.raises(ExactlyOnceError, match=r"newer driver .* at this moment\. Nothing that belongs to it was"),
+        pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
     ):
         operation(options(query.broker), PREFIX, LOG)
 
@@ -333,7 +335,7 @@ def test_what_a_driver_that_died_in_its_decision_left_open_is_in_no_persons_way(
     """Brokers abort its record for the person's fence, and refuse that."""
     start = query.begin()
     written = query.write_both(start, 0)
-    with patch.object(OpenWrite, "commit", side_effect=Crash), pytest.raises(Crash):
+    with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
         query.commit(start, 0, written)
     aborted = operations.abort(options(query.broker), PREFIX, LOG)
     assert [each.transactional_id for each in aborted] == [each.transactional_id for each in written]
@@ -342,18 +344,18 @@ def test_what_a_driver_that_died_in_its_decision_left_open_is_in_no_persons_way(
 
 def test_a_person_leaves_a_driver_alone_that_has_claimed_the_prefix_while_the_fence_was_asked_for(query: Query) -> None:
     query.write_both(query.begin(), 0)
-    look_again = QueryTransactions.look_again
+    check_unchanged = QueryTransactions.check_unchanged
     newer = list[BatchStart]()
 
     def begin(transactions: QueryTransactions, found: TransactionDescription | None) -> None:
         if not newer:
-            with patch.object(QueryTransactions, "look_again", look_again):
+            with patch.object(QueryTransactions, "check_unchanged", check_unchanged):
                 newer.append(query.again(name="newer").begin())
-        look_again(transactions, found)
+        check_unchanged(transactions, found)
 
     with (
-        patch.object(QueryTransactions, "look_again", begin),
-        pytest.raises(ExactlyOnceError, match=r"newer driver .* at this moment\. Nothing that belongs to it was"),
+        patch.object(QueryTransactions, "check_unchanged", begin),
+        pytest.raises(ExactlyOnceError, match=r"newer driver .* at the same time\. Nothing that belongs to it was"),
     ):
         operations.abort(options(query.broker), PREFIX, LOG)
     again = query.again(name="newer")

@@ -9,12 +9,12 @@ import pytest
 
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import BrokerError, ProducerFencedError
-from spark_kafka_sink.exactly_once import log_writer, query_transactions, refusals
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once import log_writer, precommit_errors, query_transactions
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver_ids import has_claimed
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.log_writer import Held
-from spark_kafka_sink.exactly_once.query_transactions import TURNS_MAX, QueryTransactions
+from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.query_transactions import MAX_TRIES, QueryTransactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -33,20 +33,20 @@ def of_two(broker: EmbeddedBroker) -> Iterator[tuple[QueryTransactions, QueryTra
 
 
 def holds(query: QueryTransactions, driver: ProducerIdAndEpoch) -> bool:
-    known = query.look()
+    known = query.describe_driver_id()
     return known is not None and known.id_and_epoch == driver
 
 
 def claim_of(name: str) -> Entry:
-    return Entry(PREFIX).begun(name, "", GRANTED_MS)
+    return Entry(PREFIX).with_claim(name, "", GRANTED_MS)
 
 
 def test_where_nothing_was_left_nothing_is_asked(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = of_two
-    monkeypatch.setattr(query_transactions, "abort_listed", lambda *_: pytest.fail("it asks"))
-    one.end_listed([])
+    monkeypatch.setattr(query_transactions, "abort_transactions", lambda *_: pytest.fail("it asks"))
+    one.abort_task_transactions([])
 
 
 def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
@@ -59,8 +59,8 @@ def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
 
 def test_of_two_that_find_no_driver_one_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = of_two
-    assert one.look() is None
-    assert other.look() is None
+    assert one.describe_driver_id() is None
+    assert other.describe_driver_id() is None
     one.fence(None, (GRANTED_MS,))
     with pytest.raises(ProducerFencedError):
         other.fence(None, (GRANTED_MS,))
@@ -72,8 +72,8 @@ def test_an_epoch_that_was_seen_before_another_drivers_is_refused(
     """A driver that hung in its start does not fence one that began later and works."""
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
-    seen = other.look()
-    driver = one.claim(one.fence(one.look(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
+    seen = other.describe_driver_id()
+    driver = one.claim(one.fence(one.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
         other.fence(seen, (GRANTED_MS,))
     assert holds(one, driver)
@@ -83,13 +83,13 @@ def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, 
     """Kafka takes the second request for the next epoch for a repetition of the first."""
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
-    seen = one.look()
+    seen = one.describe_driver_id()
     first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
     assert first == second, "both hold it"
     driver = one.claim(first, Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
         other.claim(second, Entry(PREFIX), claim_of("other"))
-    assert one.entry() == claim_of("one")
+    assert one.read_entry() == claim_of("one")
     assert holds(one, driver)
 
 
@@ -99,15 +99,15 @@ def test_of_two_that_hold_one_epoch_the_one_is_fenced_whose_transaction_the_othe
     """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
-    driver = one.fence(one.look(), (GRANTED_MS,))[0]
-    whole = log_writer.OpenWrite
+    driver = one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]
+    whole = log_writer.LogTransaction
 
     def open_write(*arguments: Any) -> Any:
         monkeypatch.undo()  # the other one's partition is added
-        one.write(Held(driver), claim_of("one"))
+        one.write(WriterState(driver), claim_of("one"))
         return whole(*arguments)
 
-    monkeypatch.setattr(log_writer, "OpenWrite", open_write)
+    monkeypatch.setattr(log_writer, "LogTransaction", open_write)
     with pytest.raises(ProducerFencedError):
         other.claim(driver, Entry(PREFIX), claim_of("other"))
 
@@ -118,23 +118,23 @@ def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_r
 ) -> None:
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
-    seen = one.look()
+    seen = one.describe_driver_id()
     first, second = one.fence(seen, (GRANTED_MS,))[0], other.fence(seen, (GRANTED_MS,))[0]
-    decision = claim_of("before").decided(Batch("q", 1), Content.of({"t": 1}, 1), ())
+    decision = claim_of("before").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": 1}, 1), ())
 
     def claim() -> None:
         one.claim(first, Entry(PREFIX), claim_of("one"))
 
     def decide() -> None:
-        other.write(Held(second), decision)
+        other.write(WriterState(second), decision)
 
     steps = (claim, decide) if claims_first else (decide, claim)
     steps[0]()
     with pytest.raises(ProducerFencedError):
         steps[1]()
-    known = one.look()
+    known = one.describe_driver_id()
     assert known is not None
-    assert one.entry() == (claim_of("one") if claims_first else decision)
+    assert one.read_entry() == (claim_of("one") if claims_first else decision)
 
 
 def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns(
@@ -142,27 +142,32 @@ def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns
 ) -> None:
     one, _ = of_two
     driver = one.claim(one.fence(None, (GRANTED_MS,))[0], Entry(PREFIX), claim_of("one"))
-    before, tried = one.entry(), list[Held]()
+    before, tried = one.read_entry(), list[WriterState]()
 
-    def refused(held: Held, entry: Entry) -> Held:
+    def refused(held: WriterState, entry: Entry) -> WriterState:
         tried.append(held)
-        assert len(tried) <= TURNS_MAX, "it does not give up"
-        raise refusals.fenced(one.driver_id)
+        assert len(tried) <= MAX_TRIES, "it does not give up"
+        raise precommit_errors.fenced_error(one.driver_id)
 
     with pytest.raises(ProducerFencedError):
-        one.write_after(Held(driver), before, before.decided(Batch("q", 0), Content.of({}, 0), ()), refused)
-    assert len(tried) == TURNS_MAX
-    assert len({held.driver for held in tried}) == TURNS_MAX, "each turn has an epoch of its own"
+        one.write_following(
+            WriterState(driver),
+            before,
+            before.with_decision(Batch("q", 0), BatchContent.from_row_counts({}, 0), ()),
+            refused,
+        )
+    assert len(tried) == MAX_TRIES
+    assert len({held.id_and_epoch for held in tried}) == MAX_TRIES, "each turn has an epoch of its own"
 
 
 def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = of_two
     driver, _ = one.fence(None, (GRANTED_MS,))
-    newer = other.claim(other.fence(other.look(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("other"))
+    newer = other.claim(other.fence(other.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("other"))
     with pytest.raises(ProducerFencedError):
         one.claim(driver, Entry(PREFIX), claim_of("one"))
     with pytest.raises(ProducerFencedError):
-        one.renew(driver, GRANTED_MS)
+        one.bump_epoch(driver, GRANTED_MS)
     assert holds(other, newer)
 
 
@@ -188,11 +193,11 @@ def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
 ) -> None:
     one, _ = of_two
     driver, granted_ms = one.fence(None, (GRANTED_MS,))
-    seen = one.look()
+    seen = one.describe_driver_id()
     assert seen is not None
     assert not has_claimed(seen)
-    one.claim(driver, Entry(PREFIX), Entry(PREFIX).begun("one", "", granted_ms))
-    seen = one.look()
+    one.claim(driver, Entry(PREFIX), Entry(PREFIX).with_claim("one", "", granted_ms))
+    seen = one.describe_driver_id()
     assert seen is not None
     assert has_claimed(seen)
 
@@ -217,11 +222,11 @@ def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_i
     start = query.begin()
     query.write_both(start, 0)
     with QueryTransactions(query.client, PREFIX, LOG) as held:
-        listed = held.leftovers()
+        listed = held.list_task_transactions()
         for partition in range(2):
             query.write(start, partition, "of another")
         before = open_ids(broker)
-        held.end_listed(listed)
+        held.abort_task_transactions(listed)
     assert open_ids(broker) == before
 
 
@@ -230,9 +235,9 @@ def test_an_id_that_has_begun_nothing_is_fenced_and_not_listed_again(broker: Emb
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()
     with QueryTransactions(query.client, PREFIX, LOG) as held:
-        (found,) = held.leftovers()
-        held.end_listed([found])
-        assert held.leftovers() == []
+        (found,) = held.list_task_transactions()
+        held.abort_task_transactions([found])
+        assert held.list_task_transactions() == []
     with client_of(broker) as client:
         (after,) = describe_transactions(client, [start.task_id(1, 0)]).values()
     assert after.id_and_epoch != found.id_and_epoch

@@ -43,7 +43,7 @@ def restart_and_check(world: World) -> None:
 
 
 def is_decided(world: World, number: int) -> bool:
-    return any(entry.state is EntryState.DECIDED and entry.batch.number == number for entry in world.decisions())
+    return any(entry.state is EntryState.DECIDED and entry.batch.batch_id == number for entry in world.decisions())
 
 
 def all_have_ended(world: World, driver: str) -> bool:

@@ -16,7 +16,7 @@ from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
 from spark_kafka_sink.client.producer_ids import ProducerIdAndEpoch
 from spark_kafka_sink.errors import AuthorizationError, KafkaSinkError, MetadataTimeoutError
 from spark_kafka_sink.exactly_once.clients import NODE_TIMEOUT_MS
-from spark_kafka_sink.exactly_once.leftovers import abort_listed
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -122,7 +122,7 @@ def test_aborts_listed_transactions_after_election(version: int, strike: Callabl
         assert all(description.is_open for description in listed)
         strike(cluster, DEAD)
         strike_ms = cluster.system.now()
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         assert elapsed_ms(cluster, strike_ms) <= ELECTION_MS + 2 * UNRESPONSIVE_AFTER_MS
         descriptions = describe_transactions(client, IDS)
     assert not any(description.is_open for description in descriptions.values())
@@ -299,5 +299,5 @@ def test_each_step_of_abort_ends_at_its_timeout(
     cluster.control.when(api=api, nth=nth, times=None).fail(error_codes.CONCURRENT_TRANSACTIONS)
     started = cluster.system.now()
     with pytest.raises(KafkaSinkError, match="CONCURRENT_TRANSACTIONS"):
-        abort_listed(client, listed, timeout_ms=5_000)
+        abort_transactions(client, listed, timeout_ms=5_000)
     assert 5_000 <= elapsed_ms(cluster, started) <= 7_000

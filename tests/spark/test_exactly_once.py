@@ -163,6 +163,6 @@ def test_all_micro_batches_of_a_start_have_one_driver_and_the_next_start_has_ano
         for number in range(3):
             (tmp_path / "words" / f"{start}{number}.txt").write_text("a\n")
         run(words, broker, tmp_path)
-        (survey,) = operations.survey({"bootstrap.servers": broker.bootstrap_servers})
+        (survey,) = operations.list_prefixes({"bootstrap.servers": broker.bootstrap_servers})
         assert survey.entry is not None
-        assert (survey.entry.generation, survey.entry.batch.number) == (start, 3 * start - 1)
+        assert (survey.entry.generation, survey.entry.batch.batch_id) == (start, 3 * start - 1)

@@ -10,10 +10,10 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import query_transactions
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.transaction_names import prefix_of
+from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.transaction_names import derive_prefix
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.exactly_once.cases import LOG, seen, write_as
 from tests.spark.test_exactly_once_writers import Spark, micro_batch, rows
@@ -57,7 +57,7 @@ def test_a_key_that_was_used_for_other_rows_is_an_error_with_both_counts(
     words = str(error.value)
     assert words.startswith("the job with the idempotencyKey 'today' is in Kafka already")
     assert "2 rows of 2 bytes (t: 2) were committed" in words
-    assert "this time there are 1 rows of 1 bytes (t: 1)" in words
+    assert "this run has 1 rows of 1 bytes (t: 1)" in words
     assert seen(broker) == ["a", "b"]
 
 
@@ -67,11 +67,15 @@ def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is
     """One who may write to the log, and whose transactional id this user may not see."""
     job = partial(job_of, broker, monkeypatch, ("a", "b"), decisionLogTopic=LOG)
     job(idempotencyKey="yesterday")  # creates the log
-    prefix, batch, content = prefix_of("key", "t\ntoday"), Batch(key="today", scope="t"), Content.of({"t": 2}, 2)
-    write_as(broker, "evil", prefix, encoded(Entry(prefix).decided(batch, content, ()).done()))
+    prefix, batch, content = (
+        derive_prefix("key", "t\ntoday"),
+        Batch(key="today", scope="t"),
+        BatchContent.from_row_counts({"t": 2}, 2),
+    )
+    write_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
     monkeypatch.setattr(query_transactions, "owners", lambda client: {})
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match="it cannot be seen who has written that"):
+        with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
             job(idempotencyKey="today")
     job(idempotencyKey="today", onReplayMismatch="warn")
     assert seen(broker) == ["a", "b"], "of yesterday"
@@ -118,7 +122,7 @@ def test_a_batch_whose_replay_has_other_rows_is_an_error_and_not_passed_over(
 def test_a_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     micro_batch(Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="t"), 0, "a")
     moved = Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="u")
-    with pytest.raises(ExactlyOnceError, match=r"\(t: 1\) were committed, and this time there are .*\(u: 1\)"):
+    with pytest.raises(ExactlyOnceError, match=r"\(t: 1\) were committed, and this run has .*\(u: 1\)"):
         micro_batch(moved, 0, "a")
 
 
@@ -132,7 +136,7 @@ def test_a_replay_that_honestly_differs_goes_on_with_a_warning_where_the_user_sa
     micro_batch(again, 1, "c")
     assert seen(broker) == ["a", "b", "c"], "what was committed first stands"
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "2 rows of 2 bytes (t: 2) were committed, and this time there are 1 rows" in warning
+    assert "2 rows of 2 bytes (t: 2) were committed, and this run has 1 rows" in warning
 
 
 def test_a_replay_with_the_same_rows_raises_no_alarm(

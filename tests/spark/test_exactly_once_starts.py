@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
-from spark_kafka_sink.exactly_once.entries import beginning_of
+from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -47,6 +47,8 @@ def test_without_register_the_starts_in_one_spark_have_one_name_and_those_in_ano
         names.append(exactly_once.build_start_name(None))
         drivers = {exactly_once.build_driver_name(None) for _ in range(2)}
         assert len(drivers) == 2
-        assert all(driver.startswith(beginning_of(names[-1], "")) for driver in drivers), "they succeed each other"
+        assert all(driver.startswith(build_batch_driver_name(names[-1], "")) for driver in drivers), (
+            "they succeed each other"
+        )
     assert names[0] == names[1]
     assert len({*names}) == 3

@@ -158,7 +158,7 @@ def test_a_task_that_fails_has_aborted_what_it_wrote_before_it_asks_why(
 ) -> None:
     """Brokers may take long to answer, and readers wait for what is open."""
     counts: list[int] = []
-    monkeypatch.setattr(exactly_once, "refuse_if_fenced_late", lambda *asked: counts.append(open_count(broker)))
+    monkeypatch.setattr(exactly_once, "raise_if_fenced_late", lambda *asked: counts.append(open_count(broker)))
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from rows("a")

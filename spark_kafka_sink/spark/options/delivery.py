@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.client.new_topic import BROKER_DEFAULT
 from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser, parse_optional_text, parse_text
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
-from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, prefix_fault
+from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
@@ -35,7 +35,7 @@ DELIVERY_OPTIONS = (
     Option(
         "transactionalIdPrefix",
         None,
-        text_without_error(prefix_fault),
+        text_without_error(find_prefix_error),
         "the beginning of all transactional ids of this query or job; without it a stream's is made from "
         "`checkpointLocation`, and a job's from `topic` and `idempotencyKey`, or new each time",
     ),
@@ -84,7 +84,7 @@ def parse_delivery(parsed_options: ParsedOptions, producer: ParsedOptions) -> De
         replication=values["decisionLogReplication"],
         timeout_ms=producer.values["transaction_timeout_ms"] if has_timeout else None,
         checkpoint=values["checkpointLocation"],
-        tolerates_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
+        tolerate_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
     )
 
 

@@ -35,14 +35,14 @@ def fails(
     query: Query, start: BatchStart, written: list[TransactionIdentity], strike: Callable[[], object]
 ) -> ExactlyOnceError:
     """Strike when it is decided; the error of the commit. The driver gives up after 1.5 s."""
-    commit_all = Driver._commit_all
+    commit_all = Driver._commit_transactions
 
     def struck(driver: Driver, *arguments: Any, **named: Any) -> None:
         driver._client._timeout_ms = 1_500
         strike()
         commit_all(driver, *arguments, **named)
 
-    with patch.object(Driver, "_commit_all", struck), pytest.raises(ExactlyOnceError) as failed:
+    with patch.object(Driver, "_commit_transactions", struck), pytest.raises(ExactlyOnceError) as failed:
         query.commit(start, 0, written)
     query.broker.control.clear()
     return failed.value
@@ -76,16 +76,16 @@ def test_a_commit_that_does_not_end_says_that_the_batch_is_decided_and_what_to_d
 
 def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> None:
     tasks = tuple(TransactionIdentity(f"p-1-{partition}-0", 4711, 12, 2) for partition in range(3))
-    entry = Entry(PREFIX, timeout_ms=60_000).decided(Batch("q", 0), BOTH_TASKS, tasks)
+    entry = Entry(PREFIX, timeout_ms=60_000).with_decision(Batch("q", 0), BOTH_TASKS, tasks)
     refused = {
         "p-1-0-0": build_broker_error(error_codes.PRODUCER_FENCED, "lost"),
         "p-1-1-0": build_broker_error(REVOKED, "revoked"),
     }
-    lost = commit_errors.not_committed(entry, refused)
+    lost = commit_errors.not_committed_error(entry, refused)
     assert isinstance(lost, CommitLostError)
     assert "1 of its 3 transactions cannot be committed any more:\n- p-1-0-0" in str(lost)
-    assert "these could not be committed now, and are open still:\n- p-1-1-0" in str(lost)
-    waiting = str(commit_errors.not_yet_committed(entry, refused))
+    assert "these could not be committed now, and are still open:\n- p-1-1-0" in str(lost)
+    waiting = str(commit_errors.not_yet_committed_error(entry, refused))
     assert "1 of its 3 transactions could not be committed now:\n- p-1-1-0" in waiting
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
@@ -99,8 +99,8 @@ def test_of_transactions_that_brokers_have_forgotten_it_is_said_that_nothing_is_
             del query.broker.cluster.coordinator.transactions[start.task_id(partition, 0)]
 
     said = str(fails(query, start, query.write_both(start, 0), a_week_passes))
-    assert "brokers know nothing any more of 2 of its 2 transactions" in said
-    assert "it is not known whether the rows of these were committed" in said
+    assert "the brokers no longer know 2 of its 2 transactions" in said
+    assert "it is not known whether the rows of these transactions were committed" in said
     assert "lost to read_committed readers" not in said
 
 

@@ -157,12 +157,12 @@ def test_each_invariant_bites_where_its_rule_is_taken_out(
     assert any(_fails(seed, invariant) for seed in (*NOTICED[rule, invariant], *range(SEARCHED_MAX))), "no seed notices"
 
 
-@pytest.mark.parametrize("turns", [5, query_transactions.TURNS_MAX])
+@pytest.mark.parametrize("turns", [5, query_transactions.MAX_TRIES])
 def test_of_two_drivers_that_fence_each_other_in_several_turns_one_goes_on(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few turns both give way."""
-    monkeypatch.setattr(query_transactions, "TURNS_MAX", turns)
+    monkeypatch.setattr(query_transactions, "MAX_TRIES", turns)
     both_give_way = [_fails(seed, only_who_finds_anothers_entry_gives_way) for seed in DUELS]
     assert any(both_give_way) == (turns == 5), both_give_way
 

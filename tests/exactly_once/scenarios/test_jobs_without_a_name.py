@@ -11,8 +11,8 @@ from spark_kafka_sink.errors import NetworkError
 from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch
-from spark_kafka_sink.exactly_once.job_names import new_job_prefix
-from spark_kafka_sink.exactly_once.log_writer import OpenWrite
+from spark_kafka_sink.exactly_once.job_names import generate_job_prefix
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import BOTH_TASKS, LOG, Crash, Query, dying, open_ids, options, rows, seen
@@ -21,12 +21,12 @@ from tests.exactly_once.cases import broker as broker
 
 @pytest.fixture
 def job(broker: EmbeddedBroker) -> Query:
-    return Query(broker, prefix=new_job_prefix(), checkpoint="", is_given=False)
+    return Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
 
 
 def test_next_job_leaves_the_transactions_of_an_earlier_one_open(job: Query) -> None:
     written = job.write_both(job.begin(), 0)
-    other = Query(job.broker, prefix=new_job_prefix(), checkpoint="", is_given=False)
+    other = Query(job.broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
     start = other.begin()
     other.commit(start, 1, other.write_both(start, 1))
     assert len(open_ids(job.broker, job.prefix)) == len(written)
@@ -47,7 +47,7 @@ def test_decided_rows_of_a_dead_job_are_committed_by_finish(job: Query) -> None:
 def test_rows_of_a_job_that_died_while_it_decided_are_aborted_by_abort(job: Query) -> None:
     start = job.begin()
     written = job.write_both(start, 0)
-    with patch.object(OpenWrite, "commit", side_effect=Crash), pytest.raises(Crash):
+    with patch.object(LogTransaction, "commit", side_effect=Crash), pytest.raises(Crash):
         job.commit(start, 0, written)
     operations.abort(options(job.broker), job.prefix, LOG)
     assert (seen(job.broker), open_ids(job.broker, job.prefix)) == ([], [])
@@ -55,7 +55,7 @@ def test_rows_of_a_job_that_died_while_it_decided_are_aborted_by_abort(job: Quer
 
 @pytest.mark.parametrize("at", ["commit", "losers"])
 def test_dead_job_is_forgotten_when_a_person_has_ended_what_is_open(job: Query, at: str) -> None:
-    delivery = dataclasses.replace(job.delivery, is_forgotten=True)
+    delivery = dataclasses.replace(job.delivery, is_single_use=True)
     start = job.begin()
     written = job.write_both(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
@@ -65,18 +65,20 @@ def test_dead_job_is_forgotten_when_a_person_has_ended_what_is_open(job: Query, 
         operations.abort(options(job.broker), job.prefix, LOG)
     assert seen(job.broker) == rows(0)
     assert open_ids(job.broker, job.prefix) == []
-    assert operations.survey(options(job.broker), LOG) == [], "nothing needs to be known of it any more"
+    assert operations.list_prefixes(options(job.broker), LOG) == [], "nothing needs to be known of it any more"
 
 
 def test_job_is_not_forgotten_while_its_lost_attempts_are_unknown(job: Query) -> None:
     start = job.begin()
     written = job.write_both(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)
-    forgotten = dataclasses.replace(job.delivery, is_forgotten=True)
-    unreachable = patch.object(QueryTransactions, "leftovers", side_effect=NetworkError("no broker answers"))
+    forgotten = dataclasses.replace(job.delivery, is_single_use=True)
+    unreachable = patch.object(
+        QueryTransactions, "list_task_transactions", side_effect=NetworkError("no broker answers")
+    )
     with unreachable, Driver(forgotten) as driver:
         driver.commit(start, Batch(), written, BOTH_TASKS)
-    (left,) = operations.survey(options(job.broker), LOG)
+    (left,) = operations.list_prefixes(options(job.broker), LOG)
     assert (left.prefix, left.decided, len(left.undecided)) == (job.prefix, (), 1)
     assert len(operations.abort(options(job.broker), job.prefix, LOG)) == 1
     assert open_ids(job.broker, job.prefix) == []

@@ -10,7 +10,7 @@ import pytest
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log
 from spark_kafka_sink.exactly_once.entries import Entry
-from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.reader.reader import TopicReader
 from spark_kafka_sink.testing import EmbeddedBroker
@@ -47,7 +47,7 @@ def test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice
 
 def delete_all(broker: EmbeddedBroker) -> None:
     """As `kafka-delete-records.sh` does."""
-    where = partition_of(PREFIX, PARTITIONS)
+    where = partition_for(PREFIX, PARTITION_COUNT)
     broker.control.delete_records(LOG, where, broker.cluster.log(LOG, where).log_end_offset)
 
 
@@ -57,16 +57,16 @@ def test_a_log_that_begins_later_than_it_did_is_read_from_where_it_begins(
 ) -> None:
     """What the process has not read yet was deleted; or it has read nothing."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
     mine = held.write(mine, Entry(PREFIX, generation=3))
     if not knows:
-        decision_log._progress.clear()
+        decision_log._partition_cache.clear()
     with transactions(broker) as next_start:
-        next_start.look()
+        next_start.describe_driver_id()
         for _ in range(2):
-            assert next_start.entry().generation == 3
+            assert next_start.read_entry().generation == 3
 
 
 def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
@@ -74,12 +74,12 @@ def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
 ) -> None:
     """It may be a decision whose batch was done long ago."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
     with transactions(broker) as next_start:
-        next_start.look()
-        assert next_start.entry() == Entry(PREFIX)
+        next_start.describe_driver_id()
+        assert next_start.read_entry() == Entry(PREFIX)
 
 
 def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_that_says_so(
@@ -87,11 +87,11 @@ def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_th
 ) -> None:
     """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
     delete_all(broker)
-    with pytest.raises(ExactlyOnceError, match=r"records of partition \d+ were deleted at this moment.*Start again"):
-        held.entry()
+    with pytest.raises(ExactlyOnceError, match=r"records of partition \d+ were deleted while a driver.*Start again"):
+        held.read_entry()
 
 
 def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
@@ -100,14 +100,14 @@ def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
     """A replica has become the leader that did not have all."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     mine = held.write(mine, Entry(PREFIX, generation=2))
-    assert held.entry().generation == 2
+    assert held.read_entry().generation == 2
     keep_the_first_two(broker)
-    assert held.entry().generation == 1
+    assert held.read_entry().generation == 1
 
 
 def keep_the_first_two(broker: EmbeddedBroker) -> None:
     """A record and its marker."""
-    log = broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS))
+    log = broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT))
     log._batches, log._base_offsets, log.log_end_offset = log._batches[:2], log._base_offsets[:2], 2
 
 
@@ -127,8 +127,8 @@ def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_ne
 
     monkeypatch.setattr(TopicReader, "beginning_offsets", then_deleted)
     with transactions(broker) as next_start:
-        next_start.look()
-        assert next_start.entry().generation == 2
+        next_start.describe_driver_id()
+        assert next_start.read_entry().generation == 2
 
 
 @pytest.mark.parametrize("runs", [True, False])

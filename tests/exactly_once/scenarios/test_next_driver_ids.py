@@ -17,9 +17,9 @@ from spark_kafka_sink.exactly_once import decision_log, driver_ids, operations, 
 from spark_kafka_sink.exactly_once import driver as driver_module
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.entry_json import encoded
-from spark_kafka_sink.exactly_once.leftovers import expected_identity
-from spark_kafka_sink.exactly_once.query_transactions import EPOCHS_END, QueryTransactions
+from spark_kafka_sink.exactly_once.entry_json import encode_entry
+from spark_kafka_sink.exactly_once.query_transactions import HAND_OVER_EPOCH, QueryTransactions
+from spark_kafka_sink.exactly_once.transaction_aborts import expected_identity
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.init_producer_id import InitProducerId
@@ -49,7 +49,7 @@ from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
 from tests.exactly_once.explorer import explore
 from tests.exactly_once.scenarios.test_old_answers import TIMES, decide_and_die, end_of
 
-AT_THE_END = 32_767 - EPOCHS_END
+AT_THE_END = 32_767 - HAND_OVER_EPOCH
 LEFT = (16, *range(AT_THE_END - 1, AT_THE_END + 8))
 """Epochs that are left: so that the end is reached at each step of a batch and of a start."""
 SEEDS_OF_A_TEST = 20
@@ -69,10 +69,10 @@ def query(broker: EmbeddedBroker, its_own_ids_alone: None, request: pytest.Fixtu
 
 def number_in_use(broker: EmbeddedBroker) -> int:
     """The number of the driver's id that a new process finds."""
-    decision_log._progress.clear()
-    driver_ids._numbers.clear()
+    decision_log._partition_cache.clear()
+    driver_ids._remembered_numbers.clear()
     with transactions(broker) as held:
-        return held.read(held.look())[1].driver_number
+        return held.read_current_entry(held.describe_driver_id())[1].driver_number
 
 
 def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_id(
@@ -87,15 +87,15 @@ def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_id(
     assert number_in_use(broker) == 3
     assert seen(broker) == rows(*range(9))
     assert query.again().begin().is_committed(query.batch(8))
-    assert "passed over" not in caplog.text
+    assert "is ignored" not in caplog.text
 
 
 def test_an_id_that_has_written_nothing_names_no_next_id(broker: EmbeddedBroker) -> None:
     with transactions(broker) as held:
         held.log.create_if_missing()
-        held.fence(held.look(), (60_000,))
+        held.fence(held.describe_driver_id(), (60_000,))
         use_up_epochs(broker, "p-driver", AT_THE_END)
-        held.fence(held.look(), (60_000,))
+        held.fence(held.describe_driver_id(), (60_000,))
     assert end_of(Query(broker)) == 0
 
 
@@ -104,8 +104,8 @@ def test_wherever_its_epochs_are_used_up_a_driver_is_known_as_who_has_decided(
 ) -> None:
     query.run(1)
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
-        decision_log._progress.clear()
-        query.again(name=name).begin().check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+        decision_log._partition_cache.clear()
+        query.again(name=name).begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
 def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_has_begun(
@@ -115,7 +115,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_h
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.again(name=name).begin()
         with client_of(broker) as client:
-            assert start.awaits_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
+            assert start.is_waiting_for_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
 
 
 def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBroker, query: Query) -> None:
@@ -123,7 +123,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBrok
         newer = query.again(name=name)
         start = newer.begin()
         newer.write_both(start, 1)
-        decision_log._progress.clear()
+        decision_log._partition_cache.clear()
         assert newer.abort(start, 1)
         assert not open_ids(broker)
     query.again(name="driver-4").run(1)
@@ -138,9 +138,9 @@ def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_not
     written = query.write_both(query.begin(), 2)  # dies here
     write_as(broker, "evil", "p", None)
     use_up_epochs(broker, "evil")
-    forged = Entry(PREFIX, generation=9).decided(Batch(query.query, 0), BOTH_TASKS, tuple(written))
-    write_as(broker, "evil", "p", encoded(forged))
-    decision_log._progress.clear()
+    forged = Entry(PREFIX, generation=9).with_decision(Batch(query.query, 0), BOTH_TASKS, tuple(written))
+    write_as(broker, "evil", "p", encode_entry(forged))
+    decision_log._partition_cache.clear()
     query.again().run(2)
     assert seen(broker) == rows(0, 1, 2)
 
@@ -152,9 +152,9 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
     query = Query(broker)
     query.run(0)
     with transactions(broker) as held:
-        look = held.look()
+        look = held.describe_driver_id()
         assert look is not None
-        old = held.entry()
+        old = held.read_entry()
     driver = broker.cluster.coordinator.transactions["p-driver"]
     producer_id = driver.producer_id
     use_up_epochs(broker, "p-driver", left)
@@ -165,8 +165,8 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
     assert not has_next_id or left < LEFT[-1], "not each step of a batch is tried"
     write_as(broker, "evil", "p", None)
     use_up_epochs(broker, "evil")
-    write_as(broker, "evil", "p", encoded(old))
-    decision_log._progress.clear()
+    write_as(broker, "evil", "p", encode_entry(old))
+    decision_log._partition_cache.clear()
     start = query.begin()
     assert start.is_committed(query.batch(1))
     query.run(2)
@@ -197,7 +197,7 @@ def test_wherever_its_epochs_are_used_up_what_a_driver_has_decided_before_it_die
         query.commit(start, 1, written)
     again = query.again().begin()
     assert again.is_committed(query.batch(1))
-    again.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+    again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
 def test_wherever_its_epochs_are_used_up_a_driver_that_another_fenced_and_did_not_follow_notes_its_commit(
@@ -205,18 +205,18 @@ def test_wherever_its_epochs_are_used_up_a_driver_that_another_fenced_and_did_no
 ) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
-    whole = Driver._commit_all
+    whole = Driver._commit_transactions
 
     def commit_all(driver: Driver, *arguments: Any, **named: Any) -> None:
         whole(driver, *arguments, **named)
         # Another start gets its epoch, and dies.
         with transactions(broker) as other, suppress(ProducerFencedError):
-            other.fence(other.look(), (60_000,))
+            other.fence(other.describe_driver_id(), (60_000,))
 
-    with patch.object(Driver, "_commit_all", commit_all):
+    with patch.object(Driver, "_commit_transactions", commit_all):
         query.commit(start, 1, written)
     again = query.again().begin()
-    again.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+    again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
 @TIMES
@@ -273,12 +273,12 @@ def test_a_driver_may_die_at_each_request_in_which_it_hands_over_and_the_next_st
     decide_and_die(query)
     use_up_epochs(broker, "p-driver", AT_THE_END + 1)
     has_died = died_in_a_start(query.again(), after)
-    decision_log._progress.clear()
-    driver_ids._numbers.clear()
+    decision_log._partition_cache.clear()
+    driver_ids._remembered_numbers.clear()
     last = query.again(name="driver-3")
     start = last.begin()
     assert start.is_committed(query.batch(1))
-    start.check_passed_over(query.batch(1), BOTH_TASKS, tolerant=False)
+    start.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
     last.run(2)
     assert seen(broker) == rows(0, 1, 2)
     assert not open_ids(broker)
@@ -315,17 +315,17 @@ def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_a
     start = query.begin()
     query.write_both(start, 1)
     use_up_epochs(broker, "p-driver", left)
-    whole, fenced = QueryTransactions.renew, list[bool]()
+    whole, fenced = QueryTransactions.bump_epoch, list[bool]()
 
-    def renew(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
-        if not fenced and held.entry().generation > start.entry.generation:
+    def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
+        if not fenced and held.read_entry().generation > start.entry.generation:
             fenced.append(True)
             with transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
-                    other._granted(expected_identity(other.look()), (60_000,))
+                    other._request_epoch(expected_identity(other.describe_driver_id()), (60_000,))
         return whole(held, driver, granted_ms)
 
-    with patch.object(QueryTransactions, "renew", renew):
+    with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 1)
     assert fenced
     assert not open_ids(broker)
@@ -356,7 +356,7 @@ def few_epochs(end: int, more: int) -> Iterator[set[str]]:
 
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):
-            patches.enter_context(patch.object(module, "EPOCHS_END", end))
+            patches.enter_context(patch.object(module, "HAND_OVER_EPOCH", end))
         patches.enter_context(patch.object(transaction_coordinator, "MAX_EPOCH", end + more))
         patches.enter_context(patch.object(QueryTransactions, "_hand_over", hand_over))
         yield moved

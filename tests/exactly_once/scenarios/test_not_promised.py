@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import CommitLostError, MetadataTimeoutError
-from spark_kafka_sink.exactly_once import leftovers, query_transactions
+from spark_kafka_sink.exactly_once import query_transactions, transaction_aborts
 from spark_kafka_sink.exactly_once.clients import TIMEOUT_MS, new_client
 from spark_kafka_sink.exactly_once.entries import Entry
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
@@ -109,14 +109,14 @@ def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again
         if len(looks) == 3:  # for the list, before the end, before the fence
             looks.append(found)
             with (
-                patch.object(leftovers, "describe_transactions", whole),
+                patch.object(transaction_aborts, "describe_transactions", whole),
                 patch.object(query_transactions, "describe_transactions", whole),
             ):
                 query.decide_under_ids_of(start)
         return found
 
     with (
-        patch.object(leftovers, "describe_transactions", describe),
+        patch.object(transaction_aborts, "describe_transactions", describe),
         patch.object(query_transactions, "describe_transactions", describe),
     ):
         query.abort(start, 0)

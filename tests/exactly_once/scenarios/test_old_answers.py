@@ -10,7 +10,7 @@ from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import decision_log, operations
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.transaction_admin import end_transactions
 from tests.exactly_once import rules
@@ -40,7 +40,7 @@ def query(broker: object) -> Query:
 
 
 def end_of(query: Query) -> int:
-    return query.broker.cluster.log(LOG, partition_of(PREFIX, PARTITIONS)).log_end_offset
+    return query.broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT)).log_end_offset
 
 
 def decide_and_die(query: Query) -> None:
@@ -69,7 +69,7 @@ def test_a_driver_that_reads_too_little_before_it_takes_over_finds_what_was_deci
 def test_a_claim_that_was_made_of_too_little_misleads_no_other_though_its_driver_dies(query: Query) -> None:
     old_end = end_of(query)
     decide_and_die(query)
-    with ends_at(old_end, 2), dying("renew"):
+    with ends_at(old_end, 2), dying("bump_epoch"):
         query.again().begin()
     last = query.again(name="driver-3")
     assert last.begin().is_committed(last.batch(1))
@@ -119,14 +119,14 @@ def test_next_claim_counts_whether_or_not_compaction_has_removed_the_claim_befor
     old_end = end_of(query)
     driver = query.again()
     driver.begin()
-    of_driver = dict(decision_log._progress)
+    of_driver = dict(decision_log._partition_cache)
     with ends_at(old_end, 2), dying_after_its_claim():
         query.again(name="driver-3").begin()
     with compacted_log(query.broker):
-        decision_log._progress.update(of_driver)
+        decision_log._partition_cache.update(of_driver)
         begun = driver.begin()
         assert newest_entry(query) == begun.entry
-        decision_log._progress.clear()
+        decision_log._partition_cache.clear()
         assert newest_entry(query) == begun.entry
 
 
@@ -139,8 +139,8 @@ def test_compaction_of_a_first_claim_leaves_it_known(query: Query) -> None:
 
 def newest_entry(query: Query) -> Entry:
     with QueryTransactions(query.client, PREFIX, LOG) as transactions:
-        transactions.look()
-        return transactions.entry()
+        transactions.describe_driver_id()
+        return transactions.read_entry()
 
 
 @TIMES
@@ -160,7 +160,7 @@ def test_an_older_driver_that_is_fenced_and_reads_too_little_decides_nothing(que
     written = query.write_both(start, 1)
     old_end = end_of(query)
     query.again().run(1)
-    blind = patch.object(Driver, "_refusal", lambda *_: None)
+    blind = patch.object(Driver, "_find_commit_error", lambda *_: None)
     with ends_at(old_end, times), blind, pytest.raises(ExactlyOnceError, match="a newer driver has taken over"):
         query.commit(start, 1, written)
     assert seen(query.broker) == rows(0, 1)

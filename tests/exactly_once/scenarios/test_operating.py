@@ -11,16 +11,16 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once import clients, operations
-from spark_kafka_sink.exactly_once.entries import beginning_of
-from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
-from spark_kafka_sink.exactly_once.log_topic import PARTITIONS, partition_of
+from spark_kafka_sink.exactly_once.entries import build_batch_driver_name
+from spark_kafka_sink.exactly_once.late_attempts import raise_if_late
+from spark_kafka_sink.exactly_once.log_topic import PARTITION_COUNT, partition_for
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
 from spark_kafka_sink.testing import EmbeddedBroker
 from tests.exactly_once.cases import LOG, PREFIX, Crash, Query, client_of, dying, open_ids, rows, seen
 from tests.exactly_once.cases import broker as broker
 
-MORE = 2 * PARTITIONS + 1
+MORE = 2 * PARTITION_COUNT + 1
 """Partitions of the log."""
 
 
@@ -51,7 +51,7 @@ def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written
         query.commit(start, 0, written)
     else:
         with client_of(query.broker) as client, pytest.raises(ExactlyOnceError, match="This attempt came too late"):
-            refuse_if_late(partial(describe_transactions, client), start)
+            raise_if_late(partial(describe_transactions, client), start)
         query.again(name="driver-3").run(0)
     assert seen(query.broker) == rows(0)
 
@@ -59,10 +59,10 @@ def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written
 def test_without_register_starts_in_one_spark_succeed_each_other_until_another_takes_over(query: Query) -> None:
     """Each batch has a driver of its own there, and all of them are of one start."""
     for number in range(3):
-        query.again(name=beginning_of("spark-1", f"{number}")).run(number)
-    query.again(name=beginning_of("spark-2", "0")).run(3)
+        query.again(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
+    query.again(name=build_batch_driver_name("spark-2", "0")).run(3)
     with pytest.raises(ExactlyOnceError, match=r"A newer driver has taken over .*spark-2"):
-        query.again(name=beginning_of("spark-1", "3")).begin()
+        query.again(name=build_batch_driver_name("spark-1", "3")).begin()
     query.again(name="spark-1-started-anew").run(4)
     assert seen(query.broker) == rows(0, 1, 2, 3, 4)
 
@@ -73,7 +73,7 @@ def delete_log(broker: EmbeddedBroker) -> None:
 
 def add_partitions(broker: EmbeddedBroker) -> None:
     """The prefix is hashed to another one then; and a client that knows of it."""
-    assert partition_of(PREFIX, MORE) != partition_of(PREFIX, PARTITIONS)
+    assert partition_for(PREFIX, MORE) != partition_for(PREFIX, PARTITION_COUNT)
     broker.control.add_partitions(LOG, MORE)
     clients.CLIENTS.close()
 
@@ -82,7 +82,7 @@ def test_partitions_that_are_added_to_the_log_stop_its_queries_with_the_reason(q
     query.run(0)
     add_partitions(query.broker)
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match=r"has nothing of the prefix p.*partitions were added to it"):
+        with pytest.raises(ExactlyOnceError, match=r"has no entry of the prefix p.*partitions were added to it"):
             query.again().begin()
     query.again(prefix="another").run(1)
     assert seen(query.broker) == rows(0, 1)
@@ -99,7 +99,7 @@ def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
 
 @pytest.mark.parametrize(
     ("happens", "words"),
-    [(is_read_elsewhere, "has nothing of the prefix p"), (dies, None)],
+    [(is_read_elsewhere, "has no entry of the prefix p"), (dies, None)],
 )
 def test_a_log_that_is_lost_while_a_driver_begins_or_when_it_has_died_then_is_noticed_by_the_next_start(
     query: Query, happens: Callable[[QueryTransactions, EmbeddedBroker], None], words: str | None
@@ -117,7 +117,7 @@ def test_a_log_that_is_lost_while_a_driver_begins_or_when_it_has_died_then_is_no
         query.again().begin()
     if happens is dies:
         delete_log(query.broker)
-    with pytest.raises(ExactlyOnceError, match="has nothing of the prefix p"):
+    with pytest.raises(ExactlyOnceError, match="has no entry of the prefix p"):
         query.again().begin()
 
 
@@ -138,7 +138,7 @@ def test_a_log_that_is_lost_after_a_driver_died_between_fence_and_mark_is_not_no
     """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it
     again."""
     query.run(0)
-    with patch.object(QueryTransactions, "renew", side_effect=Crash), pytest.raises(Crash):
+    with patch.object(QueryTransactions, "bump_epoch", side_effect=Crash), pytest.raises(Crash):
         query.again().begin()
     delete_log(query.broker)
     query.again().run(0)

@@ -18,7 +18,7 @@ def replayed(version: int, replay: Replay) -> World:
     world = World(version=version, batches=1, late_tasks=(), replay=replay)
     script = Script(world)
     world.add_driver("driver-1")
-    script.kills("driver-1", since=lambda: any(entry.batch.number == 0 for entry in world.decisions()))
+    script.kills("driver-1", since=lambda: any(entry.batch.batch_id == 0 for entry in world.decisions()))
     script.play()
     world.add_driver("driver-2")
     Script(world).play()

@@ -32,9 +32,9 @@ def has_another_epoch(broker: EmbeddedBroker, start: BatchStart) -> None:
 
 
 WORDS: dict[Happens, str] = {
-    is_aborted: "p-1-1-0: CompleteAbort, with epoch",
+    is_aborted: "p-1-1-0: CompleteAbort, epoch",
     is_forgotten: "p-1-1-0: the brokers do not know it",
-    has_another_epoch: "p-1-1-0: Empty, with epoch",
+    has_another_epoch: "p-1-1-0: Empty, epoch",
 }
 
 

@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once import operations
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Entry, EntryState
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.exactly_once.transaction_names import driver_id
 from spark_kafka_sink.requests.transaction_admin import init_producer_id
@@ -45,7 +45,7 @@ def query(broker: EmbeddedBroker) -> Query:
 def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_begins_again(query: Query) -> None:
     query.write_both(query.begin(), 0)
     again = query.again()
-    failing = patch.object(QueryTransactions, "end_listed", side_effect=NetworkError("no broker answers"))
+    failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker answers"))
     with failing, pytest.raises(NetworkError):
         again.begin()
     assert len(open_ids(query.broker)) == 2
@@ -100,7 +100,7 @@ def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_i
     whole = QueryTransactions.fence
     with transactions(query.broker) as newer:
         held = fence(newer)
-        claim = newer.entry().begun("driver-2", "/checkpoint", 60_000, held.driver)
+        claim = newer.read_entry().with_claim("driver-2", "/checkpoint", 60_000, held.id_and_epoch)
 
         def fence_late(older: QueryTransactions, *given: Any) -> Any:
             if claims:
@@ -125,9 +125,9 @@ def test_a_driver_that_is_fenced_after_its_decision_by_one_that_claims_nothing_n
     with before_the_commit(lambda: others_take(query, driver_id(PREFIX))):
         query.commit(start, 0, written)
     with transactions(query.broker) as held:
-        now = held.look()
+        now = held.describe_driver_id()
         assert now is not None
-        assert held.entry().state is EntryState.DONE
+        assert held.read_entry().state is EntryState.DONE
     assert seen(query.broker) == rows(0)
 
 
@@ -174,17 +174,17 @@ def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_
 def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it(query: Query) -> None:
     newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
     query.write_both(query.begin(), 0)
-    whole = QueryTransactions.leftovers
+    whole = QueryTransactions.list_task_transactions
 
     def leftovers(held: QueryTransactions) -> list[TransactionDescription]:
         found = whole(held)
-        with patch.object(QueryTransactions, "leftovers", whole):
+        with patch.object(QueryTransactions, "list_task_transactions", whole):
             of_newer.append(newer.begin())
         return found
 
     with (
-        patch.object(QueryTransactions, "leftovers", leftovers),
-        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at this"),
+        patch.object(QueryTransactions, "list_task_transactions", leftovers),
+        pytest.raises(ExactlyOnceError, match="A newer driver took over the query with the prefix p at the same"),
     ):
         operations.abort(query.options, PREFIX, LOG)
     newer.commit(of_newer[0], 0, newer.write_both(of_newer[0], 0))
@@ -194,7 +194,9 @@ def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it
 def test_what_is_lost_is_named_though_brokers_do_not_say_who_drives(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    silent = patch.object(QueryTransactions, "look_when_ended", side_effect=NetworkError("no broker answers"))
+    silent = patch.object(
+        QueryTransactions, "describe_driver_id_when_ended", side_effect=NetworkError("no broker answers")
+    )
     with (
         before_the_commit(lambda: others_take(query, written[1].transactional_id)),
         silent,
@@ -225,18 +227,20 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     if not is_first:
         query.again(name="driver-0").run(0)
     newer, of_newer = query.again(), list[BatchStart]()
-    whole = QueryTransactions.look
+    whole = QueryTransactions.describe_driver_id
 
     def look(held: QueryTransactions, **named: bool) -> TransactionDescription | None:
         found = whole(held, **named)
         if not of_newer:
-            with patch.object(QueryTransactions, "look", whole):
+            with patch.object(QueryTransactions, "describe_driver_id", whole):
                 of_newer.append(newer.begin())
         return found
 
     with (
-        patch.object(QueryTransactions, "look", look),
-        pytest.raises(ExactlyOnceError, match=r"driver-2, after this one, driver-1, had looked.*may have ended"),
+        patch.object(QueryTransactions, "describe_driver_id", look),
+        pytest.raises(
+            ExactlyOnceError, match=r"driver-2. It did so after this driver, driver-1, had read.*may have ended"
+        ),
     ):
         query.begin()
     newer.commit(of_newer[0], 1, newer.write_both(of_newer[0], 1))
@@ -246,7 +250,7 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
 @pytest.mark.parametrize(
     ("goes_on", "words"),
     [
-        (Query.begin, "driver-2, after this one, driver-1, had looked.*may have ended"),
+        (Query.begin, "driver-2. It did so after this driver, driver-1, had read.*may have ended"),
         (lambda query: operations.abort(query.options, PREFIX, LOG), "A newer driver has taken over"),
     ],
     ids=["a driver", "a person who aborts"],
@@ -256,19 +260,19 @@ def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_m
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
     query.again(name="driver-0").run(0)
-    newer, whole, of_newer = query.again(), QueryTransactions.entry, list[BatchStart]()
+    newer, whole, of_newer = query.again(), QueryTransactions.read_entry, list[BatchStart]()
 
     def entry(held: QueryTransactions) -> Entry:
         found = whole(held)
         if not of_newer:
-            with patch.object(QueryTransactions, "entry", whole):
+            with patch.object(QueryTransactions, "read_entry", whole):
                 of_newer.append(newer.begin())
-            driver._query.start_write(Held(of_newer[0].driver), of_newer[0].entry).wait()
+            driver._query.begin_write(WriterState(of_newer[0].driver_identity), of_newer[0].entry).wait()
             undisturbed.enter_context(no_new_epoch(query.broker))
         return found
 
     with Driver(newer.delivery) as driver, ExitStack() as undisturbed:
-        with patch.object(QueryTransactions, "entry", entry), pytest.raises(ExactlyOnceError, match=words):
+        with patch.object(QueryTransactions, "read_entry", entry), pytest.raises(ExactlyOnceError, match=words):
             goes_on(query)
         assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
@@ -276,13 +280,13 @@ def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_m
 def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_before(query: Query) -> None:
     query.run(0)
     query.again().run(1)
-    whole, hints = QueryTransactions.entry, [Entry(PREFIX).begun("driver-1", "/checkpoint", 900_000)]
+    whole, hints = QueryTransactions.read_entry, [Entry(PREFIX).with_claim("driver-1", "/checkpoint", 900_000)]
 
     def entry(held: QueryTransactions) -> Entry:
         return hints.pop() if hints else whole(held)
 
     with (
-        patch.object(QueryTransactions, "entry", entry),
+        patch.object(QueryTransactions, "read_entry", entry),
         pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p: driver-2"),
     ):
         query.begin()

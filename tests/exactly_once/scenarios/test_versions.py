@@ -13,7 +13,7 @@ from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
 from spark_kafka_sink.exactly_once.decision_log import DecisionLog
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.late_attempts import refuse_if_late
+from spark_kafka_sink.exactly_once.late_attempts import raise_if_late
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transaction_admin import describe_transactions
@@ -57,7 +57,7 @@ def test_an_attempt_that_is_late_for_the_first_batch_after_a_change_is_refused(v
         start = query.begin()
         query.commit(start, 2, query.write_both(start, 2))
         with client_of(broker) as client, pytest.raises(ExactlyOnceError):
-            refuse_if_late(partial(describe_transactions, client), start)
+            raise_if_late(partial(describe_transactions, client), start)
 
 
 def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
@@ -84,7 +84,7 @@ def test_a_downgrade_in_the_middle_of_a_batch_fails_it_before_the_decision_and_n
             query.commit(start, 2, written or query.write_both(start, 2))
         assert query.abort(start, 2)
         with client_of(broker) as client, pytest.raises(ExactlyOnceError):
-            refuse_if_late(partial(describe_transactions, client), start)
+            raise_if_late(partial(describe_transactions, client), start)
         assert open_ids(broker) == []
         query.run(2)
         query.again().run(3)
@@ -98,13 +98,13 @@ def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_deci
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = goes_on_in_version_2(broker)
         written = query.write_both(start, 2)
-        partition = DecisionLog.partition
+        partition = DecisionLog.partition_for
 
         def lowered(log: DecisionLog, prefix: str) -> int:
             monkeypatch.setattr(BlockingClient, "transaction_version", 1)
             return partition(log, prefix)
 
-        monkeypatch.setattr(DecisionLog, "partition", lowered)
+        monkeypatch.setattr(DecisionLog, "partition_for", lowered)
         with pytest.raises(ExactlyOnceError, match=r"transaction\.version was lowered"):
             query.commit(start, 2, written)
         assert seen(broker) == rows(0, 1)
@@ -120,22 +120,24 @@ def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decide
         written = query.write_both(start, 2)
         set_version(broker, 1)
         reconnect()
-        lowered, commit_all = QueryTransactions.writes_in_version_1, Driver._commit_all
-        end_listed = QueryTransactions.end_listed
+        lowered, commit_all = QueryTransactions.uses_version_1, Driver._commit_transactions
+        abort_task_transactions = QueryTransactions.abort_task_transactions
         standing_still: list[Sequence[TransactionDescription]] = []
 
         def after_the_abort(of_commit: QueryTransactions) -> bool:
             with monkeypatch.context() as patch:
-                patch.setattr(QueryTransactions, "end_listed", lambda query, listed: standing_still.append(listed))
+                patch.setattr(
+                    QueryTransactions, "abort_task_transactions", lambda query, listed: standing_still.append(listed)
+                )
                 assert query.abort(start, 2)
             return lowered(of_commit)
 
         def go_on(driver: Driver, *of_commit: Any, **named: Any) -> None:
-            end_listed(driver._query, standing_still.pop())
+            abort_task_transactions(driver._query, standing_still.pop())
             commit_all(driver, *of_commit, **named)
 
-        monkeypatch.setattr(QueryTransactions, "writes_in_version_1", after_the_abort)
-        monkeypatch.setattr(Driver, "_commit_all", go_on)
+        monkeypatch.setattr(QueryTransactions, "uses_version_1", after_the_abort)
+        monkeypatch.setattr(Driver, "_commit_transactions", go_on)
         with pytest.raises(ExactlyOnceError, match="was not committed"):
             query.commit(start, 2, written)
         assert len(standing_still) == 1

@@ -63,13 +63,13 @@ def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str
         (
             "transactionalIdPrefix",
             "a b",
-            "cannot be used: it takes 1 to 200 letters, digits, '.', '_' and",
+            "cannot be used: it must have 1 to 200 letters, digits, '.', '_' and",
         ),
-        ("transactionalIdPrefix", " ", "Option 'transactionalIdPrefix' cannot be used: it takes 1 to 200 letters"),
+        ("transactionalIdPrefix", " ", "Option 'transactionalIdPrefix' cannot be used: it must have 1 to 200 letters"),
         (
             "transactionalIdPrefix",
             "x" * 201,
-            "Option 'transactionalIdPrefix' cannot be used: it takes 1 to 200 letters",
+            "Option 'transactionalIdPrefix' cannot be used: it must have 1 to 200 letters",
         ),
         ("idempotencyKey", "x" * 201, "must have 1 to 200 characters; it has 201"),
         ("decisionLogTopic", "a/b", "Option 'decisionLogTopic' must be the name of a topic"),
@@ -96,7 +96,7 @@ def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart
     )
     other = build_stream_delivery(parse(**ONCE))
     assert first.prefix == again.prefix != other.prefix
-    assert not first.is_given
+    assert not first.has_user_prefix
 
 
 def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
@@ -105,10 +105,10 @@ def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
     with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
         build_stream_delivery(parse(**ONCE, idempotencyKey="k"))
     named = build_stream_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders"))
-    assert (named.prefix, named.is_given) == ("orders", True)
+    assert (named.prefix, named.has_user_prefix) == ("orders", True)
 
 
 def test_a_jobs_prefix_is_the_one_that_is_given_whatever_its_key() -> None:
     for more in ({}, {"idempotencyKey": "k"}):
         named = build_job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
-        assert (named.prefix, named.is_given, named.is_forgotten) == ("orders", True, False)
+        assert (named.prefix, named.has_user_prefix, named.is_single_use) == ("orders", True, False)

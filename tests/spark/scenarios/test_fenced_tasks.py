@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import BrokerError, ExactlyOnceError, KafkaSinkError
-from spark_kafka_sink.exactly_once.transaction_names import split_id
+from spark_kafka_sink.exactly_once.transaction_names import split_task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.transaction_admin import init_producer_id, list_transactional_ids
@@ -43,8 +43,8 @@ def test_a_task_that_a_newer_driver_fences_while_it_writes_says_so(
     with pytest.raises(ExactlyOnceError, match="a newer driver has taken over the query with the prefix") as error:
         spark.task(writer, overtaken(newer.batch), query_id="q", batch_id="0")
     assert "What it wrote is not committed." in str(error.value)
-    refusals = [each for each in causes_of(error.value) if isinstance(each, BrokerError)]
-    assert refusals, "what brokers said is kept"
+    precommit_errors = [each for each in causes_of(error.value) if isinstance(each, BrokerError)]
+    assert precommit_errors, "what brokers said is kept"
     micro_batch(newer, 0, "c")
     assert (seen(broker), open_count(broker)) == (["c"], 0)
 
@@ -52,7 +52,7 @@ def test_a_task_that_a_newer_driver_fences_while_it_writes_says_so(
 def end_all(broker: EmbeddedBroker) -> None:
     """As brokers do when the timeout of a transaction is over."""
     with client_of(broker) as client:
-        ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if split_id(name) is not None]
+        ids = [name for name in list_transactional_ids(client, ONGOING, EMPTY) if split_task_id(name) is not None]
         for name in ids:
             init_producer_id(client, name, 60_000)
         assert ids
@@ -81,7 +81,7 @@ def test_a_task_that_is_fenced_and_cannot_learn_why_says_what_brokers_say(
     with pytest.raises(KafkaSinkError) as error:
         spark.task(spark.batch(), overtaken(taken_over), query_id="q", batch_id="0")
     assert not isinstance(error.value, ExactlyOnceError)
-    assert "it is not known whether there is a newer driver" in caplog.text
+    assert "could not find out whether there is a newer driver" in caplog.text
 
 
 def test_a_task_that_fails_by_its_own_rows_asks_nothing_of_its_driver(

@@ -9,11 +9,11 @@ import pytest
 from spark_kafka_sink.broker.cluster import ClusterConfig
 from spark_kafka_sink.broker.listener_config import ListenerConfig
 from spark_kafka_sink.errors import BrokerError, PreflightError
-from spark_kafka_sink.exactly_once import commit_errors, refusals
-from spark_kafka_sink.exactly_once.content import Content
+from spark_kafka_sink.exactly_once import commit_errors, precommit_errors
+from spark_kafka_sink.exactly_once.batch_content import BatchContent
 from spark_kafka_sink.exactly_once.driver import Driver
 from spark_kafka_sink.exactly_once.entries import Batch, Entry
-from spark_kafka_sink.exactly_once.transaction_names import TaskName, task_id
+from spark_kafka_sink.exactly_once.transaction_names import TaskAttempt, task_id
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import build_broker_error
 from spark_kafka_sink.protocol.message import ApiKey
@@ -26,14 +26,14 @@ ABSENT = VersionRange(1, 0)
 OF_KAFKA_3 = (ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS)
 
 
-@pytest.mark.parametrize("is_forgotten", [True, False], ids=["job", "stream"])
+@pytest.mark.parametrize("is_single_use", [True, False], ids=["job", "stream"])
 @pytest.mark.parametrize("absent", [OF_KAFKA_3, (ApiKey.INIT_PRODUCER_ID,)], ids=["before 3.0", "no transactions"])
 def test_brokers_without_transactions_are_refused_before_the_first_row(
-    absent: tuple[ApiKey, ...], *, is_forgotten: bool
+    absent: tuple[ApiKey, ...], *, is_single_use: bool
 ) -> None:
     config = ClusterConfig(version_limits=dict.fromkeys(absent, ABSENT))
     with EmbeddedBroker(config, ListenerConfig()) as broker:
-        delivery = dataclasses.replace(Query(broker).delivery, is_forgotten=is_forgotten)
+        delivery = dataclasses.replace(Query(broker).delivery, is_single_use=is_single_use)
         with Driver(delivery) as driver, pytest.raises(PreflightError) as refused:
             driver.begin("driver-1")
     assert "nothing was written" in str(refused.value)
@@ -45,10 +45,10 @@ def test_brokers_without_transactions_are_refused_before_the_first_row(
 def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_others_counted(
     code: int, many: int, shown: int, last: str
 ) -> None:
-    names = [task_id("p", TaskName(1, partition, 0)) for partition in range(many)]
+    names = [task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
-    entry = Entry("p").decided(Batch("q", 1), Content.of({"t": many}, many), written)
-    error = commit_errors.not_committed(entry, {name: build_broker_error(code, name) for name in names})
+    entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
+    error = commit_errors.not_committed_error(entry, {name: build_broker_error(code, name) for name in names})
     lines = [line for line in str(error).splitlines() if line.startswith("- ")]
     assert len(lines) == shown
     assert lines[-1].startswith(f"- {last}")
@@ -56,6 +56,6 @@ def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_ot
 
 def test_a_tasks_refusal_for_another_reason_than_its_timeout_is_shown_as_it_is() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
-    with pytest.raises(BrokerError) as raised, refusals.timeout_may_be_refused(is_chosen=True):
+    with pytest.raises(BrokerError) as raised, precommit_errors.convert_timeout_errors(is_user_timeout=True):
         raise refused
     assert raised.value is refused

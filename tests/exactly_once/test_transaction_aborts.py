@@ -9,10 +9,10 @@ import pytest
 from spark_kafka_sink.broker.transaction_coordinator import ProducerIdentity, Transaction, TransactionCoordinator
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.errors import KafkaSinkError, NetworkError, ProducerFencedError
-from spark_kafka_sink.exactly_once import leftovers
+from spark_kafka_sink.exactly_once import transaction_aborts
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.exactly_once.leftovers import abort_listed, can_write
-from spark_kafka_sink.exactly_once.log_writer import Held
+from spark_kafka_sink.exactly_once.log_writer import WriterState
+from spark_kafka_sink.exactly_once.transaction_aborts import abort_transactions, can_write
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
@@ -40,7 +40,7 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        abort_listed(
+        abort_transactions(
             client, [*describe_transactions(client, ["alive", *(each.transactional_id for each in written)]).values()]
         )
         with pytest.raises(KafkaSinkError):
@@ -63,7 +63,7 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
     alive.begin_transaction()
     alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
     with client_of(broker) as client:
-        abort_listed(client, [*describe_transactions(client, ["alive"]).values()])
+        abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
         assert not describe_transactions(client, ["alive"])["alive"].is_open
@@ -99,8 +99,8 @@ def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_i
                 send(1)
             return found
 
-        monkeypatch.setattr(leftovers, "describe_transactions", look)
-        abort_listed(client, listed)
+        monkeypatch.setattr(transaction_aborts, "describe_transactions", look)
+        abort_transactions(client, listed)
         with pytest.raises(KafkaSinkError):
             send(1 if step == "before the end" else 0)
     alive.close(timeout=0)
@@ -127,7 +127,7 @@ def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_
         listed = [*describe_transactions(client, ["alive"]).values()]
         end_transactions(client, [TransactionIdentity("alive", *listed[0].id_and_epoch, 1)], commit=False)
         alive.send(ProducerRecord("t", b"late", partition=1)).result(PATIENCE_SECONDS)
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"late", partition=0)).result(PATIENCE_SECONDS)
         alive.close(timeout=0)
@@ -152,11 +152,13 @@ def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_wh
                 raise NetworkError("a coordinator says nothing")
             return describe_transactions(*arguments, **options)
 
-        monkeypatch.setattr(leftovers, "describe_transactions", look)
-        abort_listed(client, listed)
+        monkeypatch.setattr(transaction_aborts, "describe_transactions", look)
+        abort_transactions(client, listed)
         assert not [each for each in describe_transactions(client, ids(written)).values() if each.is_open]
         looks_once_more = client.transaction_version < 2
-    assert ("could not be described again: a coordinator says nothing" in caplog.text) == looks_once_more
+    assert (
+        "Could not describe the transactions to abort again: a coordinator says nothing" in caplog.text
+    ) == looks_once_more
 
 
 def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
@@ -171,7 +173,7 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
             broker.control.when(api=api).fail(error_codes.CONCURRENT_TRANSACTIONS)
         alive.begin_transaction()
         alive.send(ProducerRecord("t", b"1", partition=0)).result(PATIENCE_SECONDS)
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         assert not describe_transactions(client, ["alive"])["alive"].is_open
     alive.close(timeout=0)
     assert seen(broker) == []
@@ -190,7 +192,7 @@ def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_i
         alive.send(ProducerRecord(topic, b"1", partition=0)).result(PATIENCE_SECONDS)
     broker.control.delete_topic("gone")
     with client_of(broker, timeout_ms=5_000) as client:
-        abort_listed(client, [*describe_transactions(client, ["alive"]).values()])
+        abort_transactions(client, [*describe_transactions(client, ["alive"]).values()])
         with pytest.raises(KafkaSinkError):
             alive.send(ProducerRecord("t", b"2", partition=0)).result(PATIENCE_SECONDS)
     alive.close(timeout=0)
@@ -205,8 +207,8 @@ def test_a_fence_that_brokers_refuse_is_a_warning(
     with client_of(broker) as client:
         init_producer_id(client, "attempt", 60_000)
         broker.cluster.coordinator.max_timeout_ms = 500
-        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
-    assert "an attempt that may still write could not be fenced" in caplog.text
+        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
+    assert "Could not fence a task attempt that may still write" in caplog.text
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
 
 
@@ -216,27 +218,29 @@ def test_an_abort_that_brokers_refuse_is_a_warning(
     with client_of(broker) as client:
         listed = [*describe_transactions(client, ids(written)).values()]
         broker.control.when(api=ApiKey.END_TXN).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         again = describe_transactions(client, ids(written)).values()
     assert sum(each.is_open for each in again) == 1
-    assert "a transaction could not be aborted" in caplog.text
+    assert "Could not abort a transaction" in caplog.text
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
 
 def test_an_id_whose_first_record_was_never_written_is_fenced(broker: EmbeddedBroker) -> None:
     known_without_an_epoch(broker, "attempt")
     with client_of(broker) as client:
-        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         assert describe_transactions(client, ["attempt"])["attempt"].id_and_epoch.epoch >= 0
 
 
 def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:
     with client_of(broker) as client:
         attempt = init_producer_id(client, "attempt", 60_000)
-        abort_listed(client, [*describe_transactions(client, ["attempt"]).values()])
+        abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         assert not [each for each in describe_transactions(client, ["attempt"]).values() if can_write(each)]
         with pytest.raises(ProducerFencedError):
-            writer_of(client).start("attempt", Held(attempt), TopicPartition("t", 0), [(b"k", b"late")]).wait()
+            writer_of(client).begin_transaction(
+                "attempt", WriterState(attempt), TopicPartition("t", 0), [(b"k", b"late")]
+            ).wait()
 
 
 def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_left_alone(
@@ -247,9 +251,11 @@ def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_
         init_producer_id(client, "again", 60_000)
         listed = [*describe_transactions(client, ["again"]).values()]
         newer = init_producer_id(client, "again", 60_000)
-        writing = writer_of(client).start("again", Held(newer), TopicPartition("t", 0), [(b"k", b"newer")])
+        writing = writer_of(client).begin_transaction(
+            "again", WriterState(newer), TopicPartition("t", 0), [(b"k", b"newer")]
+        )
         writing.wait()
-        abort_listed(client, listed)
+        abort_transactions(client, listed)
         writing.commit()
     assert seen(broker) == ["newer"]
 
@@ -271,5 +277,5 @@ def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version:
         held = init_producer_id(client, "x", 60_000)
         coordinator, identity = cluster.core.coordinator, ProducerIdentity(*held)
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == 0
-        abort_listed(client, [*describe_transactions(client, ["x"]).values()])
+        abort_transactions(client, [*describe_transactions(client, ["x"]).values()])
         assert coordinator.add_partitions("x", identity, [("t", 0)], 0, 0) == error_codes.PRODUCER_FENCED

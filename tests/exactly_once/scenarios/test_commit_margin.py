@@ -9,11 +9,11 @@ import pytest
 
 from spark_kafka_sink.errors import ExactlyOnceError
 from spark_kafka_sink.exactly_once.batch_start import BatchStart
+from spark_kafka_sink.exactly_once.commit_margin import commit_margin_ms, decision_timeout_ms
 from spark_kafka_sink.exactly_once.driver import Driver
-from spark_kafka_sink.exactly_once.log_writer import Held, OpenWrite
+from spark_kafka_sink.exactly_once.log_writer import LogTransaction, WriterState
 from spark_kafka_sink.exactly_once.query_transactions import QueryTransactions
-from spark_kafka_sink.exactly_once.time_left import decision_ms, margin_ms
-from spark_kafka_sink.exactly_once.timeout_marks import claimed_ms
+from spark_kafka_sink.exactly_once.timeout_marks import claimed_timeout_ms
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.requests.blocking import BlockingClient
@@ -82,8 +82,8 @@ def test_time_that_passes_between_the_look_and_the_decision_is_noticed(
     query.timeout_ms = 60_000
     start = query.begin()
     written = query.write_both(start, 0)
-    at = "wait" if after == "the record is written" else "start_write"
-    owner: type = OpenWrite if at == "wait" else QueryTransactions
+    at = "wait" if after == "the record is written" else "begin_write"
+    owner: type = LogTransaction if at == "wait" else QueryTransactions
     whole = getattr(owner, at)
 
     def then_time_passes(*arguments: Any) -> Any:
@@ -106,18 +106,18 @@ def timed_out_before_its_commit(
     query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, all_of_it: bool
 ) -> None:
     """Let the driver stand still before its decision's commit, until brokers have ended the decision; or all."""
-    coordinator, whole = query.broker.cluster.coordinator, OpenWrite.commit
+    coordinator, whole = query.broker.cluster.coordinator, LogTransaction.commit
 
-    def stands_still(writing: OpenWrite, *arguments: Any) -> Held:
+    def stands_still(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
         with query.broker.cluster.lock:
             now = max(each.start_ms for each in coordinator.transactions.values())
-            assert coordinator.abort_timed_out(now + decision_ms(start.entry.timeout_ms)) == [start.driver_id]
+            assert coordinator.abort_timed_out(now + decision_timeout_ms(start.entry.timeout_ms)) == [start.driver_id]
             if all_of_it:
                 coordinator.abort_timed_out(1e12)
         return whole(writing, *arguments)
 
-    monkeypatch.setattr(OpenWrite, "commit", stands_still)
+    monkeypatch.setattr(LogTransaction, "commit", stands_still)
 
 
 def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_decided_nothing(
@@ -154,7 +154,7 @@ def test_what_a_driver_does_not_decide_anew_is_aborted(query: Query, monkeypatch
     start = query.begin()
     written = query.write_both(start, 1)
     timed_out_before_its_commit(query, start, monkeypatch, all_of_it=False)
-    looks = patch.object(Driver, "_refusal", side_effect=[None, ExactlyOnceError("too late")])
+    looks = patch.object(Driver, "_find_commit_error", side_effect=[None, ExactlyOnceError("too late")])
     with looks, pytest.raises(ExactlyOnceError, match="too late"):
         query.commit(start, 1, written)
     assert query.abort(start, 1)
@@ -179,4 +179,4 @@ def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
 def test_the_drivers_own_transaction_ends_within_the_margin_of_the_tasks(granted_ms: int) -> None:
-    assert claimed_ms(granted_ms) <= max(999, margin_ms(granted_ms) / 3)
+    assert claimed_timeout_ms(granted_ms) <= max(999, commit_margin_ms(granted_ms) / 3)

@@ -1,0 +1,57 @@
+"""BatchContent: the row count of each topic, which identifies a batch together with its name.
+
+A batch is named by a batch id or an idempotency key, but different rows can have the same name: after a checkpoint was
+restored or copied, if a source returns other rows when it is read again, or if two jobs use one key. The decision log
+therefore stores the content together with the name, and a batch is skipped only if both are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+MAX_LISTED_TOPICS = 20
+_DIGEST_CHARACTERS = 32
+
+
+@dataclass(frozen=True)
+class BatchContent:
+    rows: int
+    payload_bytes: int
+    """The size of all keys and values, for messages. It is not compared: a time in a value can have another length when
+    the row is written again."""
+    topics: tuple[tuple[str, int], ...]
+    """Names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
+    digest: str
+    """A hash of the names and row counts of all topics. Contents with equal digests are equal."""
+
+    @classmethod
+    def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
+        """`row_counts`: number of rows by topic."""
+        topics = sorted((topic, count) for topic, count in row_counts.items() if count)
+        hashed = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
+        return cls(
+            sum(count for _, count in topics),
+            payload_bytes,
+            tuple(topics[:MAX_LISTED_TOPICS]),
+            hashed.hexdigest()[:_DIGEST_CHARACTERS],
+        )
+
+    def has_same_rows(self, other: BatchContent) -> bool:
+        return self.digest == other.digest
+
+    def __str__(self) -> str:
+        topics = ", ".join(f"{topic}: {count}" for topic, count in self.topics)
+        return f"{self.rows} rows of {self.payload_bytes} bytes ({topics or 'no topic'})"
+
+
+def sum_contents(task_contents: Iterable[tuple[Mapping[str, int], int]]) -> BatchContent:
+    """Add up the (row counts by topic, payload bytes) of the tasks of a batch."""
+    total_counts: dict[str, int] = {}
+    total_bytes = 0
+    for row_counts, payload_bytes in task_contents:
+        total_bytes += payload_bytes
+        for topic, count in row_counts.items():
+            total_counts[topic] = total_counts.get(topic, 0) + count
+    return BatchContent.from_row_counts(total_counts, total_bytes)

@@ -1,0 +1,38 @@
+"""What a batch is known by: the rows of each topic."""
+
+from __future__ import annotations
+
+from spark_kafka_sink.exactly_once.batch_content import MAX_LISTED_TOPICS, BatchContent, sum_contents
+
+
+def test_contents_are_the_same_if_each_topic_has_the_same_rows() -> None:
+    content = BatchContent.from_row_counts({"a": 3, "b": 1}, 40)
+    assert content.has_same_rows(BatchContent.from_row_counts({"b": 1, "a": 3, "c": 0}, 40))
+    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 1, "b": 3}, 40))
+    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 4}, 40))
+    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 3, "b": 1, "c": 1}, 40))
+
+
+def test_bytes_may_honestly_differ() -> None:
+    """A value may have the time in it."""
+    assert BatchContent.from_row_counts({"a": 3}, 40).has_same_rows(BatchContent.from_row_counts({"a": 3}, 41))
+
+
+def test_topics_that_are_not_shown_count_as_well() -> None:
+    many = {f"t{number:03}": 1 for number in range(MAX_LISTED_TOPICS + 5)}
+    content = BatchContent.from_row_counts(many, 0)
+    assert len(content.topics) == MAX_LISTED_TOPICS
+    assert content.rows == len(many)
+    last = max(many)
+    assert not content.has_same_rows(BatchContent.from_row_counts(many | {last: 2}, 0))
+
+
+def test_the_parts_of_tasks_add_up() -> None:
+    assert sum_contents([({"a": 1}, 10), ({"a": 2, "b": 1}, 5), ({}, 0)]) == BatchContent.from_row_counts(
+        {"a": 3, "b": 1}, 15
+    )
+
+
+def test_it_is_shown_with_rows_bytes_and_topics() -> None:
+    assert str(BatchContent.from_row_counts({"b": 1, "a": 3}, 40)) == "4 rows of 40 bytes (a: 3, b: 1)"
+    assert str(BatchContent.from_row_counts({}, 0)) == "0 rows of 0 bytes (no topic)"
