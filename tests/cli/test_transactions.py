@@ -83,12 +83,12 @@ def test_list_shows_no_decision_of_new_query(capsys: Output, query: Query) -> No
 def test_list_marks_decision_by_unknown_id(capsys: Output, query: Query) -> None:
     """The decision causes no batch to be skipped."""
     query.run(0)
-    for is_single_use in (False, True):
+    for is_forgotten in (False, True):
         assert transactions(query.broker) == 0
-        assert ("by an unknown id" in capsys.readouterr().out) == is_single_use
+        assert ("by an unknown id" in capsys.readouterr().out) == is_forgotten
         assert transactions(query.broker, "--json") == 0
         (shown,) = json.loads(capsys.readouterr().out)
-        assert shown["unproven"] == is_single_use
+        assert shown["unproven"] == is_forgotten
         query.broker.cluster.coordinator.transactions.pop(f"{PREFIX}-driver", None)
 
 
