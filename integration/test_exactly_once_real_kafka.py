@@ -102,7 +102,7 @@ def test_what_is_aborted_is_never_seen(query: Query) -> None:
     check(query, 0)
 
 
-def test_compaction_keeps_a_decision_that_an_invalid_claim_stands_behind(query: Query, cluster: KafkaCluster) -> None:
+def test_compaction_keeps_decision_before_invalid_claim(query: Query, cluster: KafkaCluster) -> None:
     """A driver reads too little from a stale leader, claims and dies; then Kafka's log cleaner runs."""
     log = create_topic(
         cluster.bootstrap(),

@@ -116,7 +116,7 @@ def test_two_drivers_on_one_checkpoint_the_older_is_fenced_and_nothing_is_double
     stream.assert_each_row_once()
 
 
-def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
+def test_driver_suspended_in_its_start_duplicates_nothing_of_its_successor(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """It has its epoch, and has not read the log under it."""
@@ -138,7 +138,7 @@ def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_
     stream.assert_each_row_once()
 
 
-def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
+def test_suspended_abort_keeps_decision_of_newer_driver(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     """It has listed what it will end. The newer one has committed a batch, and dies before Spark has noted that."""

@@ -314,7 +314,7 @@ class QueryTransactions:
         If the driver is fenced, and one of the two entries is still the newest, the driver claims the prefix again and
         retries. Raises ProducerFencedError if another driver has written since. An older driver can fence a newer one
         (see the module's docstring), so being fenced alone does not mean that:
-        test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision.
+        test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim.
         """
         tries_left = MAX_TRIES
         while True:

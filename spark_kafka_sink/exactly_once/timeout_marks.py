@@ -8,10 +8,10 @@ timeout. A mark changes in the same request as the epoch, and survives the loss 
           ends the id's transaction, and the id is not listed afterwards
 
 A field of the log's entry could not replace 999: a deleted log has no fields, and the next driver would write a decided
-batch again (test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice). The state of the id does not
+batch again (test_deleted_log_causes_duplicate_batch_without_the_claim_mark). The state of the id does not
 suffice either: it is EMPTY after a claim, and also after a start that died before its claim. Without 998 each
 micro-batch of a job with 300 tasks would fence 300 ids again
-(test_without_the_mark_each_batch_fences_the_ids_of_version_1_again).
+(test_each_batch_fences_ids_of_version_1_again_without_the_mark).
 
 A marked timeout is about as long as the transactions under the id need, and never much shorter: a coordinator waits for
 up to the id's timeout until its replicas have stored the id's state. If this wait times out, the coordinator retries,

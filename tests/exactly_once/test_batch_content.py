@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_kafka_sink.exactly_once.batch_content import MAX_LISTED_TOPICS, BatchContent, sum_contents
 
 
-def test_contents_are_the_same_if_each_topic_has_the_same_rows() -> None:
+def test_contents_are_equal_if_row_counts_per_topic_are() -> None:
     content = BatchContent.from_row_counts({"a": 3, "b": 1}, 40)
     assert content.has_same_rows(BatchContent.from_row_counts({"b": 1, "a": 3, "c": 0}, 40))
     assert not content.has_same_rows(BatchContent.from_row_counts({"a": 1, "b": 3}, 40))
@@ -13,12 +13,12 @@ def test_contents_are_the_same_if_each_topic_has_the_same_rows() -> None:
     assert not content.has_same_rows(BatchContent.from_row_counts({"a": 3, "b": 1, "c": 1}, 40))
 
 
-def test_bytes_may_honestly_differ() -> None:
+def test_contents_with_different_bytes_are_equal() -> None:
     """A value may have the time in it."""
     assert BatchContent.from_row_counts({"a": 3}, 40).has_same_rows(BatchContent.from_row_counts({"a": 3}, 41))
 
 
-def test_topics_that_are_not_shown_count_as_well() -> None:
+def test_unlisted_topics_are_compared() -> None:
     many = {f"t{number:03}": 1 for number in range(MAX_LISTED_TOPICS + 5)}
     content = BatchContent.from_row_counts(many, 0)
     assert len(content.topics) == MAX_LISTED_TOPICS
@@ -27,12 +27,12 @@ def test_topics_that_are_not_shown_count_as_well() -> None:
     assert not content.has_same_rows(BatchContent.from_row_counts(many | {last: 2}, 0))
 
 
-def test_the_parts_of_tasks_add_up() -> None:
+def test_sums_contents_of_tasks() -> None:
     assert sum_contents([({"a": 1}, 10), ({"a": 2, "b": 1}, 5), ({}, 0)]) == BatchContent.from_row_counts(
         {"a": 3, "b": 1}, 15
     )
 
 
-def test_it_is_shown_with_rows_bytes_and_topics() -> None:
+def test_str_lists_rows_bytes_and_topics() -> None:
     assert str(BatchContent.from_row_counts({"b": 1, "a": 3}, 40)) == "4 rows of 40 bytes (a: 3, b: 1)"
     assert str(BatchContent.from_row_counts({}, 0)) == "0 rows of 0 bytes (no topic)"

@@ -20,7 +20,7 @@ def start_after(batch: Batch | None, *, has_user_prefix: bool = True) -> BatchSt
     return BatchStart(entry, ProducerIdAndEpoch(7, 1), has_user_prefix)
 
 
-def test_a_batch_is_committed_if_it_is_the_last_one_that_was_decided() -> None:
+def test_last_decided_batch_is_committed() -> None:
     assert not start_after(None).is_committed(Batch("q", 0))
     assert start_after(Batch("q", 7)).is_committed(Batch("q", 7))
     assert not start_after(Batch("q", 7)).is_committed(Batch("q", 8))
@@ -29,7 +29,7 @@ def test_a_batch_is_committed_if_it_is_the_last_one_that_was_decided() -> None:
     assert not start_after(Batch()).is_committed(Batch())
 
 
-def test_an_older_batch_and_one_of_another_query_are_refused() -> None:
+def test_rejects_older_batch_and_other_query() -> None:
     with pytest.raises(ExactlyOnceError, match="batch 6 of query q must not be written: batch 7 of query q"):
         start_after(Batch("q", 7)).is_committed(Batch("q", 6))
     with pytest.raises(ExactlyOnceError, match="belongs to another query"):
@@ -37,7 +37,7 @@ def test_an_older_batch_and_one_of_another_query_are_refused() -> None:
     assert not start_after(Batch("q", 7), has_user_prefix=False).is_committed(Batch("other", 0))
 
 
-def test_other_rows_than_those_that_were_decided_are_an_error_or_a_warning_with_both_counts(
+def test_mismatch_is_error_or_warning_with_both_counts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start = start_after(Batch("q", 7))
@@ -59,7 +59,7 @@ def test_warns_that_a_skipped_job_has_a_bare_number_as_its_key(
     assert (f"idempotencyKey '{key}' and the same number of rows was already committed" in caplog.text) == warns
 
 
-def test_a_batch_whose_rows_an_earlier_version_has_not_noted_is_passed_over_only_if_the_user_says_so(
+def test_skips_batch_without_recorded_rows_only_with_tolerate_mismatch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     entry = dataclasses.replace(start_after(Batch("q", 7)).entry, content=None)

@@ -25,7 +25,7 @@ def config(broker: EmbeddedBroker, **options: str) -> ClientConfig:
     return ProducerConfig.parse({"bootstrap.servers": broker.bootstrap_servers, **options}).client_config()
 
 
-def test_a_client_goes_back_and_the_next_user_with_the_same_configuration_has_it(broker: EmbeddedBroker) -> None:
+def test_next_lease_with_same_configuration_gets_the_same_client(broker: EmbeddedBroker) -> None:
     with clients.lease_client(config(broker)) as first, clients.lease_client(config(broker)) as second:
         assert second is not first, "one user at a time"
     with clients.lease_client(config(broker)) as again:
@@ -34,7 +34,7 @@ def test_a_client_goes_back_and_the_next_user_with_the_same_configuration_has_it
         assert other not in (first, second)
 
 
-def test_the_last_few_clients_are_kept_and_the_others_are_closed() -> None:
+def test_caches_the_last_clients_and_closes_the_others() -> None:
     def client_of(number: int) -> ClientConfig:
         return ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1", "client.id": str(number)}).client_config()
 
@@ -53,7 +53,7 @@ def test_the_last_few_clients_are_kept_and_the_others_are_closed() -> None:
     assert set(closed) == set(used)
 
 
-def test_a_client_of_a_test_with_its_own_clock_is_closed_when_its_user_has_ended() -> None:
+def test_closes_client_with_a_test_clock_after_its_lease() -> None:
     config = ProducerConfig.parse({"bootstrap.servers": "127.0.0.1:1"}).client_config()
     with clients.lease_client(config, system=FakeSystem()) as client:
         close = client.close = Mock(wraps=client.close)  # type: ignore[method-assign]
@@ -63,14 +63,14 @@ def test_a_client_of_a_test_with_its_own_clock_is_closed_when_its_user_has_ended
         assert other is not client
 
 
-def test_a_client_whose_user_ended_with_an_error_is_closed(broker: EmbeddedBroker) -> None:
+def test_closes_client_after_an_error(broker: EmbeddedBroker) -> None:
     with pytest.raises(ValueError, match="of its user"), clients.lease_client(config(broker)) as first:
         raise ValueError("of its user")
     with clients.lease_client(config(broker)) as again:
         assert again is not first
 
 
-def test_the_batches_of_a_driver_are_asked_about_by_one_client(broker: EmbeddedBroker) -> None:
+def test_batches_of_a_driver_share_one_client(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     with patch.object(clients, "BlockingClient", wraps=BlockingClient) as made:
         for number in range(5):

@@ -43,7 +43,7 @@ def write_plainly(broker: EmbeddedBroker, key: str, value: bytes | None) -> None
 # --- the topic
 
 
-def test_it_is_created_compacted_and_only_once(broker: EmbeddedBroker) -> None:
+def test_creates_compacted_log_once(broker: EmbeddedBroker) -> None:
     with transactions(broker) as held:
         assert not held.log.exists()
         held.log.create_if_missing()
@@ -54,13 +54,13 @@ def test_it_is_created_compacted_and_only_once(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
-def test_that_it_may_not_be_created_is_an_error_which_names_it(broker: EmbeddedBroker, code: int) -> None:
+def test_error_names_log_that_may_not_be_created(broker: EmbeddedBroker, code: int) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).fail(code)
     with pytest.raises(BrokerError, match="topic decisions, the decision log"), transactions(broker) as held:
         held.log.create_if_missing()
 
 
-def test_a_controller_that_moves_is_asked_again(broker: EmbeddedBroker) -> None:
+def test_retries_creation_after_controller_change(broker: EmbeddedBroker) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS, times=2).fail(error_codes.NOT_CONTROLLER)
     with transactions(broker) as held:
         held.log.create_if_missing()
@@ -70,9 +70,7 @@ def test_a_controller_that_moves_is_asked_again(broker: EmbeddedBroker) -> None:
 # --- what is read
 
 
-def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry() == Entry(PREFIX, generation=1)
     mine = held.write(mine, Entry(PREFIX, generation=2))
@@ -83,7 +81,7 @@ def test_the_newest_entry_of_a_prefix_counts_and_what_is_forgotten_is_gone(
     assert held.read_entry() == Entry(PREFIX)
 
 
-def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions) -> None:
+def test_does_not_read_cached_records_again(held: QueryTransactions) -> None:
     read: list[int] = []
     whole = TopicReader.stored
 
@@ -99,9 +97,7 @@ def test_what_was_read_is_not_read_again_by_this_process(held: QueryTransactions
     assert read == [0, 2], "a record and its marker"
 
 
-def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_the_others(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     """The batch before was decided a moment ago. What comes between two looks of one start, seldom anything, is not."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     held.read_entry()
@@ -120,7 +116,7 @@ def test_what_is_new_in_the_log_is_fetched_ahead_at_the_first_look_and_not_at_th
     assert ahead == [2], "a record and its marker were read before"
 
 
-def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
+def test_caches_of_partitions_and_warnings_are_bounded(
     broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(decision_log, "_MAX_CACHED_PARTITIONS", 3)
@@ -136,7 +132,7 @@ def test_a_process_remembers_a_number_of_logs_and_warnings_that_is_bounded(
     assert caplog.text.count("so it is ignored") == 5
 
 
-def test_a_process_warns_once_of_a_record_that_does_not_count(
+def test_warns_once_about_an_invalid_record(
     broker: EmbeddedBroker, held: QueryTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A query looks into its log with each batch."""
@@ -149,7 +145,7 @@ def test_a_process_warns_once_of_a_record_that_does_not_count(
     assert caplog.text.count("so it is ignored") == 1
 
 
-def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
+def test_open_transaction_of_one_query_delays_no_other(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     """A driver that dies in its decision holds back read_committed readers until its timeout: drivers read past it."""
     other = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "other-driver"})
     other.init_transactions()
@@ -161,9 +157,7 @@ def test_an_open_transaction_of_another_query_delays_no_other(broker: EmbeddedBr
     other.close()
 
 
-def test_a_decision_whose_transaction_was_aborted_does_not_count(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_aborted_decision_is_not_valid(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     held.write(fence(held), Entry(PREFIX, generation=1))
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": held.driver_id}
     with KafkaProducer(options) as producer:
@@ -186,9 +180,7 @@ def forged(query: str | None = QUERY, number: int | None = 0, key: str | None = 
     return encode_entry(entry.with_decision(batch, None, ()).as_done())  # type: ignore[arg-type]
 
 
-def test_what_is_written_outside_of_a_transaction_never_counts(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_non_transactional_record_is_never_valid(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(broker)
     with transactions(broker) as held:
         held.log.create_if_missing()
@@ -202,9 +194,7 @@ def test_what_is_written_outside_of_a_transaction_never_counts(
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_what_another_transactional_id_has_written_under_the_prefix_never_counts(
-    broker: EmbeddedBroker, *, before: bool
-) -> None:
+def test_record_of_another_transactional_id_is_never_valid(broker: EmbeddedBroker, *, before: bool) -> None:
     """Before the first start of a query, and when it has begun."""
     query = Query(broker)
     with transactions(broker) as held:
@@ -218,7 +208,7 @@ def test_what_another_transactional_id_has_written_under_the_prefix_never_counts
     assert seen(broker) == rows(0, 1)
 
 
-def test_what_another_prefix_says_of_a_query_decides_nothing(broker: EmbeddedBroker) -> None:
+def test_record_of_another_prefix_decides_nothing(broker: EmbeddedBroker) -> None:
     query, other = Query(broker), Query(broker, prefix="other", name="of-a-stranger")
     start = other.begin()
     other.commit(start, 10**9, other.write_both(start, 10**9))
@@ -241,7 +231,7 @@ JUNK = (
 )
 
 
-def test_junk_of_others_stops_no_query(broker: EmbeddedBroker) -> None:
+def test_foreign_junk_stops_no_query(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     for value in JUNK:
@@ -259,7 +249,7 @@ def append_bomb(broker: EmbeddedBroker, producer: ProducerIdAndEpoch, monkeypatc
     broker.cluster.log(LOG, partition_for(PREFIX, PARTITION_COUNT)).append(batch, wall_ms=1)
 
 
-def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_and_no_person(
+def test_foreign_decompression_bomb_stops_neither_query_nor_listing(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(broker)
@@ -273,7 +263,7 @@ def test_a_batch_of_others_that_is_too_large_when_it_is_unpacked_stops_no_query_
     assert "It cannot be read (the decompressed batch has more than 1048576 bytes" in caplog.text
 
 
-def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it_stops_no_query(
+def test_non_transactional_batch_with_producer_id_of_the_driver_stops_no_query(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers ask for rights on the transactional id only where a batch is transactional."""
@@ -285,7 +275,7 @@ def test_a_batch_outside_of_a_transaction_that_has_the_drivers_producer_id_in_it
     assert query.again().begin().is_committed(query.batch(0))
 
 
-def test_a_batch_of_the_own_driver_that_is_too_large_when_it_is_unpacked_is_an_error_with_its_place(
+def test_decompression_bomb_of_the_driver_is_an_error_with_its_position(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(broker)
@@ -295,7 +285,7 @@ def test_a_batch_of_the_own_driver_that_is_too_large_when_it_is_unpacked_is_an_e
         query.again().begin()
 
 
-def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query_alone(broker: EmbeddedBroker) -> None:
+def test_unreadable_record_of_the_driver_is_an_error_of_its_query_only(broker: EmbeddedBroker) -> None:
     query, other = Query(broker), Query(broker, prefix="other", name="of-another-query")
     query.run(0)
     write_as(broker, f"{PREFIX}-driver", PREFIX, b'{"format":99,"newer":true}')
@@ -305,9 +295,7 @@ def test_what_the_own_driver_wrote_and_cannot_be_read_is_an_error_for_this_query
     assert seen(broker) == rows(0, 1)
 
 
-def test_a_claim_of_a_newer_version_is_an_error_though_it_cannot_be_read_what_it_follows(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_claim_of_a_newer_version_is_an_error(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     writing = held._begin_transaction(mine, [(claim_key(PREFIX), b'{"format":99,"claimed":true}')])
     writing.wait()
@@ -316,9 +304,7 @@ def test_a_claim_of_a_newer_version_is_an_error_though_it_cannot_be_read_what_it
         held.read_entry()
 
 
-def test_a_right_that_is_revoked_between_two_looks_is_not_taken_for_records_that_were_deleted(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_revoked_permission_is_not_taken_for_deleted_records(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry().generation == 1
     mine = held.write(mine, Entry(PREFIX, generation=2))
@@ -327,9 +313,7 @@ def test_a_right_that_is_revoked_between_two_looks_is_not_taken_for_records_that
         held.read_entry()
 
 
-def test_an_entry_that_cannot_be_read_is_left_out_for_people_with_a_warning(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_listing_omits_unreadable_entry_with_warning(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     for prefix in (PREFIX, "q", "r"):
         Query(broker, prefix=prefix, name=f"driver of {prefix}").run(0)
     write_as(broker, "q-driver", "q", b'{"format":99,"newer":true}')

@@ -26,9 +26,7 @@ from tests.exactly_once.cases import held as held
 from tests.exactly_once.cases import its_own_ids_alone as its_own_ids_alone
 
 
-def test_of_an_id_with_a_claim_no_record_of_another_producer_id_is_believed(
-    broker: EmbeddedBroker, its_own_ids_alone: None
-) -> None:
+def test_claimed_id_trusts_no_record_of_another_producer_id(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:
     query = Query(broker)
     query.run(0)
     query.run(1)
@@ -40,7 +38,7 @@ def test_of_an_id_with_a_claim_no_record_of_another_producer_id_is_believed(
         query.again().begin()
 
 
-def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
+def test_forgotten_driver_continues_from_its_last_entry(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They forget an id that was not used for a week, and give a new producer id then."""
@@ -55,7 +53,7 @@ def test_a_driver_that_brokers_have_forgotten_goes_on_from_what_it_wrote(
     again.again(name="driver-3").begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_nothing_is_passed_over_because_of_what_a_forgotten_id_has_written(
+def test_skips_nothing_because_of_record_of_a_forgotten_id(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may as well be a stranger's, whose ids this user may not see. A later start does not believe it either, though
@@ -72,7 +70,7 @@ def test_nothing_is_passed_over_because_of_what_a_forgotten_id_has_written(
     assert "it is unknown who wrote this entry" in caplog.text
 
 
-def test_what_a_forgotten_id_has_decided_is_said_to_be_so_where_it_stops_a_batch(broker: EmbeddedBroker) -> None:
+def test_error_says_that_the_writer_of_an_entry_is_unknown(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     query.run(1)
@@ -93,7 +91,7 @@ def forged(broker: EmbeddedBroker, entry: Entry) -> Query:
     return Query(broker)
 
 
-def test_where_a_decision_of_an_unknown_writer_cannot_be_committed_it_is_said_that_it_may_be_a_strangers(
+def test_lost_commit_of_unproven_decision_says_that_its_writer_is_unknown(
     broker: EmbeddedBroker, its_own_ids_alone: None
 ) -> None:
     """To give it up is to believe it."""
@@ -106,7 +104,7 @@ def test_where_a_decision_of_an_unknown_writer_cannot_be_committed_it_is_said_th
         operations.abort(options(broker), PREFIX, LOG)
 
 
-def test_a_claim_of_an_unknown_writer_is_no_newer_driver(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:
+def test_claim_of_unknown_writer_is_not_a_newer_driver(broker: EmbeddedBroker, its_own_ids_alone: None) -> None:
     with transactions(broker) as held:
         held.log.create_if_missing()
         died = held.fence(held.describe_driver_id(), (60_000,))[0]  # a first start that died before its claim
@@ -115,7 +113,7 @@ def test_a_claim_of_an_unknown_writer_is_no_newer_driver(broker: EmbeddedBroker,
     assert seen(broker) == rows(0)
 
 
-def test_whatever_timeout_an_unknown_writer_names_a_person_can_abort(
+def test_manual_abort_works_with_any_timeout_of_an_unknown_writer(
     broker: EmbeddedBroker, its_own_ids_alone: None
 ) -> None:
     for timeout_ms in (0, 2**31 - 1):
@@ -123,7 +121,7 @@ def test_whatever_timeout_an_unknown_writer_names_a_person_can_abort(
         assert operations.abort(options(broker), PREFIX, LOG) == []
 
 
-def test_what_drivers_pass_over_is_not_shown_to_people(broker: EmbeddedBroker) -> None:
+def test_listing_omits_invalid_records(broker: EmbeddedBroker) -> None:
     Query(broker).run(0)
     write_as(broker, "evil", "q", encode_entry(Entry("q", generation=1, driver_names=("x",))))
     assert [each.prefix for each in operations.list_prefixes(options(broker), LOG)] == [PREFIX]

@@ -62,7 +62,7 @@ def _job_delivery(query: Query) -> Delivery:
     return dataclasses.replace(query.delivery, options=options, checkpoint="", writer_kind=WriterKind.JOB)
 
 
-def test_a_batch_is_seen_when_it_is_committed_and_not_before(query: Query) -> None:
+def test_batch_is_visible_only_after_commit(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     assert seen(query.broker) == []
@@ -70,21 +70,21 @@ def test_a_batch_is_seen_when_it_is_committed_and_not_before(query: Query) -> No
     assert seen(query.broker) == rows(0)
 
 
-def test_batches_follow_each_other_under_the_same_ids(query: Query) -> None:
+def test_consecutive_batches_reuse_task_ids(query: Query) -> None:
     first, second = query.run(0), query.run(1)
     assert seen(query.broker) == rows(0, 1)
     assert first.task_id(0, 0) == second.task_id(0, 0)
     assert first.driver_identity != second.driver_identity, "each batch has an epoch of its own"
 
 
-def test_a_driver_begins_though_the_first_record_of_its_id_was_never_written(query: Query) -> None:
+def test_begins_with_driver_id_whose_first_record_was_never_written(query: Query) -> None:
     """Coordinators that cannot write their log keep a producer id without an epoch, until they are restarted."""
     known_without_an_epoch(query.broker, driver_id(PREFIX))
     query.run(0)
     assert seen(query.broker) == rows(0)
 
 
-def test_a_batch_without_rows_decides_nothing(query: Query) -> None:
+def test_batch_without_rows_is_not_decided(query: Query) -> None:
     query.commit(query.begin(), 0, [])
     assert query.begin().entry.state is EntryState.OPEN
 
@@ -92,7 +92,7 @@ def test_a_batch_without_rows_decides_nothing(query: Query) -> None:
 # --- the driver dies
 
 
-def test_a_driver_that_dies_before_its_decision_leaves_nothing(query: Query) -> None:
+def test_driver_that_dies_before_its_decision_leaves_nothing_visible(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("decision"):
@@ -106,7 +106,7 @@ def test_a_driver_that_dies_before_its_decision_leaves_nothing(query: Query) -> 
 
 
 @pytest.mark.parametrize("where", ["commit", "done", "losers"])
-def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again(
+def test_next_driver_finishes_decided_batch_without_writing_it_again(
     query: Query, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -127,7 +127,7 @@ def test_what_a_driver_had_decided_is_finished_by_the_next_and_not_written_again
     assert said == (where != "losers")
 
 
-def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(query: Query) -> None:
+def test_repeated_deaths_in_one_batch_commit_it_once(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -140,7 +140,7 @@ def test_a_driver_that_dies_again_and_again_in_the_same_batch_finishes_it_once(q
     assert seen(query.broker, "read_uncommitted") == rows(0)
 
 
-def test_what_another_driver_has_finished_is_noted_so_that_the_next_need_not(query: Query) -> None:
+def test_records_batch_that_another_driver_has_finished(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -153,9 +153,7 @@ def test_what_another_driver_has_finished_is_noted_so_that_the_next_need_not(que
 
 
 @pytest.mark.parametrize("spoiled", [1, 4])
-def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
-    query: Query, spoiled: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_driver_that_lost_the_epoch_retries(query: Query, spoiled: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     query.run(0)
     again, left, whole = query.again(), list(range(spoiled)), QueryTransactions.fence
@@ -173,7 +171,7 @@ def test_a_driver_that_another_got_before_looks_again_and_takes_another_turn(
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_a_driver_whose_turns_are_all_spoiled_says_that_several_begin(query: Query) -> None:
+def test_driver_that_is_always_fenced_reports_concurrent_starts(query: Query) -> None:
     spoiled = patch.object(QueryTransactions, "fence", side_effect=ProducerFencedError("another", code=0, name=""))
     with spoiled, pytest.raises(ExactlyOnceError, match="Several drivers started under the prefix p at the same"):
         query.begin()
@@ -189,7 +187,7 @@ def time_out(query: Query, *transactions: str) -> None:
             init_producer_id(client, transactional_id, 60_000)
 
 
-def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: Query) -> None:
+def test_detects_ended_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     time_out(query, start.task_id(1, 0))
@@ -201,7 +199,7 @@ def test_a_transaction_that_ended_before_the_decision_is_found_before_it(query: 
     assert seen(query.broker) == rows(0)
 
 
-def test_a_transaction_that_brokers_have_forgotten_is_found_before_the_decision(query: Query) -> None:
+def test_detects_forgotten_transaction_before_the_decision(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     del query.broker.cluster.coordinator.transactions[start.task_id(1, 0)]
@@ -212,7 +210,7 @@ def test_a_transaction_that_brokers_have_forgotten_is_found_before_the_decision(
     assert query.begin().entry.state is EntryState.OPEN, "nothing was decided"
 
 
-def test_what_ended_between_decision_and_commit_is_named_and_nothing_is_doubled(query: Query) -> None:
+def test_names_transactions_lost_between_decision_and_commit(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -231,7 +229,7 @@ def test_what_ended_between_decision_and_commit_is_named_and_nothing_is_doubled(
 # --- what is refused
 
 
-def test_a_batch_older_than_the_last_one_is_refused(query: Query) -> None:
+def test_rejects_batch_older_than_the_last_one(query: Query) -> None:
     query.run(7)
     start = query.begin()
     with pytest.raises(
@@ -240,14 +238,14 @@ def test_a_batch_older_than_the_last_one_is_refused(query: Query) -> None:
         start.is_committed(query.batch(6))
 
 
-def test_a_prefix_of_another_query_is_refused(query: Query) -> None:
+def test_rejects_prefix_of_another_query(query: Query) -> None:
     query.run(7)
     start = query.begin()
     with pytest.raises(ExactlyOnceError, match=r"belongs to another query.*the checkpoint was deleted"):
         start.is_committed(Batch("query-2", 0))
 
 
-def test_a_prefix_made_from_a_checkpoint_that_was_deleted_begins_anew(query: Query) -> None:
+def test_derived_prefix_of_deleted_checkpoint_starts_again(query: Query) -> None:
     query.has_user_prefix = False
     query.run(7)
     other = query.again(query="query-2")
@@ -255,7 +253,7 @@ def test_a_prefix_made_from_a_checkpoint_that_was_deleted_begins_anew(query: Que
     assert seen(query.broker) == rows(0, 7)
 
 
-def test_a_prefix_that_is_in_use_with_another_checkpoint_is_refused_and_its_user_is_not_harmed(query: Query) -> None:
+def test_rejects_prefix_in_use_with_another_checkpoint_without_affecting_its_owner(query: Query) -> None:
     query.run(0)
     start = query.begin()
     written = query.write_both(start, 1)
@@ -317,9 +315,7 @@ def test_stream_is_rejected_under_a_prefix_of_jobs_that_go_on_undisturbed(query:
         (Entry("p", keyed_jobs=(KeyedJob("k"),)), WriterKind.JOB),
     ],
 )
-def test_owner_of_an_entry_of_an_earlier_version_is_known_by_what_it_holds(
-    entry: Entry, kind: WriterKind | None
-) -> None:
+def test_infers_owner_kind_of_entry_of_an_earlier_version(entry: Entry, kind: WriterKind | None) -> None:
     assert entry.owner_kind is kind
 
 
@@ -346,7 +342,7 @@ def test_a_missing_right_is_reported_before_the_first_row(query: Query, api: Api
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(900_000, 300_000), (300_000, 900_000)])
-def test_a_driver_that_follows_another_of_the_same_start_has_what_brokers_grant_now(
+def test_driver_of_same_start_gets_the_timeout_that_brokers_grant_now(
     query: Query, before_ms: int, after_ms: int
 ) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = before_ms
@@ -355,27 +351,27 @@ def test_a_driver_that_follows_another_of_the_same_start_has_what_brokers_grant_
     assert query.again(name=build_batch_driver_name("start", "2")).run(1).entry.timeout_ms == after_ms
 
 
-def test_without_register_a_changed_timeout_counts_from_the_next_start_in_the_same_spark(query: Query) -> None:
+def test_changed_timeout_applies_from_next_start_without_register(query: Query) -> None:
     """Whose drivers count as drivers of one start."""
     assert query.again(name=build_batch_driver_name("spark", "1"), timeout_ms=70_000).run(0).entry.timeout_ms == 70_000
     assert query.again(name=build_batch_driver_name("spark", "2"), timeout_ms=50_000).run(1).entry.timeout_ms == 50_000
     assert query.again(name=build_batch_driver_name("spark", "3")).run(2).entry.timeout_ms == 900_000
 
 
-def test_a_driver_to_which_brokers_grant_nothing_that_it_tries_names_no_option_that_was_not_set(query: Query) -> None:
+def test_rejected_default_timeouts_name_the_broker_setting(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 4_999
     with pytest.raises(PreflightError, match=r"kafka\.transaction\.timeout\.ms is not set.* Raise their"):
         query.begin()
 
 
-def test_of_a_job_without_a_name_a_transaction_lasts_an_hour_at_most(query: Query) -> None:
+def test_transactions_of_unnamed_job_last_at_most_an_hour(query: Query) -> None:
     query.broker.cluster.coordinator.max_timeout_ms = 12 * 60 * 60_000
     with Driver(dataclasses.replace(query.delivery, prefix="job", is_single_use=True)) as driver:
         assert driver.begin("driver-1").entry.timeout_ms == 60 * 60_000
     assert query.begin().entry.timeout_ms == 12 * 60 * 60_000
 
 
-def test_the_transaction_timeout_is_the_longest_that_brokers_grant(query: Query) -> None:
+def test_uses_longest_transaction_timeout_that_brokers_grant(query: Query) -> None:
     assert query.begin().entry.timeout_ms == 900_000
     assert query.again(timeout_ms=70_000).begin().entry.timeout_ms == 70_000
     with pytest.raises(PreflightError, match=r"INVALID_TRANSACTION_TIMEOUT.*Lower kafka\.transaction\.timeout\.ms"):

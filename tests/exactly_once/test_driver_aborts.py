@@ -32,7 +32,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) -> None:
+def test_aborted_batch_stays_invisible_and_blocks_no_reader(query: Query) -> None:
     start = query.begin()
     query.write(start, 0, "a")
     query.write(start, 1, "of an attempt that failed", attempt=1)
@@ -43,7 +43,7 @@ def test_what_is_aborted_is_never_seen_and_holds_no_reader_back(query: Query) ->
     assert seen(query.broker) == rows(0)
 
 
-def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Query) -> None:
+def test_abort_of_committed_batch_returns_false(query: Query) -> None:
     query.run(0)
     again = query.again()
     start = again.begin()
@@ -51,7 +51,7 @@ def test_a_batch_that_was_committed_before_is_not_said_to_be_aborted(query: Quer
     assert not again.abort(start, 0)
 
 
-def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> None:
+def test_aborted_unnamed_job_is_deleted_from_the_log(query: Query) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
     with Driver(delivery) as driver:
         start = driver.begin("job")
@@ -60,12 +60,12 @@ def test_a_job_without_a_name_is_forgotten_when_it_is_aborted(query: Query) -> N
     assert operations.list_prefixes(query.options, LOG) == []
 
 
-def test_where_no_driver_has_begun_nothing_is_aborted(query: Query) -> None:
+def test_aborts_nothing_if_no_driver_has_begun(query: Query) -> None:
     query.begin()
     assert not query.again(prefix="another").abort_unreported()
 
 
-def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query: Query) -> None:
+def test_aborts_open_transactions_of_tasks_without_reports(query: Query) -> None:
     query.run(0)
     query.write_both(query.begin(), 1)
     assert query.abort_unreported()
@@ -74,7 +74,7 @@ def test_what_was_left_open_by_tasks_of_which_none_has_reported_is_aborted(query
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> None:
+def test_older_driver_aborts_nothing_without_reports(query: Query) -> None:
     query.begin()
     newer = query.again()
     of_newer = newer.begin()
@@ -84,7 +84,7 @@ def test_without_reports_too_an_older_driver_aborts_nothing(query: Query) -> Non
     assert seen(query.broker) == rows(0)
 
 
-def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_transactions(query: Query) -> None:
+def test_take_over_during_abort_without_reports_keeps_its_transactions(query: Query) -> None:
     query.write_both(query.begin(), 0)
     newer = query.again()
     of_newer: list[tuple[BatchStart, list[TransactionIdentity]]] = []
@@ -103,9 +103,7 @@ def test_a_driver_that_takes_over_during_an_abort_without_reports_keeps_its_tran
     assert seen(query.broker) == rows(0)
 
 
-def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -122,7 +120,7 @@ def test_while_a_decision_is_being_written_nothing_of_its_batch_is_aborted(
     assert seen(query.broker) == rows(0)
 
 
-def test_an_abort_that_meets_a_driver_which_begins_ends_what_it_began_and_that_one_takes_another_turn(
+def test_abort_concurrent_with_begin_succeeds_and_begin_retries(
     query: Query,
 ) -> None:
     """The newer one has its epoch, and has not claimed yet."""
@@ -145,7 +143,7 @@ def test_an_abort_that_meets_a_driver_which_begins_ends_what_it_began_and_that_o
 
 @pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize("where", ["commit", "done"])
-def test_what_is_decided_is_not_aborted(query: Query, where: str, *, reported: bool) -> None:
+def test_does_not_abort_decided_batch(query: Query, where: str, *, reported: bool) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying(where):
@@ -155,7 +153,7 @@ def test_what_is_decided_is_not_aborted(query: Query, where: str, *, reported: b
     assert seen(query.broker) == rows(0)
 
 
-def test_a_decision_that_got_stuck_is_aborted_with_the_batch(query: Query) -> None:
+def test_aborts_stuck_decision_with_its_batch(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(error_codes.INVALID_REQUEST)
@@ -168,7 +166,7 @@ def test_a_decision_that_got_stuck_is_aborted_with_the_batch(query: Query) -> No
     assert seen(query.broker) == rows(0)
 
 
-def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
+def test_aborts_superseded_attempts_after_the_commit(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
@@ -178,7 +176,7 @@ def test_attempts_that_lost_are_aborted_after_the_commit(query: Query) -> None:
 
 
 @pytest.mark.parametrize("step", ["list_task_transactions", "abort_task_transactions"])
-def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
+def test_commits_batch_although_superseded_attempts_cannot_be_aborted(
     query: Query, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Their transactions time out. If the commit failed, the job would be run again, and its rows be there twice."""
@@ -195,7 +193,7 @@ def test_a_batch_is_committed_though_attempts_that_lost_cannot_be_aborted(
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(query: Query) -> None:
+def test_commit_waits_less_for_superseded_attempts_than_for_its_own(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     query.write(start, 1, "of an attempt that lost", attempt=1)
@@ -208,7 +206,7 @@ def test_a_commit_does_not_wait_for_attempts_that_lost_as_long_as_for_its_own(qu
 
 @pytest.mark.parametrize("has_losers", [False, True])
 @pytest.mark.parametrize("fails", [EntryState.DONE, None], ids=["done", "forgotten"])
-def test_a_job_is_committed_though_the_log_cannot_be_written_to_and_a_warning_says_that_no_reader_waits(
+def test_commits_job_with_warning_although_log_is_not_writable(
     query: Query, fails: EntryState | None, caplog: pytest.LogCaptureFixture, *, has_losers: bool
 ) -> None:
     delivery = dataclasses.replace(query.delivery, is_single_use=True, options=DeliveryOptions(topic=LOG))
@@ -323,7 +321,7 @@ def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query
     assert seen(query.broker) == rows(0)
 
 
-def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Query) -> None:
+def test_driver_fenced_during_abort_has_aborted_nothing(query: Query) -> None:
     start = query.begin()
     fenced = ProducerFencedError("it is another's", code=error_codes.PRODUCER_FENCED, name="PRODUCER_FENCED")
     with patch.object(QueryTransactions, "fence", side_effect=fenced), Driver(query.delivery) as driver:
@@ -331,7 +329,7 @@ def test_a_driver_that_is_fenced_while_it_aborts_has_aborted_nothing(query: Quer
         assert driver.abort_unreported(query.name) is False
 
 
-def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of_the_newer_driver(
+def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     query: Query,
 ) -> None:
     """Generations come again. What it has listed had begun nothing then; now a decided transaction has this id."""
@@ -352,7 +350,7 @@ def test_an_abort_that_stands_still_until_its_ids_are_used_again_hits_nothing_of
     assert seen(query.broker) == rows(0)
 
 
-def test_an_abort_that_is_fenced_after_its_claim_ends_what_is_open(query: Query) -> None:
+def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> None:
     """By another start that gets its epoch just then, and dies."""
     start = query.begin()
     query.write_both(start, 0)

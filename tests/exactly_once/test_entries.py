@@ -12,7 +12,7 @@ CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
 TRANSACTION = TransactionIdentity(task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
 
 
-def test_what_is_done_has_no_transactions_and_remembers_its_batch() -> None:
+def test_done_entry_keeps_batch_without_transactions() -> None:
     entry = Entry("p").with_decision(Batch("q", 7), CONTENT, (TRANSACTION,)).as_done()
     assert (entry.state, entry.transactions) == (EntryState.DONE, ())
     assert entry.has_decided(Batch("q", 7))
@@ -20,7 +20,7 @@ def test_what_is_done_has_no_transactions_and_remembers_its_batch() -> None:
     assert not entry.has_decided(Batch("other", 7))
 
 
-def test_a_key_counts_from_the_decision_on_and_the_last_ones_are_remembered() -> None:
+def test_key_is_decided_with_its_job_and_last_keys_are_kept() -> None:
     entry = Entry("p")
     assert not entry.has_decided(Batch(key="0"))
     for number in range(MAX_KEYED_JOBS + 5):
@@ -32,11 +32,11 @@ def test_a_key_counts_from_the_decision_on_and_the_last_ones_are_remembered() ->
     assert not entry.has_decided(Batch(key="4"))
 
 
-def test_a_job_without_a_key_is_never_committed_already() -> None:
+def test_job_without_key_is_never_decided_already() -> None:
     assert not Entry("p").with_decision(Batch(), CONTENT, (TRANSACTION,)).as_done().has_decided(Batch())
 
 
-def test_the_last_drivers_are_remembered_and_the_newest_of_them_drives() -> None:
+def test_keeps_last_driver_names_newest_last() -> None:
     entry = Entry("p")
     for number in range(MAX_DRIVER_NAMES + 5):
         entry = entry.with_claim(f"driver-{number}", "", 1)
@@ -47,7 +47,7 @@ def test_the_last_drivers_are_remembered_and_the_newest_of_them_drives() -> None
     assert not entry.has_superseded("driver-of-tomorrow")
 
 
-def test_a_hundred_drivers_take_little_room_and_names_of_an_earlier_version_are_known() -> None:
+def test_hundred_driver_names_are_short_and_earlier_names_recognized() -> None:
     entry = Entry("p", driver_names=("host-of-a-driver/of-an-earlier-version", "host-of-its-successor/1"))
     for number in range(MAX_DRIVER_NAMES - 2):
         entry = entry.with_claim(f"host-of-a-driver-with-a-long-name/{number}", "", 1)
@@ -56,14 +56,14 @@ def test_a_hundred_drivers_take_little_room_and_names_of_an_earlier_version_are_
     assert len(encode_entry(entry)) < 2_000
 
 
-def test_the_content_of_each_batch_that_is_remembered_is_known() -> None:
+def test_finds_content_of_each_kept_batch() -> None:
     other = BatchContent.from_row_counts({"t": 4}, 50)
     entry = Entry("p").with_decision(Batch(key="a"), CONTENT, ()).as_done().with_decision(Batch(key="b"), other, ())
     assert [entry.find_content(Batch(key=key)) for key in "abc"] == [CONTENT, other, None]
     assert Entry("p").with_decision(Batch("q", 7), CONTENT, ()).find_content(Batch("q", 7)) == CONTENT
 
 
-def test_what_an_unknown_writer_has_decided_stays_unproven_and_what_its_successor_decides_is_not() -> None:
+def test_unproven_mark_stays_with_its_decision() -> None:
     first, second = Batch(key="a"), Batch(key="b")
     unknown = Entry("p").with_decision(first, CONTENT, ()).as_done().as_unproven()
     again = decode_entry(b"p", encode_entry(unknown.with_claim("driver-1", "", 1)))
@@ -73,7 +73,7 @@ def test_what_an_unknown_writer_has_decided_stays_unproven_and_what_its_successo
     assert [after.is_proven(each) for each in (first, second)] == [False, True]
 
 
-def test_a_decision_of_an_unknown_writer_that_is_finished_stays_unproven() -> None:
+def test_finished_unproven_decision_stays_unproven() -> None:
     for batch in (Batch("q", 7), Batch(key="a")):
         found = Entry("p").with_decision(batch, CONTENT, (TRANSACTION,))
         assert found.is_proven(batch)
@@ -82,7 +82,7 @@ def test_a_decision_of_an_unknown_writer_that_is_finished_stays_unproven() -> No
         assert not found.as_unproven().as_done().with_decision(Batch("q", 8), CONTENT, ()).is_proven(Batch(key="a"))
 
 
-def test_a_batch_and_what_was_decided_last_are_shown_in_words() -> None:
+def test_str_of_batch_and_last_decided_batch() -> None:
     assert [str(each) for each in (Batch("q", 7), Batch(), Batch(key="k"))] == [
         "batch 7 of query q",
         "the job",

@@ -18,7 +18,7 @@ CONTENT = BatchContent.from_row_counts({"t": 3, "u": 1}, 40)
 TRANSACTION = TransactionIdentity(task_id("p", TaskAttempt(1, 2, 0)), 17, 3, 2)
 
 
-def test_an_entry_is_read_as_it_was_written() -> None:
+def test_entry_round_trip() -> None:
     entry = (
         Entry("p").with_claim("driver-1", "/checkpoint", 900_000).with_decision(Batch("q", 7), CONTENT, (TRANSACTION,))
     )
@@ -29,7 +29,7 @@ def test_an_entry_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     "value", [b"", b"x", b"[]", b"{}", b'{"format":3}', b'{"format":3,"state":"dead","transactions":[]}', b"\xff"]
 )
-def test_what_is_no_entry_is_refused(value: bytes) -> None:
+def test_rejects_value_that_is_not_an_entry(value: bytes) -> None:
     with pytest.raises(DecodeError, match="it is not a record of the decision log"):
         decode_entry(b"p", value)
 
@@ -46,7 +46,7 @@ UNPROVEN = WHOLE.as_unproven().with_driver_number(2)
 
 @pytest.mark.parametrize("value", [{}, True, 1.5, [[]], ["x", 2], "x" * 5000, -1, 2**63, 2**31])
 @pytest.mark.parametrize("field", [name for name in json.loads(encode_entry(UNPROVEN)) if name != "format"])
-def test_a_field_of_another_type_or_size_is_refused(field: str, value: object) -> None:
+def test_rejects_field_of_wrong_type_or_size(field: str, value: object) -> None:
     if (field, value) in (("batch", 2**31), ("unproven", True)):
         return
     with pytest.raises(DecodeError, match="it is not a record of the decision log: "):
@@ -54,7 +54,7 @@ def test_a_field_of_another_type_or_size_is_refused(field: str, value: object) -
 
 
 @pytest.mark.parametrize("whole", [WHOLE, UNPROVEN])
-def test_an_entry_with_all_its_fields_is_read_as_it_was_written(whole: Entry) -> None:
+def test_entry_with_all_fields_round_trip(whole: Entry) -> None:
     assert decode_entry(b"p", encode_entry(whole)) == whole
 
 
@@ -63,29 +63,29 @@ def test_reads_an_entry_of_exactly_the_largest_size() -> None:
     assert decode_entry(b"p", value + b" " * (MAX_VALUE_BYTES - len(value))) == WHOLE
 
 
-def test_what_is_longer_than_any_entry_is_not_looked_at() -> None:
+def test_rejects_oversized_value_without_parsing() -> None:
     with pytest.raises(DecodeError, match=f"{MAX_VALUE_BYTES + 1} bytes, and an entry has at most {MAX_VALUE_BYTES}"):
         decode_entry(b"p", b"x" * (MAX_VALUE_BYTES + 1))
 
 
-def test_an_entry_of_a_newer_version_is_refused_as_such() -> None:
+def test_rejects_entry_of_newer_version() -> None:
     with pytest.raises(DecodeError, match="its format version is 4, and this version of the library supports 3"):
         decode_entry(b"p", b'{"format":4}')
 
 
-def test_an_entry_with_an_unknown_field_is_refused_with_the_name_of_the_field() -> None:
+def test_rejects_unknown_field_by_name() -> None:
     """A version that ignores what a newer one has written may act under an id of the driver that is used up."""
     with pytest.raises(DecodeError, match=r"fields that this version of the library does not know: \['nextDriver'\]"):
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(WHOLE)), "nextDriver": 2}).encode())
 
 
-def test_the_greatest_generation_is_followed_by_one_that_can_be_read() -> None:
+def test_generation_wraps_after_the_greatest() -> None:
     greatest = decode_entry(b"p", encode_entry(Entry("p", generation=2**31 - 1)))
     following = greatest.with_claim("driver", "", 60_000)
     assert decode_entry(b"p", encode_entry(following)).generation == 1
 
 
-def test_of_more_keys_and_drivers_than_are_remembered_the_last_ones_count() -> None:
+def test_decodes_only_the_last_keys_and_drivers() -> None:
     """A stranger's entry must not grow when a driver writes it again."""
     names = tuple(str(number) for number in range(MAX_KEYED_JOBS + 5))
     read = decode_entry(b"p", encode_entry(Entry("p", driver_names=names, keyed_jobs=tuple(map(KeyedJob, names)))))

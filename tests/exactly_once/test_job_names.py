@@ -15,7 +15,7 @@ from spark_kafka_sink.exactly_once.transaction_names import find_prefix_error
 on_linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
 
 
-def test_each_job_gets_a_valid_prefix_of_its_own() -> None:
+def test_each_job_gets_a_unique_valid_prefix() -> None:
     first, second = generate_job_prefix(), generate_job_prefix()
     assert first != second
     assert find_prefix_error(first) is None
@@ -26,7 +26,7 @@ def test_prefix_names_the_parent_process_which_is_the_driver_of_a_worker() -> No
     assert f"driver process {os.getppid()} on " in describe_job(generate_job_prefix())
 
 
-def test_prefix_that_a_user_chose_is_not_a_jobs() -> None:
+def test_user_prefix_is_not_a_job_prefix() -> None:
     assert not is_job_prefix("orders")
     assert describe_job("orders") == ""
 

@@ -77,7 +77,7 @@ def abort_by_hand(query: Query, start: BatchStart) -> None:
 
 
 @pytest.mark.parametrize("end", [commit, abort, stop, take_over, abort_by_hand])
-def test_an_attempt_that_has_begun_nothing_when_its_batch_ends_cannot_begin(
+def test_attempt_cannot_begin_after_its_batch_ended(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
     query = Query(broker)
@@ -96,7 +96,7 @@ def test_an_attempt_that_has_begun_nothing_when_its_batch_ends_cannot_begin(
 
 
 @pytest.mark.parametrize("end", [commit, abort, stop, take_over, abort_by_hand])
-def test_an_attempt_whose_batch_ends_while_it_writes_says_that_and_not_that_its_epoch_is_invalid(
+def test_attempt_whose_batch_ends_while_it_writes_reports_that(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
     query = Query(broker)
@@ -113,7 +113,7 @@ def test_an_attempt_whose_batch_ends_while_it_writes_says_that_and_not_that_its_
     late.close(timeout=0)
 
 
-def test_whether_an_attempt_came_late_is_asked_only_where_brokers_said_that_it_was_fenced(
+def test_checks_for_late_attempt_only_after_fencing_error(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where they do not say who drives, the error that is known is all."""
@@ -133,7 +133,7 @@ def test_whether_an_attempt_came_late_is_asked_only_where_brokers_said_that_it_w
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
-def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
+def test_attempt_writes_nothing_if_batch_ends_before_it_gets_its_id(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
     """The driver has looked for what is left over, and found nothing of this attempt."""
@@ -150,7 +150,7 @@ def test_an_attempt_whose_batch_ends_before_it_has_its_id_writes_nothing(
     assert open_ids(broker) == []
 
 
-def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: EmbeddedBroker) -> None:
+def test_id_without_transaction_is_not_listed_as_open(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.attempt(query.begin(), 1, attempt=1).close()
     (found,) = operations.list_prefixes(query.options, LOG, PREFIX)
@@ -160,7 +160,7 @@ def test_an_id_under_which_nothing_has_begun_is_not_shown_as_open(broker: Embedd
 # --- attempts that Spark counts from 0 again
 
 
-def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(broker: EmbeddedBroker) -> None:
+def test_attempt_takes_another_id_if_its_id_has_a_transaction(broker: EmbeddedBroker) -> None:
     """Spark runs a stage again, and counts its attempts from 0 again. What the first run has reported stands."""
     query = Query(broker)
     start = query.begin()
@@ -177,7 +177,7 @@ def test_an_attempt_whose_id_another_one_has_written_under_takes_another_id(brok
     other.close(timeout=0)
 
 
-def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(broker: EmbeddedBroker) -> None:
+def test_id_taken_by_another_attempt_is_in_use(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     first = query.attempt(start, 1, attempt=0)
@@ -190,7 +190,7 @@ def test_an_id_that_another_attempt_has_taken_and_not_begun_under_is_in_use(brok
     first.close()
 
 
-def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
+def test_next_batch_reuses_task_id(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     query.run(0)
     start = query.begin()
@@ -200,7 +200,7 @@ def test_an_id_is_used_again_in_the_next_batch(broker: EmbeddedBroker) -> None:
         ) == start.task_attempt(1, 0)
 
 
-def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
+def test_id_without_transaction_is_fenced_once_and_free_again(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()  # it died
@@ -216,7 +216,7 @@ def test_an_id_that_began_nothing_is_fenced_once_and_free_again(broker: Embedded
 
 
 @pytest.mark.parametrize("end", [commit, abort, take_over, abort_by_hand])
-def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
+def test_attempt_of_ended_batch_requests_no_id(
     broker: EmbeddedBroker, end: Callable[[Query, BatchStart], None]
 ) -> None:
     """By then a task of the next batch may have the id, and to ask for it would abort what that one writes."""
@@ -227,7 +227,7 @@ def test_an_attempt_whose_batch_has_ended_does_not_even_ask_for_an_id(
         choose_task_attempt(described_by(client), start, start.task_attempt(1, 1), 17)
 
 
-def test_two_attempts_that_look_for_an_id_at_the_same_moment_fail_the_batch_and_it_is_written_again(
+def test_concurrent_id_choice_of_two_attempts_fails_batch_and_rerun_succeeds(
     broker: EmbeddedBroker,
 ) -> None:
     query = Query(broker)

@@ -30,7 +30,9 @@ def create_if_missing(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"cleanup.policy": "delete"}, {"cleanup.policy": "compact,delete"}])
-def test_a_log_that_forgets_is_refused_before_the_first_row(broker: EmbeddedBroker, settings: dict[str, str]) -> None:
+def test_rejects_log_that_is_not_compacted_before_the_first_row(
+    broker: EmbeddedBroker, settings: dict[str, str]
+) -> None:
     broker.control.create_topic(LOG, 1, settings)
     policy = settings.get("cleanup.policy", "delete")
     for _ in range(2):
@@ -38,14 +40,14 @@ def test_a_log_that_forgets_is_refused_before_the_first_row(broker: EmbeddedBrok
             Query(broker).begin()
 
 
-def test_a_log_that_was_made_by_hand_and_is_compacted_is_used(broker: EmbeddedBroker) -> None:
+def test_uses_compacted_log_created_by_user(broker: EmbeddedBroker) -> None:
     broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact"})
     Query(broker).run(0)
     assert seen(broker) == rows(0)
 
 
 @pytest.mark.parametrize("code", [error_codes.TOPIC_AUTHORIZATION_FAILED, error_codes.CLUSTER_AUTHORIZATION_FAILED])
-def test_a_policy_that_may_not_be_seen_is_a_warning(
+def test_warns_if_cleanup_policy_may_not_be_described(
     broker: EmbeddedBroker, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(code)
@@ -56,7 +58,7 @@ def test_a_policy_that_may_not_be_seen_is_a_warning(
     assert "AUTHORIZATION_FAILED" in warning
 
 
-def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
+def test_warns_if_brokers_do_not_support_describe_configs(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = dataclasses.replace(broker.cluster.config, version_limits={ApiKey.DESCRIBE_CONFIGS: VersionRange(1, 0)})
@@ -66,7 +68,7 @@ def test_brokers_that_cannot_be_asked_for_settings_are_a_warning(
     assert "could not be read" in caplog.text
 
 
-def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
+def test_warns_if_response_lacks_cleanup_policy(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = load_handler(ApiKey.DESCRIBE_CONFIGS).handle
@@ -83,7 +85,7 @@ def test_a_broker_that_leaves_the_policy_out_of_its_answer_is_a_warning(
     assert "The broker does not report the cleanup.policy of topics" in caplog.text
 
 
-def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before_the_log_is_made(
+def test_rejects_brokers_without_list_transactions_before_creating_the_log(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1), ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, -1)}
@@ -94,7 +96,7 @@ def test_brokers_that_cannot_say_which_transactions_there_are_are_refused_before
     assert creation.request_count == 0
 
 
-def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: EmbeddedBroker) -> None:
+def test_retries_retriable_errors_and_raises_others(broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=2).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=3).drop()
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, nth=4).fail(error_codes.INVALID_CONFIG)
@@ -103,14 +105,14 @@ def test_what_may_pass_is_asked_again_and_what_may_not_is_an_error(broker: Embed
     assert rule.request_count == 4
 
 
-def test_a_process_asks_once_for_each_log(broker: EmbeddedBroker) -> None:
+def test_checks_each_log_once_per_process(broker: EmbeddedBroker) -> None:
     rule = broker.control.when(api=ApiKey.DESCRIBE_CONFIGS, times=None).delay(0)
     for number in range(3):
         Query(broker).run(number)
     assert rule.request_count == 1
 
 
-def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: EmbeddedBroker) -> None:
+def test_creates_log_with_requested_replication(broker: EmbeddedBroker) -> None:
     delivery = dataclasses.replace(Query(broker).delivery, options=DeliveryOptions(topic=LOG, replication=3))
     with (
         Driver(delivery) as driver,
@@ -121,7 +123,7 @@ def test_the_log_is_created_with_as_many_replicas_as_the_user_wants(broker: Embe
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
-def test_a_log_that_may_lose_its_end_by_an_election_is_a_warning(
+def test_warns_about_unclean_leader_election(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact", "unclean.leader.election.enable": value})
@@ -132,9 +134,7 @@ def test_a_log_that_may_lose_its_end_by_an_election_is_a_warning(
     assert all("written twice" in each for each in warnings)
 
 
-def test_a_log_with_one_replica_on_a_cluster_of_several_is_a_warning(
-    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warns_about_single_replica_on_cluster(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.control.create_topic(LOG, 1, {"cleanup.policy": "compact"})
     for partition in broker.cluster.topic(LOG).partitions:
         partition.replicas = partition.replicas[:1]

@@ -68,7 +68,7 @@ def is_of_version_2(cluster: SimulatedCluster) -> bool:
     return cluster.core.config.transaction_version == 2
 
 
-def test_records_are_committed_one_transaction_after_the_other(
+def test_commits_consecutive_transactions(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
@@ -84,7 +84,7 @@ def test_records_are_committed_one_transaction_after_the_other(
         assert (*begun.id_and_epoch, 5) == (producer_id, epoch, sequence)
 
 
-def test_the_records_of_a_call_are_one_batch_of_the_transactional_id(
+def test_records_of_a_transaction_are_one_batch(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     write(client, begun, b"a", b"b")
@@ -111,7 +111,7 @@ FAULTS: dict[str, Callable[[FaultBuilder], object]] = {
 
 @pytest.mark.parametrize("api", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_fault_costs_time_and_the_record_is_there_once(
+def test_writes_record_once_despite_one_fault(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, api: ApiKey, fault: str
 ) -> None:
     rule = FAULTS[fault](cluster.control.when(api=api))
@@ -124,7 +124,7 @@ def test_one_fault_costs_time_and_the_record_is_there_once(
 
 
 @pytest.mark.parametrize("code", [codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
-def test_a_leader_that_cannot_say_is_asked_again(
+def test_retries_unknown_server_error_of_leader(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE, times=3).fail(code, after_applying=True)
@@ -132,7 +132,7 @@ def test_a_leader_that_cannot_say_is_asked_again(
     assert seen(cluster) == [b"a"]
 
 
-def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
+def test_follows_moved_leader_and_coordinator(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
@@ -144,7 +144,7 @@ def test_a_leader_and_a_coordinator_that_are_gone_are_followed(
     assert seen(cluster) == [b"a", b"0", b"1"]
 
 
-def test_an_end_that_may_come_late_is_followed_by_another_epoch(
+def test_uses_new_epoch_after_unconfirmed_end(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     cluster.control.when(api=ApiKey.END_TXN).drop(applied=True)
@@ -154,7 +154,7 @@ def test_an_end_that_may_come_late_is_followed_by_another_epoch(
     assert seen(cluster) == [b"a", b"b"]
 
 
-def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
+def test_new_epoch_keeps_the_transaction_timeout() -> None:
     """Brokers may grant less than a minute, and the timeout of a driver's id says what the id is."""
     cluster = cluster_of_version(1)
     cluster.core.coordinator.max_timeout_ms = 20_000
@@ -166,7 +166,7 @@ def test_another_epoch_leaves_the_timeout_of_the_id_as_it_was() -> None:
         assert describe_transactions(client, [DRIVER])[DRIVER].timeout_ms == 19_999
 
 
-def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -> None:
+def test_forgotten_id_gets_no_new_epoch() -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
         before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
@@ -178,7 +178,7 @@ def test_an_id_that_brokers_have_forgotten_gets_no_epoch_for_its_next_record() -
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(version: int) -> None:
+def test_first_request_uses_transaction_version_of_cluster(version: int) -> None:
     cluster = cluster_of_version(version)
     with client_of(cluster) as client:
         before = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
@@ -189,7 +189,7 @@ def test_a_client_that_has_asked_nothing_yet_writes_in_the_clusters_version(vers
     assert len(adds) == (1 if version == 1 else 0)
 
 
-def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_new_epoch_after_upgrade_to_version_2(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_of_version(1)
     with client_of(cluster) as client:
         begun = WriterState(init_producer_id(client, DRIVER, 60_000), 0)
@@ -203,7 +203,7 @@ def test_an_upgrade_to_version_2_begins_under_an_epoch_of_its_own(monkeypatch: p
 
 
 @pytest.mark.parametrize("nth", [0, 1])
-def test_who_was_fenced_writes_nothing(
+def test_fenced_writer_writes_nothing(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, nth: int
 ) -> None:
     for _ in range(nth):
@@ -226,7 +226,7 @@ def test_who_was_fenced_writes_nothing(
         codes.INVALID_PRODUCER_ID_MAPPING,
     ],
 )
-def test_a_refused_batch_says_why_and_ends_no_transaction(
+def test_rejected_batch_raises_reason_and_ends_no_transaction(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, code: int
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(code)
@@ -238,9 +238,7 @@ def test_a_refused_batch_says_why_and_ends_no_transaction(
         assert describe_transactions(client, [DRIVER])[DRIVER].state == ONGOING
 
 
-def test_a_sequence_that_is_not_the_next_is_refused(
-    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
-) -> None:
+def test_rejects_sequence_gap(cluster: SimulatedCluster, client: BlockingClient, begun: WriterState) -> None:
     written = write(client, begun, b"a")
     with pytest.raises(ProducerFencedError) as refused:
         write(client, WriterState(written.id_and_epoch, written.next_sequence + 5), b"gap")
@@ -248,16 +246,14 @@ def test_a_sequence_that_is_not_the_next_is_refused(
     assert seen(cluster) == [b"a"]
 
 
-def test_an_end_that_is_refused_is_no_success(
-    cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
-) -> None:
+def test_rejected_end_raises(cluster: SimulatedCluster, client: BlockingClient, begun: WriterState) -> None:
     cluster.control.when(api=ApiKey.END_TXN).fail(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match=r"p-driver: the attempt to end the transaction was rejected"):
         write(client, begun, b"a")
     assert seen(cluster) == []
 
 
-def test_a_record_that_no_log_takes_is_an_error_of_its_own(
+def test_too_large_record_raises_without_fencing_error(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     cluster.control.when(api=ApiKey.PRODUCE).fail(codes.MESSAGE_TOO_LARGE)
@@ -266,9 +262,7 @@ def test_a_record_that_no_log_takes_is_an_error_of_its_own(
     assert not isinstance(refused.value, ProducerFencedError)
 
 
-def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
-    cluster: SimulatedCluster, begun: WriterState
-) -> None:
+def test_unavailable_log_times_out_with_the_cause(cluster: SimulatedCluster, begun: WriterState) -> None:
     rule = cluster.control.when(api=ApiKey.PRODUCE, times=None).fail(codes.NOT_ENOUGH_REPLICAS)
     with (
         client_of(cluster, timeout_ms=5_000) as client,
@@ -281,7 +275,7 @@ def test_a_log_that_does_not_come_back_ends_with_what_is_known_of_why(
     assert rule.struck < 20, "the pauses grow"
 
 
-def test_a_log_that_was_deleted_is_named_soon(
+def test_deleted_log_fails_early_with_its_name(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
@@ -293,7 +287,7 @@ def test_a_log_that_was_deleted_is_named_soon(
     assert cluster.system.now() - since < 60_000
 
 
-def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
+def test_finds_moved_leader_although_previous_one_responds(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")
@@ -304,7 +298,7 @@ def test_a_leader_that_has_moved_is_found_though_the_one_before_answers(
     assert seen(cluster) == [b"a", b"b"]
 
 
-def test_a_leader_that_is_not_elected_yet_is_waited_for(
+def test_waits_for_leader_election(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, missing = ClusterSnapshot.leader, [None, None]
@@ -317,7 +311,7 @@ def test_a_leader_that_is_not_elected_yet_is_waited_for(
     assert seen(cluster) == [b"a"]
 
 
-def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
+def test_confirmed_end_is_not_in_doubt_after_lost_responses(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     if is_of_version_2(cluster):
@@ -327,7 +321,7 @@ def test_an_end_that_was_answered_is_in_no_doubt_whatever_was_lost_before(
     assert after == (begun.id_and_epoch, 2)
 
 
-def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transactions(
+def test_produce_version_matches_transaction_version(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     """From version 12 on brokers add the partition to a transaction by themselves."""
@@ -336,7 +330,7 @@ def test_records_go_in_a_version_of_produce_that_belongs_to_the_clusters_transac
     assert [int.from_bytes(frame[2:4], "big") >= 12 for frame in produce] == [is_of_version_2(cluster)]
 
 
-def test_a_leader_that_says_nothing_is_left_when_another_is_elected(
+def test_leaves_unresponsive_leader_when_another_is_elected(
     cluster: SimulatedCluster, client: BlockingClient, begun: WriterState
 ) -> None:
     written = write(client, begun, b"a")

@@ -64,14 +64,12 @@ def decided_by_a_driver_that_died(query: Query) -> list[str]:
     return [start.task_id(partition, 0) for partition in range(2)]
 
 
-def test_a_cluster_without_a_log_has_nothing_to_show(broker: EmbeddedBroker) -> None:
+def test_lists_nothing_without_a_log(broker: EmbeddedBroker) -> None:
     assert operations.list_prefixes(options(broker), LOG) == []
 
 
 @pytest.mark.parametrize("operate", [operations.finish, operations.abort, operations.give_up])
-def test_nothing_is_done_by_a_log_that_is_not_the_one_of_the_write(
-    query: Query, operate: Callable[..., object]
-) -> None:
+def test_rejects_log_without_entry_of_the_prefix(query: Query, operate: Callable[..., object]) -> None:
     """With the wrong log, what is decided would look as if it were not, and be aborted."""
     decided_by_a_driver_that_died(query)
     with pytest.raises(ConfigurationError, match=r"pykafka-decisions does not exist.*Nothing was done"):
@@ -84,7 +82,7 @@ def test_nothing_is_done_by_a_log_that_is_not_the_one_of_the_write(
     assert seen(query.broker) == rows(0)
 
 
-def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
+def test_lists_prefixes_with_decided_and_open_transactions(query: Query) -> None:
     decided = decided_by_a_driver_that_died(query)
     other = Query(query.broker, prefix="pykafka-job-1", query="query-2", checkpoint="/other")
     other.write(other.begin(), 0, "of a batch that is being written")
@@ -102,9 +100,7 @@ def test_a_survey_shows_what_is_decided_and_what_is_open(query: Query) -> None:
     assert operations.list_prefixes(options(query.broker), LOG, PREFIX) == [of_query]
 
 
-def test_survey_leaves_out_a_transaction_that_ended_after_it_was_listed(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     start = query.begin()
     query.write(start, 0, "row")
     whole = transaction_admin.list_transactional_ids
@@ -119,7 +115,7 @@ def test_survey_leaves_out_a_transaction_that_ended_after_it_was_listed(
     assert survey.open == ()
 
 
-def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
+def test_lists_only_prefixes_that_this_user_may_describe(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     query.run(0)
@@ -151,9 +147,7 @@ def test_of_a_log_with_others_a_survey_shows_what_this_user_may_see(
         operations.list_prefixes(options(query.broker), LOG, "of-others")
 
 
-def test_of_many_prefixes_that_brokers_have_forgotten_it_is_asked_once_who_has_which_producer_id(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, asked = transaction_admin.owners, list[BlockingClient]()
 
     def owners(client: BlockingClient) -> dict[int, str]:
@@ -179,7 +173,7 @@ def test_finish_commits_decided_transactions(query: Query) -> None:
     assert query.again().begin().is_committed(query.batch(0))
 
 
-def test_to_finish_where_nothing_is_decided_disturbs_no_driver(query: Query) -> None:
+def test_finish_without_decision_affects_no_driver(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with no_new_epoch(query.broker):
@@ -188,7 +182,7 @@ def test_to_finish_where_nothing_is_decided_disturbs_no_driver(query: Query) -> 
     assert seen(query.broker) == rows(0)
 
 
-def test_what_is_decided_while_an_abort_begins_is_not_aborted(query: Query) -> None:
+def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
     """The driver decides, and dies, between the look into the log and the fence."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -205,7 +199,7 @@ def test_what_is_decided_while_an_abort_begins_is_not_aborted(query: Query) -> N
     assert seen(query.broker) == rows(0)
 
 
-def test_a_driver_that_commits_its_batch_while_an_abort_begins_is_no_newer_one(query: Query) -> None:
+def test_driver_that_commits_while_abort_begins_is_not_newer(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     check_unchanged = QueryTransactions.check_unchanged
@@ -221,14 +215,14 @@ def test_a_driver_that_commits_its_batch_while_an_abort_begins_is_no_newer_one(q
     assert seen(query.broker) == rows(0)
 
 
-def test_what_is_open_under_a_prefix_is_shown_though_the_log_does_not_know_it(query: Query) -> None:
+def test_lists_open_transactions_of_prefix_without_entry(query: Query) -> None:
     query.write_both(query.begin(), 0)
     (shown,) = operations.list_prefixes(options(query.broker), "other-log", PREFIX)
     assert [each.transactional_id for each in shown.open] == open_ids(query.broker)
     assert not shown.log_exists
 
 
-def test_transactions_of_other_programs_are_not_shown(query: Query) -> None:
+def test_does_not_list_transactions_of_other_programs(query: Query) -> None:
     query.begin()
     with KafkaProducer({**options(query.broker), "transactional.id": "of another program"}) as producer:
         producer.init_transactions()
@@ -241,7 +235,7 @@ def test_transactions_of_other_programs_are_not_shown(query: Query) -> None:
     assert (of_one.entry, of_one.open, of_one.decided) == (None, (), ())
 
 
-def test_what_is_decided_cannot_be_aborted(query: Query) -> None:
+def test_rejects_abort_of_decided_batch(query: Query) -> None:
     decided_by_a_driver_that_died(query)
     with pytest.raises(ExactlyOnceError, match=r"batch 0 of query query-1 \(prefix p\) is decided"):
         operations.abort(options(query.broker), PREFIX, LOG)
@@ -249,7 +243,7 @@ def test_what_is_decided_cannot_be_aborted(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-def test_abort_ends_what_is_not_decided_and_the_batch_cannot_be_committed_any_more(query: Query) -> None:
+def test_abort_ends_undecided_batch_and_prevents_its_commit(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     aborted = operations.abort(options(query.broker), PREFIX, LOG)
@@ -264,7 +258,7 @@ def test_abort_ends_what_is_not_decided_and_the_batch_cannot_be_committed_any_mo
     assert seen(query.broker) == rows(0)
 
 
-def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None:
+def test_give_up_commits_the_rest_and_names_lost_transactions(query: Query) -> None:
     first, second = decided_by_a_driver_that_died(query)
     with client_of(query.broker) as client:
         init_producer_id(client, second, 60_000)
@@ -283,7 +277,7 @@ def test_giving_up_commits_the_rest_and_names_what_is_lost(query: Query) -> None
     assert seen(query.broker) == ["0/0", *rows(1)]
 
 
-def test_what_a_person_has_given_up_is_passed_over_though_brokers_have_forgotten_its_driver(query: Query) -> None:
+def test_skips_given_up_batch_of_forgotten_driver(query: Query) -> None:
     decided_by_a_driver_that_died(query)
     query.broker.cluster.coordinator.transactions.clear()
     with pytest.raises(ExactlyOnceError, match="give-up"):
@@ -295,13 +289,13 @@ def test_what_a_person_has_given_up_is_passed_over_though_brokers_have_forgotten
     query.again().run(1)
 
 
-def test_a_prefix_that_cannot_be_one_is_refused(broker: EmbeddedBroker) -> None:
+def test_rejects_invalid_prefix(broker: EmbeddedBroker) -> None:
     with pytest.raises(ConfigurationError, match="is not a valid prefix"):
         operations.finish(options(broker), "a b", LOG)
 
 
 @pytest.mark.parametrize("code", [error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_codes.POLICY_VIOLATION])
-def test_what_could_still_be_committed_is_not_given_up(query: Query, code: int) -> None:
+def test_rejects_give_up_while_a_transaction_can_be_committed(query: Query, code: int) -> None:
     """A right that was revoked says nothing of the transaction: it is open, and its rows are not lost."""
     first, second = decided_by_a_driver_that_died(query)
     query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
@@ -318,7 +312,7 @@ def test_what_could_still_be_committed_is_not_given_up(query: Query, code: int) 
 
 
 @pytest.mark.parametrize("operation", [operations.abort, operations.finish, operations.give_up])
-def test_that_a_newer_driver_has_overtaken_a_person_is_said(query: Query, operation: Callable[..., object]) -> None:
+def test_reports_newer_driver_during_manual_operation(query: Query, operation: Callable[..., object]) -> None:
     if operation is operations.abort:
         query.write_both(query.begin(), 0)
     else:
@@ -331,7 +325,7 @@ def test_that_a_newer_driver_has_overtaken_a_person_is_said(query: Query, operat
         operation(options(query.broker), PREFIX, LOG)
 
 
-def test_what_a_driver_that_died_in_its_decision_left_open_is_in_no_persons_way(query: Query) -> None:
+def test_operations_abort_open_decision_of_dead_driver(query: Query) -> None:
     """Brokers abort its record for the person's fence, and refuse that."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -342,7 +336,7 @@ def test_what_a_driver_that_died_in_its_decision_left_open_is_in_no_persons_way(
     assert open_ids(query.broker) == []
 
 
-def test_a_person_leaves_a_driver_alone_that_has_claimed_the_prefix_while_the_fence_was_asked_for(query: Query) -> None:
+def test_operation_does_not_fence_driver_that_claimed_meanwhile(query: Query) -> None:
     query.write_both(query.begin(), 0)
     check_unchanged = QueryTransactions.check_unchanged
     newer = list[BatchStart]()

@@ -28,7 +28,7 @@ OF_KAFKA_3 = (ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_TRANSACTIONS)
 
 @pytest.mark.parametrize("is_single_use", [True, False], ids=["job", "stream"])
 @pytest.mark.parametrize("absent", [OF_KAFKA_3, (ApiKey.INIT_PRODUCER_ID,)], ids=["before 3.0", "no transactions"])
-def test_brokers_without_transactions_are_refused_before_the_first_row(
+def test_rejects_brokers_without_transactions_before_the_first_row(
     absent: tuple[ApiKey, ...], *, is_single_use: bool
 ) -> None:
     config = ClusterConfig(version_limits=dict.fromkeys(absent, ABSENT))
@@ -42,9 +42,7 @@ def test_brokers_without_transactions_are_refused_before_the_first_row(
 
 @pytest.mark.parametrize("code", [error_codes.INVALID_TXN_STATE, error_codes.POLICY_VIOLATION], ids=["lost", "not yet"])
 @pytest.mark.parametrize(("many", "shown", "last"), [(20, 20, "p-1-9-0"), (300, 21, "and 280 more")])
-def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_others_counted(
-    code: int, many: int, shown: int, last: str
-) -> None:
+def test_error_names_first_transactions_and_counts_the_others(code: int, many: int, shown: int, last: str) -> None:
     names = [task_id("p", TaskAttempt(1, partition, 0)) for partition in range(many)]
     written = tuple(TransactionIdentity(name, 4711, 12, 2) for name in names)
     entry = Entry("p").with_decision(Batch("q", 1), BatchContent.from_row_counts({"t": many}, many), written)
@@ -54,7 +52,7 @@ def test_of_many_transactions_that_cannot_be_committed_some_are_named_and_the_ot
     assert lines[-1].startswith(f"- {last}")
 
 
-def test_a_tasks_refusal_for_another_reason_than_its_timeout_is_shown_as_it_is() -> None:
+def test_other_rejections_of_tasks_are_not_converted() -> None:
     refused = build_broker_error(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id p-1-0-0")
     with pytest.raises(BrokerError) as raised, precommit_errors.convert_timeout_errors(is_user_timeout=True):
         raise refused

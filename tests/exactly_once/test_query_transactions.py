@@ -41,7 +41,7 @@ def claim_of(name: str) -> Entry:
     return Entry(PREFIX).with_claim(name, "", GRANTED_MS)
 
 
-def test_where_nothing_was_left_nothing_is_asked(
+def test_aborting_nothing_sends_no_request(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = of_two
@@ -49,7 +49,7 @@ def test_where_nothing_was_left_nothing_is_asked(
     one.abort_task_transactions([])
 
 
-def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
+def test_missing_permission_is_not_taken_for_rejected_timeout(
     broker: EmbeddedBroker, of_two: tuple[QueryTransactions, QueryTransactions]
 ) -> None:
     broker.control.when(api=ApiKey.INIT_PRODUCER_ID).fail(error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -57,7 +57,7 @@ def test_a_right_that_is_missing_is_no_timeout_that_is_not_granted(
         of_two[0].fence(None, (GRANTED_MS, 5_000))
 
 
-def test_of_two_that_find_no_driver_one_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+def test_one_of_two_first_drivers_gets_the_id(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = of_two
     assert one.describe_driver_id() is None
     assert other.describe_driver_id() is None
@@ -66,7 +66,7 @@ def test_of_two_that_find_no_driver_one_gets_the_id(of_two: tuple[QueryTransacti
         other.fence(None, (GRANTED_MS,))
 
 
-def test_an_epoch_that_was_seen_before_another_drivers_is_refused(
+def test_rejects_fence_with_stale_description(
     of_two: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     """A driver that hung in its start does not fence one that began later and works."""
@@ -79,7 +79,7 @@ def test_an_epoch_that_was_seen_before_another_drivers_is_refused(
     assert holds(one, driver)
 
 
-def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+def test_one_of_two_drivers_with_one_epoch_claims(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
     """Kafka takes the second request for the next epoch for a repetition of the first."""
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
@@ -93,7 +93,7 @@ def test_of_two_that_hold_one_epoch_one_claims(of_two: tuple[QueryTransactions, 
     assert holds(one, driver)
 
 
-def test_of_two_that_hold_one_epoch_the_one_is_fenced_whose_transaction_the_other_ends(
+def test_driver_whose_transaction_is_ended_under_the_same_epoch_is_fenced(
     of_two: tuple[QueryTransactions, QueryTransactions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In version 1 leaders say then that the transaction is not open any more, in place of "fenced"."""
@@ -113,7 +113,7 @@ def test_of_two_that_hold_one_epoch_the_one_is_fenced_whose_transaction_the_othe
 
 
 @pytest.mark.parametrize("claims_first", [True, False])
-def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_refused(
+def test_rejects_second_of_claim_and_decision_under_one_epoch(
     of_two: tuple[QueryTransactions, QueryTransactions], *, claims_first: bool
 ) -> None:
     one, other = of_two
@@ -137,7 +137,7 @@ def test_of_one_that_claims_and_one_that_decides_under_one_epoch_the_second_is_r
     assert one.read_entry() == (claim_of("one") if claims_first else decision)
 
 
-def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns(
+def test_gives_up_record_that_is_fenced_max_tries_times(
     of_two: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = of_two
@@ -160,7 +160,7 @@ def test_a_record_that_others_abort_again_and_again_is_given_up_after_some_turns
     assert len({held.id_and_epoch for held in tried}) == MAX_TRIES, "each turn has an epoch of its own"
 
 
-def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
+def test_rejects_claim_after_newer_claim(of_two: tuple[QueryTransactions, QueryTransactions]) -> None:
     one, other = of_two
     driver, _ = one.fence(None, (GRANTED_MS,))
     newer = other.claim(other.fence(other.describe_driver_id(), (GRANTED_MS,))[0], Entry(PREFIX), claim_of("other"))
@@ -171,7 +171,7 @@ def test_a_claim_is_refused_when_a_newer_one_was_made(of_two: tuple[QueryTransac
     assert holds(other, newer)
 
 
-def test_a_timeout_that_brokers_do_not_grant_changes_nothing(
+def test_rejected_timeout_changes_nothing(
     of_two: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = of_two
@@ -180,7 +180,7 @@ def test_a_timeout_that_brokers_do_not_grant_changes_nothing(
     assert driver.epoch == 0
 
 
-def test_brokers_that_grant_less_than_a_minute_are_enough(broker: EmbeddedBroker) -> None:
+def test_accepts_granted_timeout_below_a_minute(broker: EmbeddedBroker) -> None:
     broker.cluster.coordinator.max_timeout_ms = 12_000
     query = Query(broker)
     assert query.begin().entry.timeout_ms == 10_000
@@ -188,7 +188,7 @@ def test_brokers_that_grant_less_than_a_minute_are_enough(broker: EmbeddedBroker
     query.again().run(1)
 
 
-def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
+def test_fenced_driver_id_is_not_marked_as_claimed(
     of_two: tuple[QueryTransactions, QueryTransactions],
 ) -> None:
     one, _ = of_two
@@ -202,7 +202,7 @@ def test_a_driver_that_was_given_its_id_has_not_claimed_yet(
     assert has_claimed(seen)
 
 
-def test_what_was_listed_is_ended_only_if_no_newer_driver_has_come(broker: EmbeddedBroker) -> None:
+def test_aborts_listed_transactions_only_without_newer_driver(broker: EmbeddedBroker) -> None:
     """The driver stands still between its list and its claim; another one takes over, and its tasks write."""
     newer = Query(broker, name="driver-2")
     with QueryTransactions(newer.client, PREFIX, LOG) as held:
@@ -216,7 +216,7 @@ def test_what_was_listed_is_ended_only_if_no_newer_driver_has_come(broker: Embed
     newer.commit(of_newer, 0, written)
 
 
-def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_id_since(broker: EmbeddedBroker) -> None:
+def test_aborts_listed_transactions_and_none_begun_since(broker: EmbeddedBroker) -> None:
     """The driver stands still between the look and the end, and the id is given to another."""
     query = Query(broker)
     start = query.begin()
@@ -230,7 +230,7 @@ def test_exactly_what_was_listed_is_ended_and_nothing_that_has_begun_under_its_i
     assert open_ids(broker) == before
 
 
-def test_an_id_that_has_begun_nothing_is_fenced_and_not_listed_again(broker: EmbeddedBroker) -> None:
+def test_fences_id_without_transaction_and_lists_it_no_more(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     query.attempt(start, 1, attempt=0).close()

@@ -26,7 +26,7 @@ GRANTED_MS = [1_000, 1_997, 5_000, 10_500, 60_000, 900_000, 86_400_000]
 
 
 @pytest.mark.parametrize("granted_ms", GRANTED_MS)
-def test_a_mark_is_read_as_what_it_says_and_nothing_else(granted_ms: int) -> None:
+def test_marks_are_distinct(granted_ms: int) -> None:
     assert is_marked_claimed(claimed_timeout_ms(granted_ms))
     assert not is_marked_fenced(claimed_timeout_ms(granted_ms))
     assert is_marked_fenced(fenced_timeout_ms(granted_ms))
@@ -35,29 +35,27 @@ def test_a_mark_is_read_as_what_it_says_and_nothing_else(granted_ms: int) -> Non
 
 @pytest.mark.parametrize("mark", [claimed_timeout_ms, fenced_timeout_ms])
 @pytest.mark.parametrize("granted_ms", GRANTED_MS)
-def test_a_marked_timeout_is_granted_and_lasts_as_long_as_brokers_need_to_write_their_log(
-    mark: Callable[[int], int], granted_ms: int
-) -> None:
+def test_marked_timeout_is_granted_and_long_enough_for_replication(mark: Callable[[int], int], granted_ms: int) -> None:
     """A coordinator waits for its replicas as long as the id's timeout: with 1 ms an id was blocked for minutes."""
     assert 998 <= mark(granted_ms) <= granted_ms
 
 
 @pytest.mark.parametrize("granted_ms", [1, 500])
-def test_an_id_with_less_than_a_second_is_marked_as_fenced_too(granted_ms: int) -> None:
+def test_marks_fenced_id_with_timeout_below_a_second(granted_ms: int) -> None:
     """Else it would be fenced with each batch, and blocked each time."""
     assert fenced_timeout_ms(granted_ms) == 998
     assert claimed_timeout_ms(granted_ms) == granted_ms
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 500, 998, 999, 59_998, 59_999, 60_000])
-def test_a_timeout_that_a_user_has_chosen_says_nothing(timeout_ms: int) -> None:
+def test_user_timeout_has_no_mark(timeout_ms: int) -> None:
     unmarked = unmarked_timeout_ms(timeout_ms)
     assert timeout_ms - 2 <= unmarked <= timeout_ms
     assert not is_marked_claimed(unmarked)
     assert not is_marked_fenced(unmarked)
 
 
-def test_ids_of_a_user_who_has_chosen_a_timeout_that_would_say_something_say_nothing(broker: EmbeddedBroker) -> None:
+def test_ids_with_user_timeout_that_looks_marked_have_no_mark(broker: EmbeddedBroker) -> None:
     """Else its attempts would count as fenced, and a driver that dies in its start as one whose log is lost."""
     query = Query(broker)
     query.timeout_ms = 59_998
@@ -69,7 +67,7 @@ def test_ids_of_a_user_who_has_chosen_a_timeout_that_would_say_something_say_not
     attempt.close(timeout=0)
 
 
-def test_an_id_that_was_fenced_in_version_1_has_time_for_what_brokers_write_of_it(
+def test_fenced_id_in_version_1_has_time_for_replication(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
@@ -81,7 +79,7 @@ def test_an_id_that_was_fenced_in_version_1_has_time_for_what_brokers_write_of_i
     assert described.timeout_ms == fenced_timeout_ms(60_000)
 
 
-def test_without_the_mark_each_batch_fences_the_ids_of_version_1_again(
+def test_each_batch_fences_ids_of_version_1_again_without_the_mark(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a job of 300 tasks each micro-batch would begin with 300 requests."""

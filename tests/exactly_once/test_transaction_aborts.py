@@ -31,9 +31,7 @@ from tests.simulated_cluster import SimulatedCluster
 from tests.waiting import PATIENCE_SECONDS
 
 
-def test_what_is_aborted_cannot_be_written_to_any_more(
-    broker: EmbeddedBroker, written: list[TransactionIdentity]
-) -> None:
+def test_rejects_writes_after_abort(broker: EmbeddedBroker, written: list[TransactionIdentity]) -> None:
     """A task that lost may be alive still. In version 1 the end of its transaction alone would not stop it."""
     alive = KafkaProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "alive", "linger.ms": 0})
     alive.init_transactions()
@@ -53,7 +51,7 @@ def test_what_is_aborted_cannot_be_written_to_any_more(
     assert seen(broker) == []
 
 
-def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
+def test_rejects_writes_after_abort_at_leaders_that_do_not_verify(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before Kafka 3.6 a task that still lives wrote on into a partition that it had, and readers waited for ever."""
@@ -74,7 +72,7 @@ def test_what_is_aborted_is_not_written_to_where_leaders_ask_no_coordinator(
 
 
 @pytest.mark.parametrize("step", ["before the end", "between end and fence"])
-def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_it_any_more(
+def test_rejects_writes_to_partition_added_during_abort(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Before Kafka 3.6: what a leader took then was seen with the next transaction of the id."""
@@ -113,7 +111,7 @@ def test_a_partition_that_an_attempt_adds_while_it_is_aborted_takes_nothing_of_i
     assert seen(broker) == ["its own"] * 2
 
 
-def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_something_else(
+def test_rejects_writes_of_transaction_that_another_process_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who aborted it first may have died before the fence. Before Kafka 3.6 the partitions that it had were open."""
@@ -136,7 +134,7 @@ def test_what_another_had_ended_takes_nothing_either_when_the_attempt_has_begun_
         assert seen(broker) == ["seen"]
 
 
-def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_what_they_have(
+def test_ends_transactions_although_they_cannot_be_described_again(
     written: list[TransactionIdentity],
     broker: EmbeddedBroker,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +159,7 @@ def test_transactions_are_ended_though_coordinators_cannot_be_asked_once_more_wh
     ) == looks_once_more
 
 
-def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_being_written(
+def test_aborts_attempt_whose_first_request_is_in_progress(
     broker: EmbeddedBroker,
 ) -> None:
     """Brokers answer "concurrent" then as well, and abort nothing."""
@@ -179,7 +177,7 @@ def test_an_attempt_that_has_just_begun_is_aborted_though_its_first_request_is_b
     assert seen(broker) == []
 
 
-def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_its_topics_was_deleted(
+def test_fences_at_remaining_leaders_although_a_topic_was_deleted(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers refuse the other partitions with that of a topic which they do not know, however often they are asked."""
@@ -199,7 +197,7 @@ def test_what_was_aborted_is_fenced_at_the_leaders_that_are_left_though_one_of_i
     assert seen(broker) == []
 
 
-def test_a_fence_that_brokers_refuse_is_a_warning(
+def test_rejected_fence_is_a_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The transaction has ended by then; what is left is that its attempt may begin another one."""
@@ -212,7 +210,7 @@ def test_a_fence_that_brokers_refuse_is_a_warning(
     assert "INVALID_TRANSACTION_TIMEOUT" in caplog.text
 
 
-def test_an_abort_that_brokers_refuse_is_a_warning(
+def test_rejected_abort_is_a_warning(
     broker: EmbeddedBroker, written: list[TransactionIdentity], caplog: pytest.LogCaptureFixture
 ) -> None:
     with client_of(broker) as client:
@@ -225,14 +223,14 @@ def test_an_abort_that_brokers_refuse_is_a_warning(
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in caplog.text
 
 
-def test_an_id_whose_first_record_was_never_written_is_fenced(broker: EmbeddedBroker) -> None:
+def test_fences_id_whose_first_record_was_never_written(broker: EmbeddedBroker) -> None:
     known_without_an_epoch(broker, "attempt")
     with client_of(broker) as client:
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
         assert describe_transactions(client, ["attempt"])["attempt"].id_and_epoch.epoch >= 0
 
 
-def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(broker: EmbeddedBroker) -> None:
+def test_fences_attempt_without_transaction(broker: EmbeddedBroker) -> None:
     with client_of(broker) as client:
         attempt = init_producer_id(client, "attempt", 60_000)
         abort_transactions(client, [*describe_transactions(client, ["attempt"]).values()])
@@ -243,7 +241,7 @@ def test_an_attempt_that_has_begun_nothing_is_fenced_so_that_it_never_begins(bro
             ).wait()
 
 
-def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_left_alone(
+def test_keeps_transaction_that_began_after_the_listing(
     broker: EmbeddedBroker,
 ) -> None:
     """Ids are used again. Kafka would abort what is open now for the one who asks under the old epoch for the next."""
@@ -261,7 +259,7 @@ def test_of_an_id_that_was_listed_when_nothing_had_begun_a_newer_transaction_is_
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_is_aborted_is_fenced_though_its_markers_are_written_later(version: int) -> None:
+def test_fences_aborted_transaction_although_its_markers_are_late(version: int) -> None:
     """In version 1 a request for the next epoch is refused until then, and has fenced nothing."""
     system = FakeSystem()
     cluster = SimulatedCluster(system, topics={"t": 1}, transaction_version=version)

@@ -62,7 +62,7 @@ def no_look_up(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("fault", [silence, no_name, no_look_up])
-def test_a_commit_that_does_not_end_says_that_the_batch_is_decided_and_what_to_do(
+def test_unfinished_commit_reports_decided_batch_and_remedy(
     query: Query, fault: Callable[[EmbeddedBroker], None]
 ) -> None:
     start = query.begin()
@@ -74,7 +74,7 @@ def test_a_commit_that_does_not_end_says_that_the_batch_is_decided_and_what_to_d
     assert seen(query.broker) == rows(0)
 
 
-def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> None:
+def test_error_separates_lost_from_rejected_transactions() -> None:
     tasks = tuple(TransactionIdentity(f"p-1-{partition}-0", 4711, 12, 2) for partition in range(3))
     entry = Entry(PREFIX, timeout_ms=60_000).with_decision(Batch("q", 0), BOTH_TASKS, tasks)
     refused = {
@@ -90,7 +90,7 @@ def test_where_one_is_lost_and_one_refused_both_are_named_as_what_they_are() -> 
     assert "They are still open. Lost for good are: p-1-0-0. Nothing was given up." in waiting
 
 
-def test_of_transactions_that_brokers_have_forgotten_it_is_said_that_nothing_is_known(query: Query) -> None:
+def test_forgotten_transactions_are_reported_as_unknown(query: Query) -> None:
     """They may have been committed before the driver died: who writes the batch again without a look may double it."""
     start = query.begin()
 
@@ -104,7 +104,7 @@ def test_of_transactions_that_brokers_have_forgotten_it_is_said_that_nothing_is_
     assert "lost to read_committed readers" not in said
 
 
-def test_an_abort_waits_until_it_is_seen_how_the_decision_has_ended(query: Query) -> None:
+def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
     """Brokers answer the end of a transaction before they write its markers; an abort was taken for a decision then."""
     start = query.begin()
     written = query.write_both(start, 0)

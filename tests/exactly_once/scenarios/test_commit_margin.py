@@ -27,7 +27,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_a_batch_is_not_decided_when_too_little_of_its_timeout_is_left(query: Query) -> None:
+def test_does_not_decide_with_too_little_time_left(query: Query) -> None:
     """Decided with a tenth of a second left, a part of it would be lost for good."""
     query.timeout_ms = 60_000
     start = query.begin()
@@ -46,7 +46,7 @@ def test_a_batch_is_not_decided_when_too_little_of_its_timeout_is_left(query: Qu
 
 
 @pytest.mark.parametrize("offset_ms", [50_000, -50_000], ids=["ahead", "behind"])
-def test_driver_whose_clock_is_ahead_does_not_decide_and_one_that_is_behind_decides_too_late(
+def test_driver_with_clock_ahead_does_not_decide_and_with_clock_behind_decides_too_late(
     query: Query, offset_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the 60 s of the transaction are 60 s left for the first, and 5 s for the second."""
@@ -65,7 +65,7 @@ def test_driver_whose_clock_is_ahead_does_not_decide_and_one_that_is_behind_deci
         assert seen(query.broker) == rows(0)
 
 
-def test_of_a_short_timeout_a_quarter_must_be_left(query: Query) -> None:
+def test_commit_margin_of_short_timeout_is_a_quarter(query: Query) -> None:
     query.timeout_ms = 8_000
     start = query.begin()
     written = query.write_both(start, 0)
@@ -75,7 +75,7 @@ def test_of_a_short_timeout_a_quarter_must_be_left(query: Query) -> None:
 
 
 @pytest.mark.parametrize("after", ["the record is written", "the look, before the clock is read"])
-def test_time_that_passes_between_the_look_and_the_decision_is_noticed(
+def test_decision_notices_time_passed_since_the_check(
     query: Query, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that stands still, or a log that elects a leader."""
@@ -120,7 +120,7 @@ def timed_out_before_its_commit(
     monkeypatch.setattr(LogTransaction, "commit", stands_still)
 
 
-def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_decided_nothing(
+def test_driver_suspended_between_check_and_decision_decides_nothing(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own transaction has timed out before those of its tasks: they are aborted here as late as brokers may be."""
@@ -134,9 +134,7 @@ def test_a_driver_that_stood_still_between_its_last_look_and_the_decision_has_de
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_a_driver_whose_decision_alone_has_timed_out_decides_again(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decides_again_after_only_the_decision_timed_out(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other driver has claimed the prefix, and its tasks' transactions have time left."""
     query.run(0)
     start = query.begin()
@@ -148,7 +146,7 @@ def test_a_driver_whose_decision_alone_has_timed_out_decides_again(
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_what_a_driver_does_not_decide_anew_is_aborted(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborts_batch_that_is_not_decided_again(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has claimed the prefix again meanwhile, so the log does not say any more what it said at the start."""
     query.run(0)
     start = query.begin()
@@ -163,7 +161,7 @@ def test_what_a_driver_does_not_decide_anew_is_aborted(query: Query, monkeypatch
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_margin_allows(
+def test_unanswered_commit_of_decision_is_retried_within_the_decision_timeout(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query.timeout_ms = 12_000
@@ -178,5 +176,5 @@ def test_a_decision_whose_commit_has_no_answer_is_not_asked_for_longer_than_the_
 
 
 @pytest.mark.parametrize("granted_ms", [1_000, 5_000, 60_000, 900_000, 86_400_000])
-def test_the_drivers_own_transaction_ends_within_the_margin_of_the_tasks(granted_ms: int) -> None:
+def test_driver_transaction_times_out_within_the_commit_margin(granted_ms: int) -> None:
     assert claimed_timeout_ms(granted_ms) <= max(999, commit_margin_ms(granted_ms) / 3)

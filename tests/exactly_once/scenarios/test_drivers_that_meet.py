@@ -42,9 +42,7 @@ def is_open(world: World, transactional_id: str) -> bool:
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN)
-def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_overtook_it(
-    version: int, place: int
-) -> None:
+def test_driver_suspended_in_its_start_duplicates_nothing_of_its_successor(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))
@@ -56,7 +54,7 @@ def test_a_driver_that_stood_still_in_its_start_doubles_nothing_of_the_one_that_
 
 @BOTH
 @pytest.mark.parametrize("place", BEGIN[1:])
-def test_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_on(version: int, place: int) -> None:
+def test_driver_suspended_in_its_start_is_rejected_and_its_successor_continues(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: ("driver-3", 1) in world.committed)
@@ -71,9 +69,7 @@ def test_a_driver_that_hung_in_its_start_is_refused_and_the_one_that_works_goes_
 @BOTH
 @pytest.mark.parametrize("place", BEGIN)
 @pytest.mark.parametrize("ended", range(TASKS + 1))
-def test_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_aborted(
-    version: int, place: int, ended: int
-) -> None:
+def test_decision_of_dead_newer_driver_is_neither_duplicated_nor_aborted(version: int, place: int, ended: int) -> None:
     """`ended`: of the two transactions that were decided, when it died."""
     world = world_after_one_batch(version)
     script = add_two_drivers(world)
@@ -86,7 +82,7 @@ def test_what_a_newer_driver_has_decided_before_it_died_is_neither_doubled_nor_a
 
 @BOTH
 @pytest.mark.parametrize("place", with_noticing(range(16), {10, 11}))
-def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(version: int, place: int) -> None:
+def test_suspended_abort_keeps_decision_of_newer_driver(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(world)
@@ -101,9 +97,7 @@ def test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
 
 @BOTH
 @pytest.mark.parametrize("place", range(1, 14))
-def test_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided(
-    version: int, place: int
-) -> None:
+def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_operator("person", latent=False)
@@ -117,9 +111,7 @@ def test_a_persons_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_d
 
 @BOTH
 @pytest.mark.parametrize("place", range(1, 12))
-def test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_has_decided(
-    version: int, place: int
-) -> None:
+def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, place: int) -> None:
     """It loses the answer to its decision, and is fenced when it asks again. The newer driver stands still at
     each place between its fence and the commit of what was decided."""
     world = world_after_one_batch(version)
@@ -136,7 +128,7 @@ def test_a_driver_that_is_fenced_aborts_nothing_though_it_does_not_know_that_it_
 
 @pytest.mark.parametrize("markers_ms", [0.0, 100.0])
 @BOTH
-def test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(version: int, markers_ms: float) -> None:
+def test_start_waits_for_the_claim_of_a_dead_driver(version: int, markers_ms: float) -> None:
     """Else it finds the claim after its epoch was given, and takes the dead driver for a newer one that works."""
     world = world_after_one_batch(version)
     world.lateness.markers_ms = markers_ms
@@ -149,7 +141,7 @@ def test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(versi
 
 
 @BOTH
-def test_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -> None:
+def test_two_long_lived_drivers_take_turns_on_one_checkpoint(version: int) -> None:
     world = World(version=version, batches=3, late_tasks=())
     for until, (name, process) in enumerate((("driver-1", "A"), ("driver-2", "B"), ("driver-3", "A")), 1):
         world.add_driver(name, until=until, process=process)
@@ -161,7 +153,7 @@ def test_two_drivers_that_live_long_take_turns_on_one_checkpoint(version: int) -
 
 
 @BOTH
-def test_a_driver_that_died_with_its_decision_open_delays_no_other_query(version: int) -> None:
+def test_dead_driver_with_open_decision_delays_no_other_query(version: int) -> None:
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -184,7 +176,7 @@ def test_a_driver_that_died_with_its_decision_open_delays_no_other_query(version
 
 @BOTH
 @pytest.mark.parametrize("value", [b"", b"{}", b"[" * 5000, b"\xff"], ids=["empty", "no entry", "deep", "no text"])
-def test_strangers_records_in_the_log_stop_no_query(version: int, value: bytes) -> None:
+def test_foreign_records_in_the_log_stop_no_query(version: int, value: bytes) -> None:
     world = world_after_one_batch(version)
     stranger = simulated_producer(world.cluster)
     for key in (None, b"another", b"p"):
@@ -199,9 +191,7 @@ def test_strangers_records_in_the_log_stop_no_query(version: int, value: bytes) 
 
 @BOTH
 @pytest.mark.parametrize("place", with_noticing(BEGIN[2:], {8}))
-def test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open(
-    version: int, place: int
-) -> None:
+def test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks(version: int, place: int) -> None:
     world = world_after_one_batch(version)
     script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: all_have_ended(world, "driver-3"))
@@ -213,7 +203,7 @@ def test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones
 
 @BOTH
 @pytest.mark.parametrize(("first", "second"), [(first, second) for first in range(1, 9) for second in (1, 2, 4)])
-def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, first: int, second: int) -> None:
+def test_only_one_of_two_drivers_that_start_in_step_works(version: int, first: int, second: int) -> None:
     """driver-2 does this many requests, driver-3 that many; then they take turns, one request each."""
     world = world_after_one_batch(version)
     script = add_two_drivers(world)
@@ -225,7 +215,7 @@ def test_two_drivers_that_begin_in_step_are_never_both_at_work(version: int, fir
 @BOTH
 @pytest.mark.parametrize("decides_at", [10, 11])
 @pytest.mark.parametrize("place", range(8, 15))
-def test_of_two_drivers_that_begin_in_step_one_that_stands_still_aborts_nothing_that_the_other_decides(
+def test_suspended_driver_of_two_that_start_in_step_aborts_no_decision_of_the_other(
     version: int, place: int, decides_at: int
 ) -> None:
     """driver-2 waits with its decision until driver-3 has come to this place, which waits until that is made."""
@@ -241,39 +231,39 @@ def test_of_two_drivers_that_begin_in_step_one_that_stands_still_aborts_nothing_
 # --- each rule is what makes one of these tests pass. A place that noticed, once, is tried first.
 
 
-def test_without_reading_its_claim_back_a_driver_works_beside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_drivers_work_if_claims_are_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.a_claim_is_read_back(monkeypatch)
     with pytest.raises(AssertionError):
-        test_two_drivers_that_begin_in_step_are_never_both_at_work(2, 1, 1)
+        test_only_one_of_two_drivers_that_start_in_step_works(2, 1, 1)
 
 
-def test_without_a_claim_after_the_list_a_driver_aborts_what_a_newer_one_has_open(
+def test_aborts_open_transactions_of_newer_driver_if_not_claimed_after_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.it_is_claimed_between_list_and_abort(monkeypatch)
-    promise = test_a_driver_that_stood_still_in_its_start_aborts_nothing_that_a_newer_ones_tasks_have_open
+    promise = test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks
     assert any(fails(promise, 2, place) for place in (8, *BEGIN))
 
 
-def test_without_its_rule_a_driver_that_is_fenced_aborts_what_a_newer_one_has_decided(
+def test_fenced_driver_aborts_newer_decision_if_aborts_ignore_fencing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.a_driver_that_is_fenced_does_not_abort(monkeypatch)
-    promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    promise = test_suspended_abort_keeps_decision_of_newer_driver
     assert any(fails(promise, 2, place) for place in range(16))
 
 
-def test_without_waiting_for_its_end_a_claim_of_a_dead_driver_stops_the_next_start(
+def test_claim_of_dead_driver_stops_next_start_if_start_does_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(monkeypatch)
     with pytest.raises(AssertionError, match="the last start fails"):
-        test_a_start_waits_until_the_claim_of_a_driver_that_died_is_in_the_log(2, 100.0)
+        test_start_waits_for_the_claim_of_a_dead_driver(2, 100.0)
 
 
-def test_where_the_list_comes_after_the_claim_a_driver_aborts_what_a_newer_one_has_decided(
+def test_aborts_decision_of_newer_driver_if_list_follows_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rules.what_is_aborted_was_listed_before_the_claim(monkeypatch)
-    promise = test_an_abort_that_stood_still_leaves_alone_what_a_newer_driver_has_decided
+    promise = test_suspended_abort_keeps_decision_of_newer_driver
     assert any(fails(promise, 2, place) for place in (10, *range(16)))

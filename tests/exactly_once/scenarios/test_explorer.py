@@ -72,38 +72,38 @@ DUELS = (1033, 2836)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_in_every_order_and_with_every_death_each_row_is_seen_once(seed: int) -> None:
+def test_each_row_is_seen_once_in_every_order_and_with_every_death(seed: int) -> None:
     """One test for each seed: a failure names what `python -m tests.exactly_once.explorer --seed` replays."""
     explore(seed)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_wherever_a_driver_dies_the_next_one_goes_on(version: int) -> None:
+def test_next_driver_continues_wherever_a_driver_dies(version: int) -> None:
     explored = every(version, 0, faults_max=1, batches=1)
     assert explored.failed == []
     assert explored.schedules > 20
 
 
 @pytest.mark.parametrize("kind", [LOSES, LATE])
-def test_wherever_an_answer_is_lost_or_a_request_comes_late_each_row_is_seen_once(kind: str) -> None:
+def test_each_row_is_seen_once_wherever_a_response_is_lost_or_a_request_is_late(kind: str) -> None:
     explored = every(1, 0, faults_max=1, kinds=(kind,), batches=1, part=(0, 2 if kind == LOSES else 10))
     assert explored.failed == []
     assert explored.schedules > 15
 
 
-def test_wherever_one_change_lets_another_go_on_each_row_is_seen_once() -> None:
+def test_each_row_is_seen_once_wherever_actors_switch() -> None:
     explored = every(2, 1, faults_max=0, batches=1, part=(0, 3))
     assert explored.failed == []
     assert explored.schedules > 20
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_compaction_removes_no_decision_when_a_driver_claims_what_a_stale_leader_said_and_dies(version: int) -> None:
+def test_compaction_keeps_decision_after_claim_based_on_stale_leader(version: int) -> None:
     for run in _runs_with_a_stale_leader(version, STALE_LEADERS):
         run.check()
 
 
-def test_a_batch_is_written_twice_if_claims_have_the_key_of_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_is_written_twice_if_claims_have_the_key_of_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.claims_have_a_key_of_their_own(monkeypatch)
     noticed = (Run(2, changes, batches=1).play() for changes in STALE_CLAIMS)
     assert any(_is_violated(is_seen_once, run) for run in chain(noticed, _runs_with_a_stale_leader(2, 100)))
@@ -143,13 +143,13 @@ def test_seed_reproduces_the_same_run() -> None:
     assert lines() == lines()
 
 
-def test_the_same_changes_play_the_same_run_again() -> None:
+def test_changes_reproduce_the_same_run() -> None:
     changes = (Change(6, "driver-2"), Change(30, DIES))
     assert Run(1, changes).play().lines == Run(1, changes).play().lines
 
 
 @pytest.mark.parametrize(("rule", "invariant"), NOTICED, ids=lambda each: each.__name__)
-def test_each_invariant_bites_where_its_rule_is_taken_out(
+def test_each_invariant_fails_when_its_rule_is_removed(
     rule: TakenOut, invariant: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of what is passed over: test_replays.py."""
@@ -158,7 +158,7 @@ def test_each_invariant_bites_where_its_rule_is_taken_out(
 
 
 @pytest.mark.parametrize("turns", [5, query_transactions.MAX_TRIES])
-def test_of_two_drivers_that_fence_each_other_in_several_turns_one_goes_on(
+def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few turns both give way."""

@@ -72,9 +72,7 @@ def has_handed_over(world: World) -> bool:
 
 @BOTH
 @pytest.mark.parametrize("place", REQUESTS)
-def test_a_driver_that_stood_still_while_it_handed_over_doubles_nothing_of_the_one_that_overtook_it(
-    version: int, place: int
-) -> None:
+def test_driver_suspended_in_hand_over_duplicates_nothing_of_its_successor(version: int, place: int) -> None:
     world = world_before_a_hand_over(version)
     script = add_two_drivers(world)
     script.holds("driver-2", place, lambda: script.ended("driver-3"))
@@ -86,7 +84,7 @@ def test_a_driver_that_stood_still_while_it_handed_over_doubles_nothing_of_the_o
 
 @BOTH
 @pytest.mark.parametrize("place", REQUESTS)
-def test_a_driver_may_die_at_each_request_of_a_hand_over(version: int, place: int) -> None:
+def test_driver_may_die_at_each_request_of_a_hand_over(version: int, place: int) -> None:
     world = world_before_a_hand_over(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -98,7 +96,7 @@ def test_a_driver_may_die_at_each_request_of_a_hand_over(version: int, place: in
 
 @BOTH
 @pytest.mark.parametrize("place", REQUESTS)
-def test_a_driver_that_works_under_the_former_id_decides_nothing_after_the_hand_over(version: int, place: int) -> None:
+def test_driver_under_previous_id_decides_nothing_after_hand_over(version: int, place: int) -> None:
     """driver-2 has written a batch when another start hands over; it stands still at each request of its commit."""
     world = world_after_one_batch(version)
     driver = world.cluster.core.coordinator.transactions["p-driver"]
@@ -113,7 +111,7 @@ def test_a_driver_that_works_under_the_former_id_decides_nothing_after_the_hand_
 
 @BOTH
 @pytest.mark.parametrize("place", REQUESTS)
-def test_a_person_who_stood_still_while_he_handed_over_aborts_nothing_that_is_decided(version: int, place: int) -> None:
+def test_suspended_manual_hand_over_aborts_no_decision(version: int, place: int) -> None:
     world = world_before_a_hand_over(version)
     script = Script(world)
     world.add_operator("person", latent=False)
@@ -127,7 +125,7 @@ def test_a_person_who_stood_still_while_he_handed_over_aborts_nothing_that_is_de
 
 @BOTH
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (3, 1), (2, 5), (5, 2)])
-def test_of_two_drivers_that_follow_a_hand_over_in_step_one_works(version: int, first: int, second: int) -> None:
+def test_one_of_two_drivers_that_follow_a_hand_over_in_step_works(version: int, first: int, second: int) -> None:
     world = world_before_a_hand_over(version)
     script = Script(world)
     world.add_driver("driver-2")
@@ -164,7 +162,7 @@ def forget(broker: EmbeddedBroker, *names: str) -> None:
     driver_ids._remembered_numbers.clear()
 
 
-def test_a_driver_goes_on_under_its_second_id_when_brokers_have_forgotten_the_first_one(broker: EmbeddedBroker) -> None:
+def test_continues_under_second_driver_id_after_brokers_forgot_the_first(broker: EmbeddedBroker) -> None:
     query = handed_over(broker)
     forget(broker, "p-driver")
     start = query.again().begin()
@@ -173,7 +171,7 @@ def test_a_driver_goes_on_under_its_second_id_when_brokers_have_forgotten_the_fi
     assert "p-driver" not in broker.cluster.coordinator.transactions
 
 
-def test_a_driver_begins_under_its_first_id_when_brokers_have_forgotten_all(broker: EmbeddedBroker) -> None:
+def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedBroker) -> None:
     query = handed_over(broker)
     forget(broker, "p-driver", "p-driver-2")
     start = query.again().begin()
@@ -184,9 +182,7 @@ def test_a_driver_begins_under_its_first_id_when_brokers_have_forgotten_all(brok
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_a_log_that_is_deleted_after_a_hand_over_is_noticed_by_the_next_start(
-    broker: EmbeddedBroker, *, forgets: bool
-) -> None:
+def test_next_start_notices_log_deleted_after_hand_over(broker: EmbeddedBroker, *, forgets: bool) -> None:
     query = handed_over(broker)
     forget(broker, *(["p-driver"] if forgets else []))
     delete_all(broker)
@@ -195,7 +191,7 @@ def test_a_log_that_is_deleted_after_a_hand_over_is_noticed_by_the_next_start(
 
 
 @pytest.mark.parametrize("number", [2, 3, 7])
-def test_a_stranger_who_names_an_id_of_the_driver_is_not_believed(
+def test_foreign_record_that_names_a_driver_id_is_not_trusted(
     broker: EmbeddedBroker, number: int, its_own_ids_alone: None
 ) -> None:
     query = handed_over(broker)
@@ -208,7 +204,7 @@ def test_a_stranger_who_names_an_id_of_the_driver_is_not_believed(
     assert start.is_committed(query.batch(2))
 
 
-def test_a_record_of_a_newer_version_under_a_next_id_is_an_error_though_it_cannot_be_read_which(
+def test_unreadable_record_under_next_driver_id_is_an_error(
     broker: EmbeddedBroker,
 ) -> None:
     query = handed_over(broker)
@@ -219,7 +215,7 @@ def test_a_record_of_a_newer_version_under_a_next_id_is_an_error_though_it_canno
 
 
 @TIMES
-def test_who_reads_a_log_that_ends_before_the_hand_over_changes_nothing(broker: EmbeddedBroker, times: int) -> None:
+def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, times: int) -> None:
     """Also when brokers compact the log after that: its claim under the former id is the newest claim then."""
     query = Query(broker)
     query.run(0)
@@ -251,7 +247,7 @@ def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("act", [operations.abort, operations.finish, operations.give_up])
 @pytest.mark.parametrize("is_used_up", [True, False])
-def test_a_person_acts_under_the_id_that_is_in_use(broker: EmbeddedBroker, act: Any, *, is_used_up: bool) -> None:
+def test_manual_operation_uses_the_current_driver_id(broker: EmbeddedBroker, act: Any, *, is_used_up: bool) -> None:
     query = handed_over(broker)
     start = query.begin()
     written = query.write_both(start, 3)
@@ -275,7 +271,7 @@ def test_a_person_acts_under_the_id_that_is_in_use(broker: EmbeddedBroker, act: 
 # --- without a rule, something is lost or doubled
 
 
-def test_without_the_list_of_ids_a_log_that_was_deleted_is_not_noticed(
+def test_deleted_log_is_not_noticed_if_ids_are_not_listed(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = handed_over(broker)
@@ -285,7 +281,7 @@ def test_without_the_list_of_ids_a_log_that_was_deleted_is_not_noticed(
     assert not query.again().begin().is_committed(query.batch(2)), "it would be written twice"
 
 
-def test_without_a_claim_before_it_a_hand_over_that_was_made_of_too_little_replaces_a_decision(
+def test_hand_over_after_stale_read_replaces_decision_if_not_claimed_first(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(broker)
@@ -300,7 +296,7 @@ def test_without_a_claim_before_it_a_hand_over_that_was_made_of_too_little_repla
     assert not start.is_committed(query.batch(1)), "it would be written twice"
 
 
-def test_without_the_key_of_decisions_a_hand_over_is_forgotten_when_the_log_is_compacted(
+def test_compaction_loses_hand_over_without_the_key_of_decisions(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.a_hand_over_has_the_key_of_decisions(monkeypatch)
@@ -321,9 +317,7 @@ def test_without_the_key_of_decisions_a_hand_over_is_forgotten_when_the_log_is_c
 @BOTH
 @pytest.mark.parametrize("place", range(2, 10, 2))
 @pytest.mark.parametrize("other", range(8, 20, 3))
-def test_a_start_goes_on_under_the_next_id_where_another_has_handed_over_and_died(
-    version: int, place: int, other: int
-) -> None:
+def test_start_continues_under_next_id_after_dead_driver_handed_over(version: int, place: int, other: int) -> None:
     """driver-2 begins while driver-3 is about to hand over, and stands still until driver-3 has done that and died.
 
     `other`: points of driver-3, from before its claim until after its hand-over.
@@ -339,7 +333,7 @@ def test_a_start_goes_on_under_the_next_id_where_another_has_handed_over_and_die
     restart_and_check(world)
 
 
-def test_who_gets_an_epoch_of_the_former_id_after_the_hand_over_reads_that_another_id_is_in_use(
+def test_epoch_of_previous_id_after_hand_over_leads_to_the_current_id(
     broker: EmbeddedBroker,
 ) -> None:
     query = handed_over(broker)

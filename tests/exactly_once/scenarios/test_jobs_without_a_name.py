@@ -24,7 +24,7 @@ def job(broker: EmbeddedBroker) -> Query:
     return Query(broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
 
 
-def test_next_job_leaves_the_transactions_of_an_earlier_one_open(job: Query) -> None:
+def test_next_job_keeps_transactions_of_an_earlier_job_open(job: Query) -> None:
     written = job.write_both(job.begin(), 0)
     other = Query(job.broker, prefix=generate_job_prefix(), checkpoint="", has_user_prefix=False)
     start = other.begin()
@@ -54,7 +54,7 @@ def test_rows_of_a_job_that_died_while_it_decided_are_aborted_by_abort(job: Quer
 
 
 @pytest.mark.parametrize("at", ["commit", "losers"])
-def test_dead_job_is_forgotten_when_a_person_has_ended_what_is_open(job: Query, at: str) -> None:
+def test_dead_job_is_deleted_from_the_log_after_a_manual_operation(job: Query, at: str) -> None:
     delivery = dataclasses.replace(job.delivery, is_single_use=True)
     start = job.begin()
     written = job.write_both(start, 0)
@@ -68,7 +68,7 @@ def test_dead_job_is_forgotten_when_a_person_has_ended_what_is_open(job: Query, 
     assert operations.list_prefixes(options(job.broker), LOG) == [], "nothing needs to be known of it any more"
 
 
-def test_job_is_not_forgotten_while_its_lost_attempts_are_unknown(job: Query) -> None:
+def test_job_stays_in_the_log_while_superseded_attempts_are_unknown(job: Query) -> None:
     start = job.begin()
     written = job.write_both(start, 0)
     job.write(start, 1, "of an attempt that lost", attempt=1)

@@ -21,9 +21,7 @@ from tests.exactly_once.cases import held as held
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_restart(
-    broker: EmbeddedBroker, *, runs: bool
-) -> None:
+def test_running_query_and_its_restart_notice_deleted_log(broker: EmbeddedBroker, *, runs: bool) -> None:
     query = Query(broker)
     query.run(0)
     broker.control.delete_topic(LOG)
@@ -34,7 +32,7 @@ def test_a_log_that_was_deleted_is_noticed_by_the_query_that_runs_and_by_its_res
     assert seen(broker) == rows(0, 1)
 
 
-def test_without_the_mark_of_a_claim_a_deleted_log_lets_a_batch_be_written_twice(
+def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(broker)
@@ -52,9 +50,7 @@ def delete_all(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_log_that_begins_later_than_it_did_is_read_from_where_it_begins(
-    broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool
-) -> None:
+def test_reads_log_from_its_new_beginning(broker: EmbeddedBroker, held: QueryTransactions, *, knows: bool) -> None:
     """What the process has not read yet was deleted; or it has read nothing."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     assert held.read_entry().generation == 1
@@ -69,7 +65,7 @@ def test_a_log_that_begins_later_than_it_did_is_read_from_where_it_begins(
             assert next_start.read_entry().generation == 3
 
 
-def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
+def test_cached_records_are_dropped_after_later_records_were_deleted(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     """It may be a decision whose batch was done long ago."""
@@ -82,7 +78,7 @@ def test_what_was_read_before_records_that_are_deleted_is_not_believed_any_more(
         assert next_start.read_entry() == Entry(PREFIX)
 
 
-def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_that_says_so(
+def test_records_deleted_between_two_reads_of_a_start_are_an_error(
     broker: EmbeddedBroker, held: QueryTransactions
 ) -> None:
     """What a driver has made of its first look must not be mixed with an empty log: it would begin anew."""
@@ -94,9 +90,7 @@ def test_records_that_are_deleted_between_two_looks_of_one_start_are_an_error_th
         held.read_entry()
 
 
-def test_a_log_that_ends_before_what_was_read_is_read_from_its_beginning(
-    broker: EmbeddedBroker, held: QueryTransactions
-) -> None:
+def test_reads_shortened_log_from_its_beginning(broker: EmbeddedBroker, held: QueryTransactions) -> None:
     """A replica has become the leader that did not have all."""
     mine = held.write(fence(held), Entry(PREFIX, generation=1))
     mine = held.write(mine, Entry(PREFIX, generation=2))
@@ -111,7 +105,7 @@ def keep_the_first_two(broker: EmbeddedBroker) -> None:
     log._batches, log._base_offsets, log.log_end_offset = log._batches[:2], log._base_offsets[:2], 2
 
 
-def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_new_end(
+def test_reads_log_again_after_records_were_deleted_during_the_read(
     broker: EmbeddedBroker, held: QueryTransactions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When beginning and end are known, and before what is there is fetched."""
@@ -132,9 +126,7 @@ def test_a_log_whose_records_are_deleted_while_it_is_read_is_read_anew_to_its_ne
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_that_all_records_were_deleted_behind_a_query_is_an_error_that_says_what_to_do(
-    broker: EmbeddedBroker, *, runs: bool
-) -> None:
+def test_deletion_of_all_records_is_an_error_with_remedy(broker: EmbeddedBroker, *, runs: bool) -> None:
     query = Query(broker)
     query.run(0)
     delete_all(broker)
@@ -144,7 +136,7 @@ def test_that_all_records_were_deleted_behind_a_query_is_an_error_that_says_what
     assert seen(broker) == rows(0, 1)
 
 
-def test_a_query_whose_first_start_died_before_it_wrote_is_no_lost_log(broker: EmbeddedBroker) -> None:
+def test_first_start_that_died_before_its_claim_is_not_a_lost_log(broker: EmbeddedBroker) -> None:
     for attempt in range(5):
         with patch.object(QueryTransactions, "claim", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             Query(broker, name=f"driver-{attempt}").begin()

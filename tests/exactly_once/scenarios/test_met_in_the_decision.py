@@ -27,9 +27,7 @@ from tests.exactly_once.two_drivers import (
 @BOTH
 @pytest.mark.parametrize("step", with_noticing(range(9), {2}))
 @pytest.mark.parametrize("place", with_noticing(BEGIN[2:], {5}))
-def test_a_driver_that_hung_in_its_start_stops_no_other_in_the_middle_of_its_decision(
-    version: int, place: int, step: int
-) -> None:
+def test_driver_suspended_in_its_start_does_not_stop_a_decision_of_another(version: int, place: int, step: int) -> None:
     """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
     has open for any client that asks for the next epoch."""
     world = met_in_the_decision(version, place, step)
@@ -54,9 +52,7 @@ def met_in_the_decision(version: int, place: int, step: int) -> World:
 @BOTH
 @pytest.mark.parametrize("step", range(6))
 @pytest.mark.parametrize("place", range(16))
-def test_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
-    version: int, place: int, step: int
-) -> None:
+def test_suspended_abort_does_not_stop_a_decision_of_another_driver(version: int, place: int, step: int) -> None:
     world = world_after_one_batch(version)
     world.fails = lambda attempt: attempt.driver == "driver-2" and attempt.partition == 1
     script = Script(world)
@@ -81,7 +77,7 @@ def test_an_abort_that_stood_still_stops_no_other_in_the_middle_of_its_decision(
 @BOTH
 @pytest.mark.parametrize("second", range(6))
 @pytest.mark.parametrize("first", range(5))
-def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, first: int, second: int) -> None:
+def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, second: int) -> None:
     """Without `register` starts in one Spark have one name. Each stands still at a place of its commit until the
     other is as far."""
     world = World(version=version, batches=2, late_tasks=(), registered=False)
@@ -112,9 +108,7 @@ def test_of_two_starts_that_have_one_name_one_decides_the_batch(version: int, fi
 @BOTH
 @pytest.mark.parametrize("step", with_noticing(range(8), {0}))
 @pytest.mark.parametrize("place", with_noticing(range(14), {2}))
-def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
-    version: int, place: int, step: int
-) -> None:
+def test_suspended_abort_without_reports_keeps_decision(version: int, place: int, step: int) -> None:
     """Spark gives a batch up while its commit is under way. The abort stands still for three requests of the commit,
     and the commit then for what is left of the abort."""
     world = world_after_one_batch(version)
@@ -138,7 +132,7 @@ def test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
+def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(monkeypatch)
@@ -149,13 +143,13 @@ def test_without_its_rule_an_older_driver_stops_a_newer_one_in_its_decision(
     assert any(fails(drives, version, place, step) for place in (5, *BEGIN[2:]) for step in (2, 3, 1))
 
 
-def test_without_its_rule_two_starts_that_have_one_name_both_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_starts_with_one_name_both_decide_if_fenced_drivers_do_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(monkeypatch)
-    promise = test_of_two_starts_that_have_one_name_one_decides_the_batch
+    promise = test_one_of_two_starts_with_the_same_name_decides
     assert any(fails(promise, 2, first, second) for first in range(5) for second in range(6))
 
 
-def test_without_its_claim_an_abort_without_reports_ends_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_without_reports_ends_decided_transactions_if_it_does_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.an_abort_claims(monkeypatch)
-    promise = test_an_abort_without_reports_that_stood_still_ends_nothing_that_is_decided
+    promise = test_suspended_abort_without_reports_keeps_decision
     assert any(fails(promise, 2, place, step) for place in (2, *range(14)) for step in range(8))

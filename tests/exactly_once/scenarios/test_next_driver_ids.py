@@ -75,7 +75,7 @@ def number_in_use(broker: EmbeddedBroker) -> int:
         return held.read_current_entry(held.describe_driver_id())[1].driver_number
 
 
-def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_id(
+def test_continues_under_next_driver_id_when_epochs_are_exhausted(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = Query(broker)
@@ -90,7 +90,7 @@ def test_a_driver_whose_epochs_are_used_up_goes_on_under_its_next_id(
     assert "is ignored" not in caplog.text
 
 
-def test_an_id_that_has_written_nothing_names_no_next_id(broker: EmbeddedBroker) -> None:
+def test_driver_id_without_records_does_not_hand_over(broker: EmbeddedBroker) -> None:
     with transactions(broker) as held:
         held.log.create_if_missing()
         held.fence(held.describe_driver_id(), (60_000,))
@@ -99,18 +99,14 @@ def test_an_id_that_has_written_nothing_names_no_next_id(broker: EmbeddedBroker)
     assert end_of(Query(broker)) == 0
 
 
-def test_wherever_its_epochs_are_used_up_a_driver_is_known_as_who_has_decided(
-    broker: EmbeddedBroker, query: Query
-) -> None:
+def test_decision_stays_proven_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
     query.run(1)
     for name in ("driver-1", "driver-1", "driver-2"):  # starts that decide nothing, as of empty batches
         decision_log._partition_cache.clear()
         query.again(name=name).begin().check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_has_begun(
-    broker: EmbeddedBroker, query: Query
-) -> None:
+def test_begin_returns_newest_epoch_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
     """Else its tasks would take themselves for late ones."""
     for name in ("driver-1", "driver-2", "driver-3"):
         start = query.again(name=name).begin()
@@ -118,7 +114,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_holds_the_newest_one_when_it_h
             assert start.is_waiting_for_tasks(describe_transactions(client, [start.driver_id])[start.driver_id])
 
 
-def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBroker, query: Query) -> None:
+def test_abort_succeeds_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
     for name in ("driver-2", "driver-3"):
         newer = query.again(name=name)
         start = newer.begin()
@@ -130,7 +126,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_can_abort(broker: EmbeddedBrok
     assert seen(broker) == rows(0, 1)
 
 
-def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_nothing(
+def test_foreign_id_with_exhausted_epochs_decides_nothing_wherever_epochs_are_exhausted(
     broker: EmbeddedBroker, query: Query
 ) -> None:
     """What tasks of a driver that died have open would be committed, and the batch written again."""
@@ -146,7 +142,7 @@ def test_wherever_its_epochs_are_used_up_a_stranger_whose_are_so_too_decides_not
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_for_the_driver(
+def test_foreign_id_with_exhausted_epochs_is_not_taken_for_the_driver(
     broker: EmbeddedBroker, its_own_ids_alone: None, left: int
 ) -> None:
     query = Query(broker)
@@ -174,9 +170,7 @@ def test_when_its_epochs_are_used_up_a_stranger_whose_are_so_too_is_not_taken_fo
     assert seen(broker) == rows(0, 1, 2, 3)
 
 
-def test_wherever_its_epochs_are_used_up_a_batch_that_is_refused_can_be_aborted(
-    broker: EmbeddedBroker, query: Query
-) -> None:
+def test_rejected_batch_can_be_aborted_wherever_epochs_are_exhausted(broker: EmbeddedBroker, query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
     with client_of(broker) as client:
@@ -188,9 +182,7 @@ def test_wherever_its_epochs_are_used_up_a_batch_that_is_refused_can_be_aborted(
 
 
 @pytest.mark.parametrize("at", ["commit", "done"])
-def test_wherever_its_epochs_are_used_up_what_a_driver_has_decided_before_it_died_is_known_as_its_own(
-    query: Query, at: str
-) -> None:
+def test_decision_of_dead_driver_stays_proven_wherever_epochs_are_exhausted(query: Query, at: str) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
     with dying(at):
@@ -200,7 +192,7 @@ def test_wherever_its_epochs_are_used_up_what_a_driver_has_decided_before_it_die
     again.check_skipped_batch(query.batch(1), BOTH_TASKS, tolerate_mismatch=False)
 
 
-def test_wherever_its_epochs_are_used_up_a_driver_that_another_fenced_and_did_not_follow_notes_its_commit(
+def test_driver_fenced_without_successor_records_commit_wherever_epochs_are_exhausted(
     broker: EmbeddedBroker, query: Query
 ) -> None:
     start = query.begin()
@@ -221,7 +213,7 @@ def test_wherever_its_epochs_are_used_up_a_driver_that_another_fenced_and_did_no
 
 @TIMES
 @pytest.mark.parametrize("left", LEFT)
-def test_wherever_its_epochs_are_used_up_who_reads_too_little_overwrites_nothing_that_is_decided(
+def test_stale_read_overwrites_no_decision_wherever_epochs_are_exhausted(
     broker: EmbeddedBroker, left: int, times: int
 ) -> None:
     query = Query(broker)
@@ -265,9 +257,7 @@ def died_in_a_start(query: Query, after: int) -> bool:
 
 
 @pytest.mark.parametrize("after", range(1, REQUESTS_OF_A_START + 3))
-def test_a_driver_may_die_at_each_request_in_which_it_hands_over_and_the_next_start_goes_on(
-    broker: EmbeddedBroker, after: int
-) -> None:
+def test_next_start_continues_after_death_at_each_request_of_hand_over(broker: EmbeddedBroker, after: int) -> None:
     query = Query(broker)
     query.run(0)
     decide_and_die(query)
@@ -286,7 +276,7 @@ def test_a_driver_may_die_at_each_request_in_which_it_hands_over_and_the_next_st
     assert has_died or after > REQUESTS_OF_A_START
 
 
-def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broker: EmbeddedBroker) -> None:
+def test_repeatedly_failing_starts_leave_enough_epochs(broker: EmbeddedBroker) -> None:
     """A commit is lost, and a supervisor starts the query until a person gives it up."""
     query = Query(broker)
     start = query.begin()
@@ -307,9 +297,7 @@ def test_starts_that_fail_again_and_again_use_up_no_epochs_that_are_needed(broke
 
 
 @pytest.mark.parametrize("left", range(AT_THE_END - 1, AT_THE_END + 9))
-def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_are_used_up(
-    broker: EmbeddedBroker, left: int
-) -> None:
+def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: EmbeddedBroker, left: int) -> None:
     query = Query(broker)
     query.run(0)
     start = query.begin()
@@ -331,7 +319,7 @@ def test_an_abort_that_is_fenced_after_its_claim_goes_on_also_where_its_epochs_a
     assert not open_ids(broker)
 
 
-def test_where_brokers_grant_less_than_before_the_next_id_is_asked_for_with_what_they_grant(
+def test_next_driver_id_requests_the_timeout_that_brokers_grant_now(
     broker: EmbeddedBroker,
 ) -> None:
     query = Query(broker)
@@ -363,7 +351,7 @@ def few_epochs(end: int, more: int) -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_OF_A_TEST))
-def test_where_epochs_are_used_up_again_and_again_each_row_is_seen_once(first: int) -> None:
+def test_each_row_is_seen_once_while_epochs_are_exhausted_repeatedly(first: int) -> None:
     """The runs of the explorer, with two drivers and what may happen to them."""
     moved = 0
     for seed in range(first, first + SEEDS_OF_A_TEST):

@@ -33,7 +33,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_the_rows_of_one_task_may_be_seen_before_those_of_another(query: Query) -> None:
+def test_rows_of_tasks_may_become_visible_at_different_times(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
 
@@ -48,7 +48,7 @@ def test_the_rows_of_one_task_may_be_seen_before_those_of_another(query: Query) 
     assert seen(query.broker) == rows(0)
 
 
-def test_readers_without_read_committed_see_what_is_not_committed_and_what_never_will_be(query: Query) -> None:
+def test_read_uncommitted_readers_see_uncommitted_and_aborted_rows(query: Query) -> None:
     start = query.begin()
     query.write_both(start, 0)
     assert seen(query.broker, "read_uncommitted") == rows(0)
@@ -56,7 +56,7 @@ def test_readers_without_read_committed_see_what_is_not_committed_and_what_never
     assert (seen(query.broker, "read_uncommitted"), seen(query.broker)) == (rows(0), [])
 
 
-def test_what_a_query_left_open_holds_readers_back_until_its_next_start(query: Query) -> None:
+def test_open_transactions_block_readers_until_the_next_start(query: Query) -> None:
     query.write_both(query.begin(), 0)
     with KafkaProducer(query.options) as another:
         another.send(ProducerRecord(TOPIC, "of another program", partition=0)).result(10)
@@ -65,7 +65,7 @@ def test_what_a_query_left_open_holds_readers_back_until_its_next_start(query: Q
     assert seen(query.broker) == ["of another program"]
 
 
-def test_what_an_attempt_writes_whose_batch_is_over_is_never_seen_and_is_aborted_by_the_next_batch(
+def test_rows_of_late_attempt_stay_invisible_and_next_batch_aborts_them(
     query: Query,
 ) -> None:
     """Its look was answered by a coordinator that was one no more."""
@@ -77,7 +77,7 @@ def test_what_an_attempt_writes_whose_batch_is_over_is_never_seen_and_is_aborted
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
-def test_a_request_to_add_partitions_that_comes_late_opens_a_transaction_that_the_next_start_aborts(
+def test_late_add_partitions_opens_transaction_that_the_next_start_aborts(
     query: Query,
 ) -> None:
     """In version 1. In version 2 leaders add them."""
@@ -93,7 +93,7 @@ def test_a_request_to_add_partitions_that_comes_late_opens_a_transaction_that_th
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)
-def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again_is_a_commit_that_is_lost_and_said(
+def test_late_fence_of_reused_id_is_a_reported_lost_commit(
     query: Query,
 ) -> None:
     """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""
@@ -125,7 +125,7 @@ def test_a_request_to_fence_what_was_listed_that_comes_when_the_id_is_used_again
     assert seen(query.broker) == ["0/0"]
 
 
-def test_a_machine_that_slept_for_more_than_two_minutes_counts_that_as_waiting_for_brokers() -> None:
+def test_machine_sleep_counts_as_waiting_for_brokers() -> None:
     system = FakeSystem(latency_ms=1.0)
     cluster = SimulatedCluster(system, topics={TOPIC: 1})
     config = ProducerConfig.parse({"bootstrap.servers": cluster.bootstrap_servers}).client_config()

@@ -54,7 +54,7 @@ def decide_and_die(query: Query) -> None:
 
 
 @TIMES
-def test_a_driver_that_reads_too_little_before_it_takes_over_finds_what_was_decided(query: Query, times: int) -> None:
+def test_driver_with_stale_read_before_take_over_finds_the_decision(query: Query, times: int) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     again = query.again()
@@ -66,7 +66,7 @@ def test_a_driver_that_reads_too_little_before_it_takes_over_finds_what_was_deci
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_a_claim_that_was_made_of_too_little_misleads_no_other_though_its_driver_dies(query: Query) -> None:
+def test_invalid_claim_of_dead_driver_misleads_no_other(query: Query) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, 2), dying("bump_epoch"):
@@ -76,7 +76,7 @@ def test_a_claim_that_was_made_of_too_little_misleads_no_other_though_its_driver
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_compaction_keeps_a_decision_that_an_invalid_claim_stands_behind(query: Query) -> None:
+def test_compaction_keeps_decision_before_invalid_claim(query: Query) -> None:
     """The claim does not count, since its writer had read too little; it is the newest record all the same."""
     old_end = end_of(query)
     decide_and_die(query)
@@ -89,7 +89,7 @@ def test_compaction_keeps_a_decision_that_an_invalid_claim_stands_behind(query: 
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_compaction_keeps_the_key_of_a_job_that_an_invalid_claim_stands_behind(query: Query) -> None:
+def test_compaction_keeps_job_key_before_invalid_claim(query: Query) -> None:
     job = Batch(key="today", scope="t")
     old_end = end_of(query)
     start = query.begin()
@@ -100,7 +100,7 @@ def test_compaction_keeps_the_key_of_a_job_that_an_invalid_claim_stands_behind(q
         assert query.again(name="driver-3").begin().is_committed(job)
 
 
-def test_compaction_keeps_a_claim_that_counts_and_the_decision_before_it(query: Query) -> None:
+def test_compaction_keeps_valid_claim_and_decision_before_it(query: Query) -> None:
     decide_and_die(query)
     newer = query.again()
     start = newer.begin()
@@ -114,7 +114,7 @@ def test_compaction_keeps_a_claim_that_counts_and_the_decision_before_it(query: 
     assert seen(query.broker) == rows(0, 1, 2)
 
 
-def test_next_claim_counts_whether_or_not_compaction_has_removed_the_claim_before_an_invalid_one(query: Query) -> None:
+def test_next_claim_is_valid_before_and_after_compaction(query: Query) -> None:
     """A process that has read the removed claim and one that reads the compacted log agree from then on."""
     old_end = end_of(query)
     driver = query.again()
@@ -130,7 +130,7 @@ def test_next_claim_counts_whether_or_not_compaction_has_removed_the_claim_befor
         assert newest_entry(query) == begun.entry
 
 
-def test_compaction_of_a_first_claim_leaves_it_known(query: Query) -> None:
+def test_compaction_keeps_first_claim(query: Query) -> None:
     other = query.again(prefix="other", name="other")
     other.begin()
     with compacted_log(query.broker):
@@ -144,7 +144,7 @@ def newest_entry(query: Query) -> Entry:
 
 
 @TIMES
-def test_a_person_who_aborts_and_reads_too_little_aborts_nothing_that_is_decided(query: Query, times: int) -> None:
+def test_manual_abort_with_stale_read_aborts_no_decision(query: Query, times: int) -> None:
     old_end = end_of(query)
     decide_and_die(query)
     with ends_at(old_end, times), pytest.raises(ExactlyOnceError):
@@ -155,7 +155,7 @@ def test_a_person_who_aborts_and_reads_too_little_aborts_nothing_that_is_decided
 
 
 @TIMES
-def test_an_older_driver_that_is_fenced_and_reads_too_little_decides_nothing(query: Query, times: int) -> None:
+def test_fenced_older_driver_with_stale_read_decides_nothing(query: Query, times: int) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
     old_end = end_of(query)
@@ -169,9 +169,7 @@ def test_an_older_driver_that_is_fenced_and_reads_too_little_decides_nothing(que
 
 
 @TIMES
-def test_a_driver_that_begins_its_next_batch_and_reads_too_little_passes_over_nothing_of_its_successor(
-    query: Query, times: int
-) -> None:
+def test_next_batch_with_stale_read_does_not_miss_its_successor(query: Query, times: int) -> None:
     """It stood still between two batches; the other one has written the next one, and died."""
     old_end = end_of(query)
     query.again().run(1)
@@ -180,9 +178,7 @@ def test_a_driver_that_begins_its_next_batch_and_reads_too_little_passes_over_no
     assert seen(query.broker) == rows(0, 1)
 
 
-def test_without_its_rule_a_driver_that_reads_too_little_writes_over_a_decision(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_read_overwrites_decision_if_invalid_claims_count(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     rules.a_claim_counts_only_after_what_it_has_found(monkeypatch)
     old_end = end_of(query)
     decide_and_die(query)
@@ -191,17 +187,17 @@ def test_without_its_rule_a_driver_that_reads_too_little_writes_over_a_decision(
         assert not again.begin().is_committed(again.batch(1))
 
 
-def test_without_its_rule_a_driver_that_reads_too_little_goes_on_under_the_epoch_of_its_successor(
+def test_stale_read_continues_under_epoch_of_successor_if_epochs_are_not_compared(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(monkeypatch)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test_a_driver_that_begins_its_next_batch_and_reads_too_little_passes_over_nothing_of_its_successor(query, 2)
+        test_next_batch_with_stale_read_does_not_miss_its_successor(query, 2)
 
 
-def test_without_its_rule_a_fenced_driver_that_reads_too_little_decides(
+def test_fenced_driver_with_stale_read_decides_if_it_does_not_claim(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.what_a_fenced_driver_writes_again_is_a_claim(monkeypatch)
     with pytest.raises(AssertionError, match="is decided"):
-        test_an_older_driver_that_is_fenced_and_reads_too_little_decides_nothing(query, 2)
+        test_fenced_older_driver_with_stale_read_decides_nothing(query, 2)

@@ -29,7 +29,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_a_query_that_has_moved_goes_on_under_another_prefix_and_what_it_left_is_ended_by_hand(query: Query) -> None:
+def test_moved_query_continues_under_new_prefix_after_manual_operation(query: Query) -> None:
     query.run(0)
     query.write_both(query.begin(), 1)
     moved = query.again(prefix="moved", checkpoint="/elsewhere")
@@ -40,7 +40,7 @@ def test_a_query_that_has_moved_goes_on_under_another_prefix_and_what_it_left_is
 
 
 @pytest.mark.parametrize("all_have_written", [True, False])
-def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written_and_else_is_to_be_started_again(
+def test_driver_fenced_without_successor_commits_written_batch_or_must_restart(
     query: Query, *, all_have_written: bool
 ) -> None:
     start = query.begin()
@@ -56,7 +56,7 @@ def test_a_driver_that_another_fenced_and_did_not_follow_commits_what_is_written
     assert seen(query.broker) == rows(0)
 
 
-def test_without_register_starts_in_one_spark_succeed_each_other_until_another_takes_over(query: Query) -> None:
+def test_starts_of_one_spark_without_register_succeed_each_other(query: Query) -> None:
     """Each batch has a driver of its own there, and all of them are of one start."""
     for number in range(3):
         query.again(name=build_batch_driver_name("spark-1", f"{number}")).run(number)
@@ -78,7 +78,7 @@ def add_partitions(broker: EmbeddedBroker) -> None:
     clients.CLIENTS.close()
 
 
-def test_partitions_that_are_added_to_the_log_stop_its_queries_with_the_reason(query: Query) -> None:
+def test_added_log_partitions_stop_queries_with_the_reason(query: Query) -> None:
     query.run(0)
     add_partitions(query.broker)
     for _ in range(2):
@@ -101,7 +101,7 @@ def dies(transactions: QueryTransactions, broker: EmbeddedBroker) -> None:
     ("happens", "words"),
     [(is_read_elsewhere, "has no entry of the prefix p"), (dies, None)],
 )
-def test_a_log_that_is_lost_while_a_driver_begins_or_when_it_has_died_then_is_noticed_by_the_next_start(
+def test_next_start_notices_log_lost_during_a_start(
     query: Query, happens: Callable[[QueryTransactions, EmbeddedBroker], None], words: str | None
 ) -> None:
     """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
@@ -122,7 +122,7 @@ def test_a_log_that_is_lost_while_a_driver_begins_or_when_it_has_died_then_is_no
 
 
 @pytest.mark.parametrize("lose", [delete_log, add_partitions])
-def test_a_log_that_is_lost_after_brokers_have_forgotten_the_id_is_not_noticed_and_the_batch_is_written_again(
+def test_log_lost_after_id_was_forgotten_is_unnoticed_and_batch_written_again(
     query: Query, lose: Callable[[EmbeddedBroker], None]
 ) -> None:
     query.run(0)
@@ -132,7 +132,7 @@ def test_a_log_that_is_lost_after_brokers_have_forgotten_the_id_is_not_noticed_a
     assert seen(query.broker) == rows(0, 0)
 
 
-def test_a_log_that_is_lost_after_a_driver_died_between_fence_and_mark_is_not_noticed_and_written_again(
+def test_log_lost_after_death_between_fence_and_mark_is_unnoticed_and_batch_written_again(
     query: Query,
 ) -> None:
     """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it

@@ -30,14 +30,14 @@ def replayed(version: int, replay: Replay) -> World:
 
 
 @BOTH
-def test_the_same_rows_are_passed_over_without_an_alarm(version: int) -> None:
+def test_skips_same_rows_without_warning(version: int) -> None:
     world = replayed(version, Replay.EQUAL)
     assert world.failed == {}
     assert [driver for driver, *_ in world.passed_over] == ["driver-2"]
 
 
 @BOTH
-def test_other_rows_are_an_error_with_both_counts_and_nothing_of_them_is_seen(version: int) -> None:
+def test_rejects_other_rows_with_both_counts(version: int) -> None:
     world = replayed(version, Replay.FAILS)
     error = world.failed["driver-2"]
     assert isinstance(error, ExactlyOnceError)
@@ -46,13 +46,13 @@ def test_other_rows_are_an_error_with_both_counts_and_nothing_of_them_is_seen(ve
 
 
 @BOTH
-def test_other_rows_are_passed_over_where_the_user_said_so(version: int) -> None:
+def test_skips_other_rows_with_on_replay_mismatch_warn(version: int) -> None:
     world = replayed(version, Replay.WARNS)
     assert world.failed == {}
     assert [driver for driver, *_ in world.passed_over] == ["driver-2"]
 
 
-def test_without_comparing_them_other_rows_are_passed_over_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_are_skipped_silently_if_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     rules.the_rows_of_a_batch_that_is_passed_over_are_compared(monkeypatch)
     with pytest.raises(AssertionError, match="driver-2 passed over"):
         replayed(2, Replay.FAILS)

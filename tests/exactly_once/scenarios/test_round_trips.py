@@ -90,9 +90,7 @@ WAITS = {2: (2, 4, 5), 1: (4, 5, 7)}
 @pytest.mark.parametrize(
     ("query", "begin", "write", "commit"), [(version, *waits) for version, waits in WAITS.items()], indirect=["query"]
 )
-def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
-    query: Kept, begin: int, write: int, commit: int
-) -> None:
+def test_micro_batch_needs_minimal_round_trips(query: Kept, begin: int, write: int, commit: int) -> None:
     """begin: look, read; in version 1 fence, read. write: look, id, look, records.
 
     commit: decide (2), and look meanwhile; commit, note (2).
@@ -104,7 +102,7 @@ def test_a_micro_batch_waits_for_brokers_no_more_often_than_the_rules_need(
     assert query.round_trips(lambda: query.commit(started[0], WARM_UP, written[0])) == commit
 
 
-def test_the_page_says_how_often() -> None:
+def test_architecture_page_lists_the_round_trips() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| (planning|task|committing) \| (\d+) \|", page, re.MULTILINE)
     assert dict(rows) == dict(zip(("planning", "task", "committing"), map(str, WAITS[2]), strict=True))

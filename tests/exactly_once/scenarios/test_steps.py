@@ -16,7 +16,7 @@ from tests.exactly_once import steps
 from tests.waiting import wait_until
 
 
-def test_a_process_stops_where_it_was_asked_to_until_the_file_is_gone(tmp_path: Path) -> None:
+def test_process_stops_at_step_until_the_file_is_deleted(tmp_path: Path) -> None:
     stops = steps.Stops(tmp_path)
     (tmp_path / "stop before decide").touch()
     stopped = tmp_path / "stopped before decide"
@@ -48,9 +48,7 @@ class _Noted(steps.Stops):
         _Noted.places += (place,)
 
 
-def test_each_step_is_a_method_that_is_reached_before_and_after(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_each_step_stops_before_and_after_its_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_Noted, "places", ())
     monkeypatch.setattr(steps, "Stops", _Noted)
     called: list[tuple[Any, ...]] = []

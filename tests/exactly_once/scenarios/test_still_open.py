@@ -49,14 +49,14 @@ def commit_after(broker: EmbeddedBroker, what: Happens) -> tuple[Query, BatchSta
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_a_batch_is_not_decided_when_a_transaction_of_it(broker: EmbeddedBroker, what: Happens) -> None:
+def test_does_not_decide_batch_when_a_transaction(broker: EmbeddedBroker, what: Happens) -> None:
     query, start = commit_after(broker, what)
     assert query.abort(start, 0)
     assert query.begin().entry.state is EntryState.OPEN
     assert seen(broker) == []
 
 
-def test_of_transactions_that_are_not_open_each_known_cause_is_a_line_with_what_to_do(broker: EmbeddedBroker) -> None:
+def test_error_lists_each_cause_of_closed_transactions_with_remedy(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     start = query.begin()
     written = query.write_both(start, 0)
@@ -70,7 +70,7 @@ def test_of_transactions_that_are_not_open_each_known_cause_is_a_line_with_what_
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_without_a_look_it_is_decided_and_lost(
+def test_batch_is_decided_and_lost_if_transactions_are_not_checked(
     broker: EmbeddedBroker, what: Happens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules.a_transaction_that_is_not_open_any_more_is_found_before_the_decision(monkeypatch)

@@ -42,7 +42,7 @@ def query(broker: EmbeddedBroker) -> Query:
     return Query(broker)
 
 
-def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_begins_again(query: Query) -> None:
+def test_driver_that_stopped_after_its_claim_aborts_leftovers_at_next_begin(query: Query) -> None:
     query.write_both(query.begin(), 0)
     again = query.again()
     failing = patch.object(QueryTransactions, "abort_task_transactions", side_effect=NetworkError("no broker answers"))
@@ -55,7 +55,7 @@ def test_a_driver_that_claimed_and_came_no_further_frees_what_was_left_when_it_b
     assert seen(query.broker) == rows(0)
 
 
-def test_of_two_drivers_the_older_is_fenced_and_its_commit_fails(query: Query) -> None:
+def test_commit_of_older_driver_fails_when_fenced(query: Query) -> None:
     older, newer = query, query.again()
     start = older.begin()
     written = older.write_both(start, 0)
@@ -93,7 +93,7 @@ def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_its_next_epoch(query: Query) -> None:
+def test_fenced_driver_gives_way_to_claim_made_during_its_fence(query: Query) -> None:
     """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
     start = query.begin()
     written = query.write_both(start, 0)
@@ -117,7 +117,7 @@ def test_a_driver_that_is_fenced_gives_way_to_a_claim_that_comes_while_it_gets_i
     assert seen(query.broker) == []
 
 
-def test_a_driver_that_is_fenced_after_its_decision_by_one_that_claims_nothing_notes_that_the_batch_is_done(
+def test_driver_fenced_after_decision_without_new_claim_records_batch_as_done(
     query: Query,
 ) -> None:
     start = query.begin()
@@ -131,7 +131,7 @@ def test_a_driver_that_is_fenced_after_its_decision_by_one_that_claims_nothing_n
     assert seen(query.broker) == rows(0)
 
 
-def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_rows_are_lost(query: Query) -> None:
+def test_older_driver_suspended_after_decision_reports_no_lost_rows(query: Query) -> None:
     newer = query.again()
     start = query.begin()
     written = query.write_both(start, 0)
@@ -150,9 +150,7 @@ def test_an_older_driver_that_stood_still_after_its_decision_does_not_say_that_r
 
 
 @pytest.mark.parametrize("finish", [Query.begin, lambda query: operations.finish(query.options, PREFIX, LOG)])
-def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_are_lost(
-    query: Query, finish: Callable[[Query], object]
-) -> None:
+def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Callable[[Query], object]) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     with dying("commit"):
@@ -171,7 +169,7 @@ def test_one_that_stood_still_before_it_finishes_a_batch_does_not_say_that_rows_
     assert seen(query.broker) == rows(0)
 
 
-def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it(query: Query) -> None:
+def test_overtaken_manual_abort_reports_it_and_ends_nothing(query: Query) -> None:
     newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
     query.write_both(query.begin(), 0)
     whole = QueryTransactions.list_task_transactions
@@ -191,7 +189,7 @@ def test_an_abort_by_hand_that_a_driver_overtakes_says_so_and_ends_nothing_of_it
     assert seen(query.broker) == rows(0)
 
 
-def test_what_is_lost_is_named_though_brokers_do_not_say_who_drives(query: Query) -> None:
+def test_lost_transactions_are_named_although_driver_id_cannot_be_described(query: Query) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
     silent = patch.object(
@@ -206,7 +204,7 @@ def test_what_is_lost_is_named_though_brokers_do_not_say_who_drives(query: Query
     assert seen(query.broker) == ["0/0"]
 
 
-def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(query: Query) -> None:
+def test_rejects_restart_of_older_driver_and_newer_one_continues(query: Query) -> None:
     older, newer = query, query.again()
     older.run(0)
     start = newer.begin()
@@ -221,9 +219,7 @@ def test_an_older_driver_that_begins_again_is_refused_and_the_newer_one_goes_on(
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_meanwhile(
-    query: Query, *, is_first: bool
-) -> None:
+def test_driver_suspended_after_first_description_gives_way_to_newer_one(query: Query, *, is_first: bool) -> None:
     if not is_first:
         query.again(name="driver-0").run(0)
     newer, of_newer = query.again(), list[BatchStart]()
@@ -255,7 +251,7 @@ def test_a_driver_that_hangs_after_its_first_look_gives_way_to_one_that_begins_m
     ],
     ids=["a driver", "a person who aborts"],
 )
-def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_makes_meanwhile(
+def test_driver_suspended_after_log_read_ends_no_decision_of_another(
     query: Query, goes_on: Callable[[Query], object], words: str
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
@@ -277,7 +273,7 @@ def test_one_who_hangs_after_a_look_into_the_log_ends_no_decision_that_another_m
         assert query.broker.cluster.coordinator.transactions[driver_id(PREFIX)].state is TransactionState.ONGOING
 
 
-def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_before(query: Query) -> None:
+def test_entry_read_after_the_fence_overrides_earlier_hints(query: Query) -> None:
     query.run(0)
     query.again().run(1)
     whole, hints = QueryTransactions.read_entry, [Entry(PREFIX).with_claim("driver-1", "/checkpoint", 900_000)]
@@ -292,7 +288,7 @@ def test_what_the_log_says_after_the_epoch_was_given_counts_whatever_was_seen_be
         query.begin()
 
 
-def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:
+def test_tasks_of_older_driver_have_different_ids(query: Query) -> None:
     start = query.begin()
     newer = query.again()
     of_newer = newer.begin()
@@ -302,7 +298,7 @@ def test_tasks_of_an_older_driver_have_ids_of_their_own(query: Query) -> None:
     assert seen(query.broker) == rows(0)
 
 
-def test_an_abort_of_an_older_driver_touches_nothing(query: Query) -> None:
+def test_abort_of_older_driver_changes_nothing(query: Query) -> None:
     start = query.begin()
     query.write_both(start, 0)
     newer = query.again()

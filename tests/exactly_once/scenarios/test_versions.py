@@ -35,7 +35,7 @@ def reconnect() -> None:
 
 
 @pytest.mark.parametrize("versions", [(1, 1, 2, 2), (2, 2, 1, 1), (1, 2, 1, 2)])
-def test_a_change_between_two_batches_is_noticed_by_the_next_connection(versions: tuple[int, ...]) -> None:
+def test_next_connection_notices_version_change_between_batches(versions: tuple[int, ...]) -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=versions[0]) as broker:
         query = Query(broker)
         for number, version in enumerate(versions):
@@ -47,7 +47,7 @@ def test_a_change_between_two_batches_is_noticed_by_the_next_connection(versions
 
 
 @pytest.mark.parametrize("versions", [(1, 1), (1, 2), (2, 2), (2, 1)])
-def test_an_attempt_that_is_late_for_the_first_batch_after_a_change_is_refused(versions: tuple[int, int]) -> None:
+def test_rejects_late_attempt_of_first_batch_after_version_change(versions: tuple[int, int]) -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=versions[0]) as broker:
         query = Query(broker)
         query.run(0)
@@ -71,9 +71,7 @@ def goes_on_in_version_2(broker: EmbeddedBroker) -> tuple[Query, BatchStart]:
 
 
 @pytest.mark.parametrize("written_before", [False, True])
-def test_a_downgrade_in_the_middle_of_a_batch_fails_it_before_the_decision_and_nothing_is_lost_or_doubled(
-    *, written_before: bool
-) -> None:
+def test_downgrade_during_batch_fails_before_decision_without_loss_or_duplicates(*, written_before: bool) -> None:
     """If it were decided, an attempt that comes late would take it for a batch that is still open, and begin."""
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = goes_on_in_version_2(broker)
@@ -91,7 +89,7 @@ def test_a_downgrade_in_the_middle_of_a_batch_fails_it_before_the_decision_and_n
         assert seen(broker) == rows(0, 1, 2, 3)
 
 
-def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_decision(
+def test_downgrade_seen_by_new_log_connection_is_noticed_before_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its leader may be a broker to which there was no connection."""
@@ -110,7 +108,7 @@ def test_a_downgrade_that_the_look_for_the_log_brings_is_noticed_before_the_deci
         assert seen(broker) == rows(0, 1)
 
 
-def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decided(
+def test_suspended_abort_after_downgrade_keeps_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both begin under one epoch. The abort gets the next epoch and sees that nothing is decided; then the commit goes
@@ -143,7 +141,7 @@ def test_after_a_downgrade_an_abort_that_stood_still_ends_nothing_that_is_decide
         assert len(standing_still) == 1
 
 
-def test_a_driver_that_keeps_its_connections_goes_on_after_an_upgrade() -> None:
+def test_driver_with_open_connections_continues_after_upgrade() -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=1) as broker:
         query = Query(broker)
         for number, version in enumerate((1, 2, 2)):
@@ -153,7 +151,7 @@ def test_a_driver_that_keeps_its_connections_goes_on_after_an_upgrade() -> None:
         assert open_ids(broker) == []
 
 
-def test_a_driver_that_keeps_its_connections_fails_once_after_a_downgrade_and_nothing_is_lost_or_doubled() -> None:
+def test_driver_with_open_connections_fails_once_after_downgrade_without_loss_or_duplicates() -> None:
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query = Query(broker)
         query.run(0)
