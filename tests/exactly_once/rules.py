@@ -1,4 +1,7 @@
-"""The rules of exactly once, each taken out of the code: for tests that show that the explorer notices."""
+"""Patches that each remove one rule of exactly-once delivery from the code.
+
+Tests apply a patch and show that an invariant fails without the rule.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from spark_kafka_sink.requests.transaction_admin import init_producer_id
 from spark_kafka_sink.requests.transaction_description import COMPLETE_COMMIT, TransactionDescription
 from spark_kafka_sink.spark import exactly_once
 
-TakenOut = Callable[[pytest.MonkeyPatch], None]
+RemovedRule = Callable[[pytest.MonkeyPatch], None]
 
 
-def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None:
-    """What the driver saw before it had its epoch is what it acts on."""
+def skip_read_after_fence(patch: pytest.MonkeyPatch) -> None:
+    """The driver acts on the entry that it read before it got its epoch."""
     read = QueryTransactions.read_entry
     hints: dict[int, Entry] = {}
 
@@ -43,48 +46,48 @@ def the_log_is_read_after_the_epoch_was_given(patch: pytest.MonkeyPatch) -> None
     patch.setattr(QueryTransactions, "read_entry", entry)
 
 
-def a_claim_is_read_back(patch: pytest.MonkeyPatch) -> None:
+def skip_reading_claim_back(patch: pytest.MonkeyPatch) -> None:
     def claim(query: QueryTransactions, driver: ProducerIdAndEpoch, found: Entry, entry: Entry) -> ProducerIdAndEpoch:
         writing = query._begin_transaction(WriterState(driver), build_claim_records(found, entry))
         writing.wait()
-        held = writing.commit()
-        return query.bump_epoch(held.id_and_epoch, entry.timeout_ms)
+        state = writing.commit()
+        return query.bump_epoch(state.id_and_epoch, entry.timeout_ms)
 
     patch.setattr(QueryTransactions, "claim", claim)
 
 
-def a_decision_is_written_under_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
-    """A driver that was fenced gets itself another epoch."""
+def decide_under_new_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A fenced driver requests another epoch and decides under it."""
     begin_write = QueryTransactions.begin_write
 
-    def anew(query: QueryTransactions, held: WriterState, entry: Entry | None) -> LogTransaction:
+    def begin_under_new_epoch(query: QueryTransactions, state: WriterState, entry: Entry | None) -> LogTransaction:
         if entry is not None and entry.state is EntryState.DECIDED:
-            held = WriterState(init_producer_id(query.client, query.driver_id, 60_000, NO_PRODUCER_ID))
-        return begin_write(query, held, entry)
+            state = WriterState(init_producer_id(query.client, query.driver_id, 60_000, NO_PRODUCER_ID))
+        return begin_write(query, state, entry)
 
-    patch.setattr(QueryTransactions, "begin_write", anew)
+    patch.setattr(QueryTransactions, "begin_write", begin_under_new_epoch)
     patch.setattr(BatchStart, "is_waiting_for_tasks", lambda start, known: True)
 
 
-def what_is_decided_is_finished_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
+def skip_finishing_decided_batch(patch: pytest.MonkeyPatch) -> None:
     take_over = Driver._take_over
 
-    def without(driver: Driver, entry: Entry, *rest: Any) -> BatchStart:
+    def take_over_without_commit(driver: Driver, entry: Entry, *rest: Any) -> BatchStart:
         return take_over(driver, entry.as_done() if entry.state is EntryState.DECIDED else entry, *rest)
 
-    patch.setattr(Driver, "_take_over", without)
+    patch.setattr(Driver, "_take_over", take_over_without_commit)
 
 
-def a_batch_that_is_decided_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+def ignore_decided_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchStart, "is_committed", lambda start, batch: False)
 
 
-def what_is_left_is_aborted_by_the_next_driver(patch: pytest.MonkeyPatch) -> None:
+def skip_aborting_open_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "list_task_transactions", lambda query, *ahead: [])
 
 
-def it_is_claimed_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
-    """What was listed is ended, and then the prefix is claimed."""
+def abort_before_claim(patch: pytest.MonkeyPatch) -> None:
+    """The driver aborts the listed transactions before it claims the prefix."""
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         listed = query.list_task_transactions()
@@ -94,8 +97,8 @@ def it_is_claimed_between_list_and_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "take_over", take_over)
 
 
-def what_is_aborted_was_listed_before_the_claim(patch: pytest.MonkeyPatch) -> None:
-    """The claim comes first, and then all that is open is ended."""
+def list_after_claim(patch: pytest.MonkeyPatch) -> None:
+    """The driver claims the prefix first, and then lists and aborts all open transactions."""
 
     def take_over(query: QueryTransactions, *claimed: Any) -> tuple[ProducerIdAndEpoch, list[TransactionDescription]]:
         driver = query.claim(*claimed)
@@ -106,16 +109,16 @@ def what_is_aborted_was_listed_before_the_claim(patch: pytest.MonkeyPatch) -> No
     patch.setattr(QueryTransactions, "take_over", take_over)
 
 
-def an_id_shows_that_it_has_claimed(patch: pytest.MonkeyPatch) -> None:
+def ignore_claimed_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(driver_ids, "is_marked_claimed", lambda timeout_ms: False)
 
 
-def an_id_shows_that_it_was_fenced(patch: pytest.MonkeyPatch) -> None:
+def ignore_fenced_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transaction_aborts, "is_marked_fenced", lambda timeout_ms: False)
 
 
-def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
-    """It trusts the epoch that it has seen, and ends what it lists."""
+def abort_without_claim(patch: pytest.MonkeyPatch) -> None:
+    """An abort compares epochs instead of writing a claim."""
 
     def abort_if(driver: Driver, is_ours: Any, seen: TransactionDescription | None) -> bool:
         query = driver._query
@@ -130,8 +133,8 @@ def an_abort_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_abort_if", abort_if)
 
 
-def claims_have_a_key_of_their_own(patch: pytest.MonkeyPatch) -> None:
-    """Claims have the key of the decisions, and two records with it."""
+def write_claims_with_key_of_decisions(patch: pytest.MonkeyPatch) -> None:
+    """A claim is two records with the key of decisions."""
 
     def records(found: Entry, entry: Entry) -> list[KeyValue]:
         return [(entry.prefix.encode(), encode_entry(entry, followed_offset=found.offset))] * 2
@@ -144,19 +147,19 @@ def claims_have_a_key_of_their_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision_log, "_is_valid", counts)
 
 
-def a_claim_counts_only_after_what_it_has_found(patch: pytest.MonkeyPatch) -> None:
+def accept_invalid_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision_log, "_is_valid", lambda record, before: True)
 
 
-def a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(patch: pytest.MonkeyPatch) -> None:
+def skip_reclaim(patch: pytest.MonkeyPatch) -> None:
     def regain(query: QueryTransactions, own: Sequence[Entry], error: ProducerFencedError) -> tuple[WriterState, Entry]:
         raise error
 
     patch.setattr(QueryTransactions, "_reclaim", regain)
 
 
-def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> None:
-    """It believes what it has read, and decides."""
+def retry_without_reclaim(patch: pytest.MonkeyPatch) -> None:
+    """A fenced driver trusts the entry that it reads, and decides again without a claim."""
 
     def with_claim_identity(
         query: QueryTransactions, seen: Any, hint: Entry, own: Sequence[Entry]
@@ -169,12 +172,12 @@ def what_a_fenced_driver_writes_again_is_a_claim(patch: pytest.MonkeyPatch) -> N
     patch.setattr(QueryTransactions, "_try_reclaim", with_claim_identity)
 
 
-def ids_are_listed_where_the_log_has_no_record(patch: pytest.MonkeyPatch) -> None:
+def skip_listing_driver_ids(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision_log, "_may_have_other_driver_ids", lambda newest, ids: bool(newest))
 
 
-def a_claim_stands_before_a_hand_over(patch: pytest.MonkeyPatch) -> None:
-    """Who got one of the last epochs names the next id under that epoch."""
+def hand_over_without_claim(patch: pytest.MonkeyPatch) -> None:
+    """The driver names the next driver id without a claim before it."""
 
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
@@ -187,8 +190,8 @@ def a_claim_stands_before_a_hand_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 
 
-def a_hand_over_has_the_key_of_decisions(patch: pytest.MonkeyPatch) -> None:
-    """It is a claim."""
+def hand_over_by_claim(patch: pytest.MonkeyPatch) -> None:
+    """The record that names the next driver id has the key of claims."""
 
     def hand_over(query: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         found = query.read_entry()
@@ -201,35 +204,35 @@ def a_hand_over_has_the_key_of_decisions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "_hand_over", hand_over)
 
 
-def each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(patch: pytest.MonkeyPatch) -> None:
+def share_driver_name_between_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(exactly_once, "build_batch_driver_name", lambda start, number: start)
 
 
-def a_late_attempt_looks_before_it_begins(patch: pytest.MonkeyPatch) -> None:
+def skip_late_attempt_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(exactly_once, "raise_if_late", lambda describe, start: None)
 
 
-def an_attempt_that_is_fenced_asks_why(patch: pytest.MonkeyPatch) -> None:
+def skip_fenced_attempt_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(exactly_once, "raise_if_fenced_late", lambda error, config, start, timeout_ms: None)
 
 
-def the_rows_of_a_batch_that_is_passed_over_are_compared(patch: pytest.MonkeyPatch) -> None:
+def skip_content_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchStart, "check_skipped_batch", lambda start, batch, content, tolerate_mismatch: None)
 
 
-def a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(patch: pytest.MonkeyPatch) -> None:
+def skip_wait_for_ending_transaction(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueryTransactions, "describe_driver_id_when_ended", QueryTransactions.describe_driver_id)
 
 
-def a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(patch: pytest.MonkeyPatch) -> None:
+def ignore_epoch_of_last_entry(patch: pytest.MonkeyPatch) -> None:
     def is_unused_since(entry: Entry, description: TransactionDescription, version: int) -> bool:
         return entry.state is EntryState.DONE and description.state == COMPLETE_COMMIT
 
     patch.setattr(driver_module, "is_unused_since", is_unused_since)
 
 
-def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
-    """It aborts what its tasks have left, whatever became of its epoch and of the decision."""
+def abort_despite_fencing(patch: pytest.MonkeyPatch) -> None:
+    """A driver aborts its tasks' transactions without checking its epoch or the decision."""
 
     def abort(driver: Driver, start: BatchStart, batch: Batch) -> bool:
         driver._query.abort_task_transactions(driver._query.list_task_transactions())
@@ -238,5 +241,5 @@ def a_driver_that_is_fenced_does_not_abort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "abort", abort)
 
 
-def a_transaction_that_is_not_open_any_more_is_found_before_the_decision(patch: pytest.MonkeyPatch) -> None:
+def skip_open_transaction_check(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Driver, "_find_commit_error", lambda driver, entry, found: None)

@@ -63,11 +63,11 @@ def test_skips_nothing_because_of_record_of_a_forgotten_id(
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     for name in ("driver-2", "driver-3"):
         start = query.again(name=name).begin()
-        with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry") as error:
+        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry") as error:
             start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=False)
         assert "with 2 rows of 6 bytes (t: 2); this run has 2 rows of 6 bytes (t: 2)." in str(error.value)
     start.check_skipped_batch(query.batch(0), BOTH_TASKS, tolerate_mismatch=True)
-    assert "it is unknown who wrote this entry" in caplog.text
+    assert "is unknown who wrote this entry" in caplog.text
 
 
 def test_error_says_that_the_writer_of_an_entry_is_unknown(broker: EmbeddedBroker) -> None:
@@ -77,9 +77,9 @@ def test_error_says_that_the_writer_of_an_entry_is_unknown(broker: EmbeddedBroke
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]
     start = query.again().begin()
     for batch in (query.batch(0), Batch("another-query", 0)):
-        with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
+        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
             start.is_committed(batch)
-    with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
         query.again(checkpoint="/elsewhere").begin()
 
 
@@ -98,9 +98,9 @@ def test_lost_commit_of_unproven_decision_says_that_its_writer_is_unknown(
     nothing = TransactionIdentity(f"{PREFIX}-1-0-0", 4711, 3, 1)
     decision = Entry(PREFIX, generation=1, timeout_ms=60_000).with_decision(Batch("query-1", 0), BOTH_TASKS, (nothing,))
     query = forged(broker, decision)
-    with pytest.raises(CommitLostError, match=r"(?s)give-up.*it is unknown who wrote this entry"):
+    with pytest.raises(CommitLostError, match=r"(?s)give-up.*is unknown who wrote this entry"):
         query.begin()
-    with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
         operations.abort(options(broker), PREFIX, LOG)
 
 

@@ -166,7 +166,7 @@ def test_driver_that_lost_the_epoch_retries(query: Query, spoiled: int, caplog: 
 
     with patch.object(QueryTransactions, "fence", fence):
         again.begin()
-    assert caplog.text.count("prefix p: the driver begins again") == spoiled
+    assert caplog.text.count("prefix p: the driver was fenced and starts again") == spoiled
     again.run(1)
     assert seen(query.broker) == rows(0, 1)
 

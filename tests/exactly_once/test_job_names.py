@@ -41,10 +41,10 @@ def test_prefix_is_valid_whatever_the_host_is_called(host: str, monkeypatch: pyt
 
 FORKS = """
 import os
-from spark_kafka_sink.exactly_once.job_names import job_description, new_job_prefix
+from spark_kafka_sink.exactly_once.job_names import describe_job, generate_job_prefix
 worker = os.fork()
 if worker == 0:
-    print(job_description(new_job_prefix()), flush=True)
+    print(describe_job(generate_job_prefix()), flush=True)
 else:
     os.waitpid(worker, 0)
 """

@@ -54,7 +54,7 @@ def test_warns_if_cleanup_policy_may_not_be_described(
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     (warning,) = [record.getMessage() for record in caplog.records if "cleanup.policy" in record.getMessage()]
-    assert warning.startswith(f"the cleanup.policy of topic {LOG}, the log of what is decided, cannot be seen")
+    assert warning.startswith(f"The cleanup.policy of topic {LOG}, the decision log, could not be read")
     assert "AUTHORIZATION_FAILED" in warning
 
 
@@ -141,7 +141,5 @@ def test_warns_about_single_replica_on_cluster(broker: EmbeddedBroker, caplog: p
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         create_if_missing(broker)
     (warning,) = [record.getMessage() for record in caplog.records if "replica" in record.getMessage()]
-    assert warning.startswith(
-        f"topic {LOG}, the log of what is decided, has one replica, and the cluster has 2 brokers"
-    )
+    assert warning.startswith(f"Topic {LOG}, the decision log, has one replica, and the cluster has 2 brokers")
     assert "decisionLogReplication" in warning

@@ -75,7 +75,7 @@ def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is
     write_as(broker, "evil", prefix, encode_entry(Entry(prefix).with_decision(batch, content, ()).as_done()))
     monkeypatch.setattr(query_transactions, "owners", lambda client: {})
     for _ in range(2):
-        with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
+        with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
             job(idempotencyKey="today")
     job(idempotencyKey="today", onReplayMismatch="warn")
     assert seen(broker) == ["a", "b"], "of yesterday"

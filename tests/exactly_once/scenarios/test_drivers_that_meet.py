@@ -232,7 +232,7 @@ def test_suspended_driver_of_two_that_start_in_step_aborts_no_decision_of_the_ot
 
 
 def test_two_drivers_work_if_claims_are_not_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.a_claim_is_read_back(monkeypatch)
+    rules.skip_reading_claim_back(monkeypatch)
     with pytest.raises(AssertionError):
         test_only_one_of_two_drivers_that_start_in_step_works(2, 1, 1)
 
@@ -240,7 +240,7 @@ def test_two_drivers_work_if_claims_are_not_read_back(monkeypatch: pytest.Monkey
 def test_aborts_open_transactions_of_newer_driver_if_not_claimed_after_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules.it_is_claimed_between_list_and_abort(monkeypatch)
+    rules.abort_before_claim(monkeypatch)
     promise = test_driver_suspended_in_its_start_aborts_nothing_of_newer_tasks
     assert any(fails(promise, 2, place) for place in (8, *BEGIN))
 
@@ -248,7 +248,7 @@ def test_aborts_open_transactions_of_newer_driver_if_not_claimed_after_the_list(
 def test_fenced_driver_aborts_newer_decision_if_aborts_ignore_fencing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules.a_driver_that_is_fenced_does_not_abort(monkeypatch)
+    rules.abort_despite_fencing(monkeypatch)
     promise = test_suspended_abort_keeps_decision_of_newer_driver
     assert any(fails(promise, 2, place) for place in range(16))
 
@@ -256,7 +256,7 @@ def test_fenced_driver_aborts_newer_decision_if_aborts_ignore_fencing(
 def test_claim_of_dead_driver_stops_next_start_if_start_does_not_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules.a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended(monkeypatch)
+    rules.skip_wait_for_ending_transaction(monkeypatch)
     with pytest.raises(AssertionError, match="the last start fails"):
         test_start_waits_for_the_claim_of_a_dead_driver(2, 100.0)
 
@@ -264,6 +264,6 @@ def test_claim_of_dead_driver_stops_next_start_if_start_does_not_wait(
 def test_aborts_decision_of_newer_driver_if_list_follows_the_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules.what_is_aborted_was_listed_before_the_claim(monkeypatch)
+    rules.list_after_claim(monkeypatch)
     promise = test_suspended_abort_keeps_decision_of_newer_driver
     assert any(fails(promise, 2, place) for place in (10, *range(16)))

@@ -47,16 +47,16 @@ SEEDS = 50
 STALE_LEADERS = 100 if os.environ.get("SOAK") else 5
 """How many times a driver asks a stale leader, in each transaction version."""
 NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
-    (rules.the_log_is_read_after_the_epoch_was_given, is_seen_once): (0, 1),
-    (rules.a_batch_that_is_decided_is_passed_over, is_seen_once): (10, 25),
-    (rules.what_is_decided_is_finished_by_the_next_driver, is_seen_once): (70, 154, 192),
-    (rules.a_decision_is_written_under_the_epoch_of_the_start, no_older_driver): (73, 104),
-    (rules.the_log_is_read_after_the_epoch_was_given, no_older_driver): (44,),
-    (rules.what_is_left_is_aborted_by_the_next_driver, nothing_stays_open): (0, 1),
-    (rules.a_late_attempt_looks_before_it_begins, nothing_stays_open): (21, 106),
-    (rules.an_attempt_that_is_fenced_asks_why, who_is_fenced_says_so): (151,),
+    (rules.skip_read_after_fence, is_seen_once): (0, 1),
+    (rules.ignore_decided_batches, is_seen_once): (10, 25),
+    (rules.skip_finishing_decided_batch, is_seen_once): (70, 154, 192),
+    (rules.decide_under_new_epoch, no_older_driver): (73, 104),
+    (rules.skip_read_after_fence, no_older_driver): (44,),
+    (rules.skip_aborting_open_transactions, nothing_stays_open): (0, 1),
+    (rules.skip_late_attempt_check, nothing_stays_open): (21, 106),
+    (rules.skip_fenced_attempt_check, who_is_fenced_says_so): (151,),
     (
-        rules.a_driver_begins_when_the_log_says_how_its_ids_last_transaction_has_ended,
+        rules.skip_wait_for_ending_transaction,
         the_next_start_works,
     ): (199, 213),
 }
@@ -104,7 +104,7 @@ def test_compaction_keeps_decision_after_claim_based_on_stale_leader(version: in
 
 
 def test_batch_is_written_twice_if_claims_have_the_key_of_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.claims_have_a_key_of_their_own(monkeypatch)
+    rules.write_claims_with_key_of_decisions(monkeypatch)
     noticed = (Run(2, changes, batches=1).play() for changes in STALE_CLAIMS)
     assert any(_is_violated(is_seen_once, run) for run in chain(noticed, _runs_with_a_stale_leader(2, 100)))
 

@@ -177,7 +177,7 @@ def test_begins_under_first_driver_id_after_brokers_forgot_all(broker: EmbeddedB
     start = query.again().begin()
     assert start.driver_id == "p-driver"
     assert start.is_committed(query.batch(2))
-    with pytest.raises(ExactlyOnceError, match="it is unknown who wrote this entry"):
+    with pytest.raises(ExactlyOnceError, match="is unknown who wrote this entry"):
         start.check_skipped_batch(query.batch(2), BOTH_TASKS, tolerate_mismatch=False)
 
 
@@ -277,7 +277,7 @@ def test_deleted_log_is_not_noticed_if_ids_are_not_listed(
     query = handed_over(broker)
     forget(broker, "p-driver")
     delete_all(broker)
-    rules.ids_are_listed_where_the_log_has_no_record(monkeypatch)
+    rules.skip_listing_driver_ids(monkeypatch)
     assert not query.again().begin().is_committed(query.batch(2)), "it would be written twice"
 
 
@@ -289,7 +289,7 @@ def test_hand_over_after_stale_read_replaces_decision_if_not_claimed_first(
     old_end = end_of(query)
     decide_and_die(query)
     use_up_epochs(broker, "p-driver", AT_THE_END + 1)
-    rules.a_claim_stands_before_a_hand_over(monkeypatch)
+    rules.hand_over_without_claim(monkeypatch)
     with ends_at(old_end, 3):
         start = query.again().begin()
     assert start.driver_id == "p-driver-2"
@@ -299,7 +299,7 @@ def test_hand_over_after_stale_read_replaces_decision_if_not_claimed_first(
 def test_compaction_loses_hand_over_without_the_key_of_decisions(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.a_hand_over_has_the_key_of_decisions(monkeypatch)
+    rules.hand_over_by_claim(monkeypatch)
     query = Query(broker)
     query.run(0)
     old_end = end_of(query)

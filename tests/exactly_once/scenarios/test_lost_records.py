@@ -38,7 +38,7 @@ def test_deleted_log_causes_duplicate_batch_without_the_claim_mark(
     query = Query(broker)
     query.run(0)
     broker.control.delete_topic(LOG)
-    rules.an_id_shows_that_it_has_claimed(monkeypatch)
+    rules.ignore_claimed_mark(monkeypatch)
     query.again().run(0)
     assert seen(broker) == rows(0, 0)
 

@@ -135,7 +135,7 @@ def test_suspended_abort_without_reports_keeps_decision(version: int, place: int
 def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.a_driver_that_is_fenced_goes_on_if_no_other_has_claimed_since(monkeypatch)
+    rules.skip_reclaim(monkeypatch)
 
     def drives(version: int, place: int, step: int) -> None:
         only_who_finds_anothers_entry_gives_way(met_in_the_decision(version, place, step))
@@ -144,12 +144,12 @@ def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
 
 
 def test_two_starts_with_one_name_both_decide_if_fenced_drivers_do_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.each_batch_of_a_start_without_a_number_has_a_driver_of_its_own(monkeypatch)
+    rules.share_driver_name_between_batches(monkeypatch)
     promise = test_one_of_two_starts_with_the_same_name_decides
     assert any(fails(promise, 2, first, second) for first in range(5) for second in range(6))
 
 
 def test_abort_without_reports_ends_decided_transactions_if_it_does_not_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.an_abort_claims(monkeypatch)
+    rules.abort_without_claim(monkeypatch)
     promise = test_suspended_abort_without_reports_keeps_decision
     assert any(fails(promise, 2, place, step) for place in (2, *range(14)) for step in range(8))

@@ -179,7 +179,7 @@ def test_next_batch_with_stale_read_does_not_miss_its_successor(query: Query, ti
 
 
 def test_stale_read_overwrites_decision_if_invalid_claims_count(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules.a_claim_counts_only_after_what_it_has_found(monkeypatch)
+    rules.accept_invalid_claims(monkeypatch)
     old_end = end_of(query)
     decide_and_die(query)
     again = query.again()
@@ -190,7 +190,7 @@ def test_stale_read_overwrites_decision_if_invalid_claims_count(query: Query, mo
 def test_stale_read_continues_under_epoch_of_successor_if_epochs_are_not_compared(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.a_driver_goes_on_only_under_the_epoch_that_followed_what_it_wrote(monkeypatch)
+    rules.ignore_epoch_of_last_entry(monkeypatch)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_next_batch_with_stale_read_does_not_miss_its_successor(query, 2)
 
@@ -198,6 +198,6 @@ def test_stale_read_continues_under_epoch_of_successor_if_epochs_are_not_compare
 def test_fenced_driver_with_stale_read_decides_if_it_does_not_claim(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules.what_a_fenced_driver_writes_again_is_a_claim(monkeypatch)
+    rules.retry_without_reclaim(monkeypatch)
     with pytest.raises(AssertionError, match="is decided"):
         test_fenced_older_driver_with_stale_read_decides_nothing(query, 2)
