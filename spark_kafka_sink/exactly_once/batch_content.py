@@ -17,18 +17,21 @@ _DIGEST_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class BatchContent:
+    """The number of rows and bytes of a batch, and a digest of its row counts."""
+
     rows: int
+    """The number of rows in all topics."""
     payload_bytes: int
     """The size of all keys and values, for messages. It is not compared: a time in a value can have another length when
     the row is written again."""
     topics: tuple[tuple[str, int], ...]
     """Names and row counts of the first MAX_LISTED_TOPICS topics, sorted by name."""
     digest: str
-    """A hash of the names and row counts of all topics. Contents with equal digests are equal."""
+    """A hash of the names and row counts of all topics."""
 
     @classmethod
     def from_row_counts(cls, row_counts: Mapping[str, int], payload_bytes: int) -> BatchContent:
-        """`row_counts`: number of rows by topic."""
+        """Create the content from the number of rows of each topic."""
         topics = sorted((topic, count) for topic, count in row_counts.items() if count)
         hashed = hashlib.sha256("\n".join(f"{topic} {count}" for topic, count in topics).encode())
         return cls(
@@ -38,7 +41,7 @@ class BatchContent:
             hashed.hexdigest()[:_DIGEST_CHARACTERS],
         )
 
-    def has_same_rows(self, other: BatchContent) -> bool:
+    def has_same_row_counts(self, other: BatchContent) -> bool:
         return self.digest == other.digest
 
     def __str__(self) -> str:

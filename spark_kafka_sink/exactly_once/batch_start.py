@@ -27,6 +27,8 @@ _NUMERIC_KEY_MESSAGE = (
 
 @dataclass(frozen=True)
 class BatchStart:
+    """The entry and the driver identity at the start of a batch. Immutable, and pickled into the writer."""
+
     entry: Entry
     """The newest entry of the prefix when the batch started. It has no transactions."""
     driver_identity: ProducerIdAndEpoch
@@ -85,7 +87,7 @@ class BatchStart:
         decided = self.entry.find_content(batch)
         if not self.entry.is_proven(batch):
             error = precommit_errors.unproven_decision_error(self.entry, batch, decided, content)
-        elif decided is None or not decided.has_same_rows(content):
+        elif decided is None or not decided.has_same_row_counts(content):
             error = precommit_errors.replay_mismatch_error(self.entry, batch, decided, content)
         else:
             if batch.key is not None and batch.key.isdecimal():

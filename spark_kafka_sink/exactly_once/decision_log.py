@@ -209,11 +209,10 @@ class DecisionLog:
     def read_entries(
         self, describe_driver_ids: Callable[[Mapping[str, Collection[int]]], Mapping[str, DriverIds]]
     ) -> dict[str, Entry]:
-        """Read the newest valid entry of every prefix, for display. Entries that cannot be decoded are logged and
-        omitted.
+        """Read the newest valid entry of every prefix, for display.
 
-        `describe_driver_ids`: describes the driver ids with the given numbers, by prefix. A prefix that it omits is
-        omitted from the result.
+        An entry that cannot be decoded is logged and omitted. `describe_driver_ids`: describes the driver ids with the
+        given numbers, by prefix. A prefix that it omits is omitted from the result.
         """
         states = [(index, self._read_partition(index, None)) for index in self._reader.partitions(self.topic)]
         described = describe_driver_ids(

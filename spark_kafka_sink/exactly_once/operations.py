@@ -88,7 +88,7 @@ class FinishResult:
 def list_prefixes(
     options: Mapping[str, str], topic: str = DECISION_LOG_TOPIC, prefix: str | None = None
 ) -> list[PrefixStatus]:
-    """Return the status of this prefix, or of all prefixes. `options`: producer options."""
+    """Return the status of the prefix; of all prefixes if it is None. `options`: producer options."""
     config = ProducerConfig.parse(options).client_config()
     with lease_client(config) as client:
         log = DecisionLog(config, topic, client)

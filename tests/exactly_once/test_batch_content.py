@@ -7,15 +7,15 @@ from spark_kafka_sink.exactly_once.batch_content import MAX_LISTED_TOPICS, Batch
 
 def test_contents_are_equal_if_row_counts_per_topic_are() -> None:
     content = BatchContent.from_row_counts({"a": 3, "b": 1}, 40)
-    assert content.has_same_rows(BatchContent.from_row_counts({"b": 1, "a": 3, "c": 0}, 40))
-    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 1, "b": 3}, 40))
-    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 4}, 40))
-    assert not content.has_same_rows(BatchContent.from_row_counts({"a": 3, "b": 1, "c": 1}, 40))
+    assert content.has_same_row_counts(BatchContent.from_row_counts({"b": 1, "a": 3, "c": 0}, 40))
+    assert not content.has_same_row_counts(BatchContent.from_row_counts({"a": 1, "b": 3}, 40))
+    assert not content.has_same_row_counts(BatchContent.from_row_counts({"a": 4}, 40))
+    assert not content.has_same_row_counts(BatchContent.from_row_counts({"a": 3, "b": 1, "c": 1}, 40))
 
 
 def test_contents_with_different_bytes_are_equal() -> None:
     """A value may have the time in it."""
-    assert BatchContent.from_row_counts({"a": 3}, 40).has_same_rows(BatchContent.from_row_counts({"a": 3}, 41))
+    assert BatchContent.from_row_counts({"a": 3}, 40).has_same_row_counts(BatchContent.from_row_counts({"a": 3}, 41))
 
 
 def test_unlisted_topics_are_compared() -> None:
@@ -24,7 +24,7 @@ def test_unlisted_topics_are_compared() -> None:
     assert len(content.topics) == MAX_LISTED_TOPICS
     assert content.rows == len(many)
     last = max(many)
-    assert not content.has_same_rows(BatchContent.from_row_counts(many | {last: 2}, 0))
+    assert not content.has_same_row_counts(BatchContent.from_row_counts(many | {last: 2}, 0))
 
 
 def test_sums_contents_of_tasks() -> None:

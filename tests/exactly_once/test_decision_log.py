@@ -1,4 +1,4 @@
-"""The log of what is decided: made, read to its end, and believed only as the word of the prefix's own driver."""
+"""The decision log: creation, reading to the end, and trust in records of the prefix's own driver only."""
 
 from __future__ import annotations
 
