@@ -142,8 +142,8 @@ def _open_query(options: Mapping[str, str], prefix: str, topic: str) -> Iterator
             yield query
         except ProducerFencedError as error:
             raise ExactlyOnceError(
-                f"A newer driver took over the query with the prefix {prefix} at the same time. Nothing that belongs "
-                "to it was changed. Check the query again; stop it first if it should not run."
+                f"A newer driver has taken over the query with the prefix {prefix} at the same time. Nothing that "
+                "belongs to it was changed. Check the query again; stop it first if it should not run."
             ) from error
 
 

@@ -41,12 +41,12 @@ from tests.exactly_once.invariants import (
     who_is_fenced_says_that_a_newer_driver_has_taken_over as who_is_fenced_says_so,
 )
 from tests.exactly_once.lives import World
-from tests.exactly_once.rules import TakenOut
+from tests.exactly_once.rules import RemovedRule
 
 SEEDS = 50
 STALE_LEADERS = 100 if os.environ.get("SOAK") else 5
 """How many times a driver asks a stale leader, in each transaction version."""
-NOTICED: dict[tuple[TakenOut, Callable[[World], None]], tuple[int, ...]] = {
+NOTICED: dict[tuple[RemovedRule, Callable[[World], None]], tuple[int, ...]] = {
     (rules.skip_read_after_fence, is_seen_once): (0, 1),
     (rules.ignore_decided_batches, is_seen_once): (10, 25),
     (rules.skip_finishing_decided_batch, is_seen_once): (70, 154, 192),
@@ -150,7 +150,7 @@ def test_changes_reproduce_the_same_run() -> None:
 
 @pytest.mark.parametrize(("rule", "invariant"), NOTICED, ids=lambda each: each.__name__)
 def test_each_invariant_fails_when_its_rule_is_removed(
-    rule: TakenOut, invariant: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+    rule: RemovedRule, invariant: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of what is passed over: test_replays.py."""
     rule(monkeypatch)

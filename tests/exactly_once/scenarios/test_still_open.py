@@ -63,7 +63,7 @@ def test_error_lists_each_cause_of_closed_transactions_with_remedy(broker: Embed
     is_aborted(broker, start)
     with pytest.raises(ExactlyOnceError) as refused:
         query.commit(start, 0, written)
-    causes = str(refused.value).split("what to do:\n")[1].splitlines()
+    causes = str(refused.value).split("causes and remedies:\n")[1].splitlines()
     assert [line[:2] for line in causes] == ["- ", "- ", "- "]
     assert "the transaction timeout (900 s) has passed. Make batches smaller" in causes[0]
     assert all("tart again." in line for line in causes)

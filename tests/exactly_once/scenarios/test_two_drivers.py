@@ -182,7 +182,7 @@ def test_overtaken_manual_abort_reports_it_and_ends_nothing(query: Query) -> Non
 
     with (
         patch.object(QueryTransactions, "list_task_transactions", leftovers),
-        pytest.raises(ExactlyOnceError, match="A newer driver took over the query with the prefix p at the same"),
+        pytest.raises(ExactlyOnceError, match="A newer driver has taken over the query with the prefix p at the same"),
     ):
         operations.abort(query.options, PREFIX, LOG)
     newer.commit(of_newer[0], 0, newer.write_both(of_newer[0], 0))
