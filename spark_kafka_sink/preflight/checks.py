@@ -26,7 +26,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check, with a remedy unless the check passed."""
+    """The result of one check. The remedy may be empty."""
 
     name: str
     outcome: Outcome

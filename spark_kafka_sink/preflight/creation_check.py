@@ -1,8 +1,8 @@
 """The check of the topic that the writer creates if it is missing.
 
 If the topic is missing, a broker validates a CreateTopics request: it checks the permissions of the user, its policy
-and the numbers, and creates nothing. If the topic exists, differences from the requested topic are a warning, because
-the writer never changes an existing topic.
+and the numbers of partitions and replicas, and creates nothing. If the topic exists, differences from the requested
+topic are a warning, because the writer never changes an existing topic.
 """
 
 from __future__ import annotations

@@ -172,14 +172,15 @@ class Probe:
         has_final_error = len(usable_topics) < len(expected_topics)
         if has_final_error and not self.target.connect_all_brokers:
             return True
-        has_leaders = all(
+        have_leaders = all(
             topic.error_code == error_codes.NONE and all(part.leader_id in self.brokers for part in topic.partitions)
             for topic in usable_topics
         )
         leaders = self.leaders()
         needs_leaders = bool(usable_topics) or self.target.connect_all_brokers
-        has_leaders = has_leaders and (bool(leaders) or not needs_leaders)
-        return has_leaders and all(node.id in self.connected_nodes for node in leaders)
+        if not have_leaders or (needs_leaders and not leaders):
+            return False
+        return all(node.id in self.connected_nodes for node in leaders)
 
     def _is_authentication_rejected(self) -> bool:
         """Return whether every connection to a bootstrap server failed and at least one because of authentication."""
