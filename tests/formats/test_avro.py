@@ -66,20 +66,20 @@ def record_schema(*fields: dict[str, Any], **attributes: Any) -> str:
     return json.dumps({"type": "record", "name": "r", "fields": fields, **attributes})
 
 
-def field_schema(name: str, data_type: Any, **attributes: Any) -> dict[str, Any]:
-    return {"name": name, "type": data_type, **attributes}
+def field_schema(name: str, avro_type: Any, **attributes: Any) -> dict[str, Any]:
+    return {"name": name, "type": avro_type, **attributes}
 
 
-def logical_schema(data_type: str, name: str, **attributes: Any) -> dict[str, Any]:
-    return {"type": data_type, "logicalType": name, **attributes}
+def logical_schema(avro_type: str, name: str, **attributes: Any) -> dict[str, Any]:
+    return {"type": avro_type, "logicalType": name, **attributes}
 
 
 @given(st.lists(st.none() | st.decimals(-(10**18), 10**18, places=4), min_size=1, max_size=6))
 def test_decimals_have_minimum_size_or_size_of_fixed_type(values: list[Decimal | None]) -> None:
     batch = pa.record_batch({"a": pa.array(values, pa.decimal128(38, 4))})
     fixed = {"type": "fixed", "name": "f", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 4}
-    for data_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
-        schema = record_schema(field_schema("a", ["null", data_type]))
+    for avro_type in (logical_schema("bytes", "decimal", precision=38, scale=4), fixed):
+        schema = record_schema(field_schema("a", ["null", avro_type]))
         assert encode(schema, batch) == encode_with_fastavro(schema, batch)
 
 
@@ -247,10 +247,10 @@ def test_rejects_fixed_type_that_is_too_small_for_decimals(is_nullable: bool) ->
     """For example, 9,999,999,999 does not fit into four bytes."""
     for size, precision in ((4, 10), (0, 1), (16, 39), (16, 2**31 - 1)):
         digits = {"logicalType": "decimal", "precision": precision, "scale": 0}
-        data_type = {"type": "fixed", "name": "f", "size": size, **digits}
+        avro_type = {"type": "fixed", "name": "f", "size": size, **digits}
         with pytest.raises(SchemaError, match=rf"column a: .* {size} bytes .*precision {precision}"):
             build_record_writer(
-                record_schema(field_schema("a", ["null", data_type] if is_nullable else data_type)),
+                record_schema(field_schema("a", ["null", avro_type] if is_nullable else avro_type)),
                 ("a",),
                 (pa.decimal128(1, 0),),
             )

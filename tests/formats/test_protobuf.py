@@ -51,8 +51,8 @@ def fill_message(message: Any, row: dict[str, Any]) -> Any:
     for name, value in row.items():
         if value is None:
             continue
-        data_type = message.DESCRIPTOR.fields_by_name[name]
-        is_map = data_type.message_type is not None and data_type.message_type.GetOptions().map_entry
+        field = message.DESCRIPTOR.fields_by_name[name]
+        is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         if is_map:
             for key, item in value:
                 if isinstance(item, dict):
@@ -60,7 +60,7 @@ def fill_message(message: Any, row: dict[str, Any]) -> Any:
                     getattr(message, name)[key].SetInParent()
                 else:
                     getattr(message, name)[key] = item
-        elif data_type.is_repeated:
+        elif field.is_repeated:
             repeated = getattr(message, name)
             for item in value:
                 fill_message(repeated.add(), item) if isinstance(item, dict) else repeated.append(item)
@@ -75,8 +75,8 @@ def fill_message(message: Any, row: dict[str, Any]) -> Any:
 
 
 def encode_with_protobuf(descriptors: bytes, name: str, batch: pa.RecordBatch) -> list[bytes]:
-    data_type = message_class(descriptors, name)
-    return [fill_message(data_type(), row).SerializeToString(deterministic=True) for row in batch.to_pylist()]
+    message_type = message_class(descriptors, name)
+    return [fill_message(message_type(), row).SerializeToString(deterministic=True) for row in batch.to_pylist()]
 
 
 def encode(row_format: ProtobufFormat, batch: pa.RecordBatch) -> list[bytes]:
@@ -94,15 +94,15 @@ def parse_format(text: str, batch: pa.RecordBatch, name: str | None = None) -> P
 def message_batches(draw: st.DrawFn) -> pa.RecordBatch:
     """Record batches that Protobuf supports: without lists in lists and without null elements."""
 
-    def with_collections(data_type: Column) -> st.SearchStrategy[Column]:
-        arrow, values = data_type
+    def with_collections(column: Column) -> st.SearchStrategy[Column]:
+        arrow_type, values = column
         # protobuf writes the entries of a map in an unspecified order, so there is at most one.
         entries = st.dictionaries(st.text("abc", max_size=2), values, max_size=1)
         return st.sampled_from(
             [
-                data_type,
-                (pa.list_(arrow), st.lists(values, max_size=3)),
-                (pa.map_(pa.string(), arrow), entries.map(lambda mapping: list(mapping.items()))),
+                column,
+                (pa.list_(arrow_type), st.lists(values, max_size=3)),
+                (pa.map_(pa.string(), arrow_type), entries.map(lambda mapping: list(mapping.items()))),
             ]
         )
 
@@ -131,8 +131,8 @@ def test_map_with_several_entries_can_be_parsed() -> None:
     entries = [("a", 1), ("", 0), ("b", -1)]
     batch = pa.record_batch({"m": pa.array([entries, [], None], pa.map_(pa.string(), pa.int64()))})
     derived = derive_message(list(batch.schema), "M")
-    data_type = message_class(compile_proto(derived.text), "M")
-    rows = [data_type.FromString(row) for row in encode(ProtobufFormat(derived.fields), batch)]
+    message_type = message_class(compile_proto(derived.text), "M")
+    rows = [message_type.FromString(row) for row in encode(ProtobufFormat(derived.fields), batch)]
     assert [dict(row.m) for row in rows] == [dict(entries), {}, {}]
 
 
