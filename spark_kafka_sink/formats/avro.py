@@ -2,7 +2,7 @@
 
 A record consists of the values of its fields, without names. Integers are zigzag varints, as in Kafka's records.
 Floats are little-endian. Strings and bytes follow their length. An array or map consists of its count, its elements and
-a 0; an empty one is only the 0. A union consists of the index of the branch and the value. Each numeric column is
+a 0; an empty one is a single 0. A union consists of the index of the branch and the value. Each numeric column is
 therefore a `Field`, and adjacent fields are merged as long as they fit into 8 bytes.
 
 The schema and the column types determine a writer for each column, a function that returns the column's pieces. The
@@ -235,7 +235,7 @@ def _write_maps(column: pa.Array, mask: Mask, values: ColumnWriter) -> list[Piec
 
 
 def _write_blocks(offsets: Any, elements: pa.Array, mask: Mask) -> list[Piece]:
-    """Return the pieces of arrays or maps: the count, the elements and a 0; only the 0 if there are no elements."""
+    """Return the pieces of arrays or maps: the count, the elements and a 0, or a single 0 if there are no elements."""
     counts = np.diff(offsets)
     is_nonempty = counts > 0
     counts_field = signed_varint_fields(counts)

@@ -21,7 +21,7 @@ from spark_kafka_sink.records.joined_rows import JoinedRowsBuilder
 
 Piece: TypeAlias = "Field | pa.Array"
 Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Selected rows, with True; None selects all rows."""
+"""Boolean mask that selects rows; None selects all rows."""
 
 
 def join_pieces(pieces: Sequence[Piece], row_count: int, header: bytes = b"") -> pa.Array:
@@ -50,7 +50,7 @@ def _mask_array(array: pa.Array, mask: NDArray[np.bool_]) -> pa.Array:
 
 
 def lengths_and_bytes(column: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return the lengths and the bytes of a string or binary column. Null has length 0."""
+    """Return the lengths and the bytes of a string or binary column. Nulls have length 0."""
     array = to_binary(column)
     _, offset_buffer, _ = array.buffers()
     if not len(array):
