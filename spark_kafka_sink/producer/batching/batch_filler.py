@@ -230,6 +230,7 @@ class BatchFiller:
             return stage
 
     def _fill_batches_from(self, stage: Stage, *, only_full: bool) -> bool:
+        """Fill batches from a stage that this thread has taken. Return the result of `fill_batches`."""
         try:
             runs = self._split_into_runs(stage, only_full=only_full)
         except Exception as error:

@@ -27,10 +27,10 @@ MAX_DECODED_BYTES = 1 << 40
 
 
 def split_batch(batch: ProducerBatch, max_batch_bytes: int) -> list[ProducerBatch]:
-    """Return open batches of at most `max_batch_bytes` before compression, and at least two of them.
+    """Split a batch into open batches of at most `max_batch_bytes` before compression.
 
-    A record that exceeds the limit gets a batch of its own. A batch of one record cannot be split: the result is one
-    batch.
+    A batch that fits the limit is split in half. A record that exceeds the limit gets a batch of its own. Only a batch
+    of one record results in a single batch.
     """
     header, *body = batch.build_wire_segments()
     rows = decode_records(parse_header(header), b"".join(body), max_bytes=MAX_DECODED_BYTES, preserve_header_keys=True)

@@ -1,4 +1,4 @@
-"""An accumulator with a clock that tests set, a cluster of two nodes, and a gate whose answers tests set."""
+"""An accumulator with a manual clock, a cluster of two nodes, and an admission check that tests control."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.waiting import PATIENCE_SECONDS
 TOPIC = "t"
 VALUE = b"v" * 100
 RECORD_BYTES = 115
-"""What one record with VALUE and no key takes at most."""
+"""Maximum encoded size of a record with VALUE and no key."""
 FOREVER = float("inf")
 WALL_MS = 1_700_000_000_000
 
 
 class Clock:
-    """Time that moves only when a test sets `now`."""
+    """A clock that only changes when a test sets `now`."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Gate:
-    """Admits everything but the partitions that are refused, and numbers the records of each partition."""
+    """Admits all partitions except the rejected ones, and assigns sequences to the records of each partition."""
 
     def __init__(self) -> None:
         self.refused: set[int] = set()
@@ -65,7 +65,7 @@ def tp(partition: int, topic: str = TOPIC) -> TopicPartition:
 
 
 def cluster(leaders: Iterable[int | None], *, epoch: int = 1, topic: str = TOPIC) -> ClusterSnapshot:
-    """A topic whose partitions have these leaders."""
+    """Build a snapshot of a topic whose partitions have the given leaders."""
     partitions = tuple(PartitionInfo(topic, index, leader, epoch) for index, leader in enumerate(leaders))
     nodes = {node: Node(node, f"host{node}", 9092) for node in (0, 1)}
     return ClusterSnapshot(nodes=nodes, topics={topic: TopicInfo(topic, partitions=partitions)})
@@ -76,7 +76,7 @@ def columns_of(values: list[bytes | None]) -> RecordColumns:
 
 
 BATCH_ROWS = (1024 - 61) // RECORD_BYTES
-"""Records with VALUE in a batch of 1024 bytes."""
+"""Number of records with VALUE in a batch of 1024 bytes."""
 ERROR = DeliveryTimeoutError("too late")
 
 
@@ -87,7 +87,7 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 
 
 class OpenFlush:
-    """A flush that goes on, in a thread of its own, until the test ends it."""
+    """A flush on a thread of its own, which continues until the test ends it."""
 
     def __init__(self, accumulator: RecordAccumulator) -> None:
         self.done: threading.Event
@@ -109,7 +109,7 @@ class OpenFlush:
 
 
 class Harness:
-    """Options by their names with underscores; the snapshot may be replaced."""
+    """An accumulator with its pool, clock and cluster. Options are keyword arguments; `snapshot` may be replaced."""
 
     def __init__(self, leaders: Iterable[int | None] = (0, 0, 1), **options: object) -> None:
         given: dict[str, object] = {"bootstrap.servers": "host:9092", "batch.size": 1024, "linger.ms": 10}
@@ -154,13 +154,13 @@ class Harness:
         self.accumulator.append_record(TOPIC, (value, None, None, partition, WALL_MS), size, self.snapshot, named(call))
 
     def begin_flush(self) -> OpenFlush:
-        """The first half of a flush, which the sender has seen; its end is `flushed`."""
+        """Begin a flush and let the sender handle it. `flushed` ends it."""
         flush = OpenFlush(self.accumulator)
         self.ready()
         return flush
 
     def flushed(self, flush: OpenFlush) -> bool:
-        """Is all that was there before acknowledged, or has it failed? The flush is over either way."""
+        """End a flush, and return whether all earlier batches were acknowledged or had failed."""
         return flush.end()
 
     def ready(self) -> ReadyCheckResult:
@@ -170,18 +170,18 @@ class Harness:
         return set(self.ready().ready_node_ids)
 
     def drain(self, *node_ids: int, max_request_size: int = 1 << 20) -> list[ProducerBatch]:
-        """The batches of all these nodes (default: both), node by node."""
+        """Drain the batches of some nodes, or of both by default, node by node."""
         drained = self.accumulator.drain(
             self.snapshot, node_ids or (0, 1), max_request_size, self.clock.now, self.gate.admit
         )
         return [batch for batches in drained.values() for batch in batches]
 
     def take(self) -> list[ProducerBatch]:
-        """One round of the sender: ready, then drain what is ready."""
+        """Run one round of the sender: drain the ready batches."""
         return self.drain(*self.ready().ready_node_ids) if self.ready().ready_node_ids else []
 
     def reenqueue(self, batch: ProducerBatch) -> None:
-        """Its request was lost."""
+        """Reenqueue a batch as if its connection was lost."""
         self.accumulator.reenqueue(batch, self.clock.now, DisconnectedError("the connection was lost"))
 
     def acknowledge(self, batch: ProducerBatch, base_offset: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a named call, as they are staged: assigned to partitions."""
+"""Rows of a named call that are assigned to partitions and ready to be staged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def assigned_rows(
     sizes: Sequence[int] | None = None,
     row_indices: Sequence[int] | None = None,
 ) -> Rows:
-    """Make rows of the columns: all of a call by default, with the sizes that the encoder needs for them."""
+    """Build rows from columns, with the size bounds of the encoder. By default, they are all rows of the call."""
     bounds = record_size_bounds(columns) if sizes is None else np.array(sizes, np.int64)
     indices = np.arange(len(bounds)) if row_indices is None else np.array(row_indices, np.int64)
     return Rows(NamedCall(call), indices, columns, bounds, None).assign(np.array(partitions, np.int32))

@@ -1,4 +1,4 @@
-"""Calls and futures that tests know by their names."""
+"""Calls and callbacks that tests identify by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
 class NamedCall:
-    """A Call that equals its name, and forgets its results."""
+    """A Call that is equal to other calls with its name, and ignores its results."""
 
     bytes_per_row = 0
 
@@ -41,12 +41,12 @@ class NamedCall:
 
 
 def name_of(call: Call) -> object:
-    """The name of a NamedCall, or those of single records (`named`)."""
+    """Return the name of a NamedCall, or the names of single records (`named`)."""
     if not isinstance(call, RecordFutures):
         return call.name if isinstance(call, NamedCall) else call
     return [name for _, (name,) in sorted(call.callbacks.items())]
 
 
 def named(name: object) -> tuple[Callback]:
-    """The callbacks of a single record that gets no outcome: its name."""
+    """Return callbacks by which a test identifies a single record. They are never called."""
     return (cast("Callback", name),)

@@ -1,4 +1,4 @@
-"""Rows that are the only ones of their fill, appended to a batch."""
+"""Appends rows to a batch as the only piece of a buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.producer.batching.accumulator_harness import Clock
 def append_rows(
     batch: ProducerBatch, rows: BatchRows, encoded: EncodedSlices | None = None, lease: MemoryLease | None = None
 ) -> None:
-    """`encoded` has their one piece; None: they are encoded to nothing."""
+    """Append rows to a batch. `encoded`: a buffer with one piece; None stands for an empty one."""
     count = rows.stop - rows.start
     encoded = encoded or EncodedSlices(memoryview(b""), [0], [0], [count], [0], [0])
     lease = lease or MemoryLease(BufferPool(0, Clock()), 0)

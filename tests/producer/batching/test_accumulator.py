@@ -1,4 +1,4 @@
-"""RecordAccumulator: what is ready when, and what memory a call gets."""
+"""RecordAccumulator: when batches are ready, flushes, and the memory of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ProducerBatch: one outcome, one identity, and memory that returns once and not too early."""
+"""ProducerBatch: state transitions, producer identity, and memory that is released exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BatchFiller: rows that cannot be grouped, cut or encoded fail, the others are sent, and no memory leaks."""
+"""BatchFiller: rows that cannot be grouped, split or encoded fail, all others are sent, and no memory leaks."""
 
 from __future__ import annotations
 

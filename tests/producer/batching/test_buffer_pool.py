@@ -1,4 +1,4 @@
-"""BufferPool: never gives out more than it has, serves waiting calls in turn, and gets all memory back."""
+"""BufferPool: reservations never exceed the pool, waiting calls are served in turn, and all memory is released."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.waiting import PATIENCE_SECONDS
 LONG_MS = 600_000.0
 
 
-def wait_after(happens: Callable[[], None]) -> WaitForEvent:
-    """Build a wait that lets something happen before it begins."""
+def wait_after(action: Callable[[], None]) -> WaitForEvent:
+    """Build a wait function that runs an action before it waits."""
 
     def wait(event: threading.Event, timeout_ms: float | None) -> bool:
-        happens()
+        action()
         return event.wait(None if timeout_ms is None else timeout_ms / 1000)
 
     return wait
 
 
-class Taker(threading.Thread):
-    """Reserves on a thread of its own, and says when it waits."""
+class Reserver(threading.Thread):
+    """Reserves bytes on a thread of its own, and signals when it begins to wait."""
 
     def __init__(self, pool: BufferPool, count: int, block_ms: float = LONG_MS) -> None:
         super().__init__(daemon=True)
@@ -44,18 +44,18 @@ class Taker(threading.Thread):
         self.waiting.set()
 
 
-def waiting(pool: BufferPool, count: int) -> Taker:
-    taker = Taker(pool, count)
-    assert taker.waiting.wait(PATIENCE_SECONDS)
-    return taker
+def start_waiting(pool: BufferPool, count: int) -> Reserver:
+    reserver = Reserver(pool, count)
+    assert reserver.waiting.wait(PATIENCE_SECONDS)
+    return reserver
 
 
-def pool_of(count: int) -> BufferPool:
+def create_pool(count: int) -> BufferPool:
     return BufferPool(count, Clock())
 
 
 def test_reserved_bytes_are_unavailable_until_released() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(60, 0)
     assert (pool.free_bytes, pool.waiter_count) == (40, 0)
     assert not pool.try_reserve(41)
@@ -66,25 +66,25 @@ def test_reserved_bytes_are_unavailable_until_released() -> None:
 
 def test_rejects_reservation_larger_than_pool_and_names_the_option() -> None:
     with pytest.raises(RecordTooLargeError, match=r"buffer\.memory"):
-        pool_of(100).reserve(101, LONG_MS)
+        create_pool(100).reserve(101, LONG_MS)
 
 
 def test_waiting_call_is_served_when_enough_bytes_are_released() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(100, 0)
-    taker = waiting(pool, 50)
+    reserver = start_waiting(pool, 50)
     pool.release(20)
     pool.release(20)
-    assert taker.is_alive()
+    assert reserver.is_alive()
     pool.release(20)
-    taker.join(PATIENCE_SECONDS)
-    assert (taker.error, pool.free_bytes) == (None, 10)
+    reserver.join(PATIENCE_SECONDS)
+    assert (reserver.error, pool.free_bytes) == (None, 10)
 
 
 def test_serves_waiting_calls_in_order() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(100, 0)
-    large, small = waiting(pool, 90), waiting(pool, 10)
+    large, small = start_waiting(pool, 90), start_waiting(pool, 10)
     pool.release(50)
     assert large.is_alive()
     assert small.is_alive()
@@ -98,7 +98,7 @@ def test_serves_waiting_calls_in_order() -> None:
 
 
 def test_timeout_of_reservation_names_the_options() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(95, 0)
     with pytest.raises(BufferExhaustedError, match=r"buffer\.memory \(100 bytes\).*max\.block\.ms"):
         pool.reserve(10, 0)
@@ -106,10 +106,10 @@ def test_timeout_of_reservation_names_the_options() -> None:
 
 
 def test_timeout_of_first_waiter_serves_the_next() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(100, 0)
-    impatient = Taker(pool, 90, block_ms=1)
-    patient = waiting(pool, 30)
+    impatient = Reserver(pool, 90, block_ms=1)
+    patient = start_waiting(pool, 30)
     pool.release(30)
     impatient.join(PATIENCE_SECONDS)
     assert isinstance(impatient.error, BufferExhaustedError)
@@ -121,7 +121,7 @@ def test_interrupted_wait_leaves_no_waiter_and_no_reserved_bytes() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(70, 0)
     with pytest.raises(KeyboardInterrupt):
         pool.reserve(50, LONG_MS, wait_after(interrupt))
@@ -129,13 +129,13 @@ def test_interrupted_wait_leaves_no_waiter_and_no_reserved_bytes() -> None:
 
 
 def test_close_ends_waits_and_rejects_new_ones_but_accepts_releases() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(90, 0)
-    takers = [waiting(pool, 50), waiting(pool, 50)]
+    reservers = [start_waiting(pool, 50), start_waiting(pool, 50)]
     pool.close()
-    for taker in takers:
-        taker.join(PATIENCE_SECONDS)
-        assert isinstance(taker.error, ProducerClosedError)
+    for reserver in reservers:
+        reserver.join(PATIENCE_SECONDS)
+        assert isinstance(reserver.error, ProducerClosedError)
     with pytest.raises(ProducerClosedError):
         pool.reserve(1, LONG_MS)
     with pytest.raises(ProducerClosedError):
@@ -145,14 +145,14 @@ def test_close_ends_waits_and_rejects_new_ones_but_accepts_releases() -> None:
 
 
 def test_reserves_bytes_released_just_before_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     monkeypatch.setattr(pool, "try_reserve", lambda *_: False)  # another thread gives the bytes back after this look
     pool.reserve(60, 0)
     assert (pool.free_bytes, pool.waiter_count) == (40, 0)
 
 
 def test_releases_bytes_served_while_pool_was_closed() -> None:
-    pool = pool_of(100)
+    pool = create_pool(100)
     pool.reserve(90, 0)
 
     def meanwhile() -> None:
@@ -166,7 +166,7 @@ def test_releases_bytes_served_while_pool_was_closed() -> None:
 
 def test_rejects_release_of_bytes_that_were_never_reserved() -> None:
     with pytest.raises(IllegalStateError):
-        pool_of(100).release(1)
+        create_pool(100).release(1)
 
 
 def test_measures_wait_time_with_the_clock() -> None:
@@ -183,13 +183,13 @@ def test_measures_wait_time_with_the_clock() -> None:
 
 
 def test_pool_may_exceed_32_bits() -> None:
-    pool = pool_of(2**40)
+    pool = create_pool(2**40)
     pool.reserve(2**39, 0)
     assert pool.free_bytes == 2**39
 
 
 def test_concurrent_reservations_and_releases_lose_no_bytes() -> None:
-    pool = pool_of(1000)
+    pool = create_pool(1000)
     failed: list[Exception] = []
 
     def work(seed: int) -> None:
@@ -211,14 +211,14 @@ def test_concurrent_reservations_and_releases_lose_no_bytes() -> None:
     assert (failed, pool.free_bytes, pool.waiter_count) == ([], 1000, 0)
 
 
-def lease_of(pool: BufferPool, count: int) -> MemoryLease:
+def create_lease(pool: BufferPool, count: int) -> MemoryLease:
     pool.reserve(count, 0)
     return MemoryLease(pool, count)
 
 
 def test_lease_releases_all_bytes_with_its_last_holder() -> None:
-    pool = pool_of(100)
-    lease = lease_of(pool, 60)
+    pool = create_pool(100)
+    lease = create_lease(pool, 60)
     lease.add_holder("first", 40)
     lease.add_holder("second", 20)
     assert pool.free_bytes == 40
@@ -229,8 +229,8 @@ def test_lease_releases_all_bytes_with_its_last_holder() -> None:
 
 
 def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
-    pool = pool_of(100)
-    lease = lease_of(pool, 80)
+    pool = create_pool(100)
+    lease = create_lease(pool, 80)
     for holder in range(4_001):
         lease.add_holder(holder, 0)
     together = threading.Barrier(4)
@@ -251,8 +251,8 @@ def test_concurrent_removal_of_holders_releases_bytes_once() -> None:
 
 
 def test_removing_holder_twice_releases_bytes_once() -> None:
-    pool = pool_of(100)
-    lease = lease_of(pool, 80)
+    pool = create_pool(100)
+    lease = create_lease(pool, 80)
     lease.add_holder("first", 40)
     lease.add_holder("second", 40)
     lease.remove_holder("first")
@@ -264,8 +264,8 @@ def test_removing_holder_twice_releases_bytes_once() -> None:
 
 
 def test_transferred_bytes_are_released_with_the_other_lease() -> None:
-    pool = pool_of(100)
-    lease = lease_of(pool, 80)
+    pool = create_pool(100)
+    lease = create_lease(pool, 80)
     lease.add_holder("batch", 80)
     compressed = lease.create_empty()
     compressed.add_holder("batch", 30)
@@ -277,8 +277,8 @@ def test_transferred_bytes_are_released_with_the_other_lease() -> None:
 
 
 def test_transfers_at_most_the_reserved_bytes() -> None:
-    pool = pool_of(100)
-    small = lease_of(pool, 10)
+    pool = create_pool(100)
+    small = create_lease(pool, 10)
     other = small.create_empty()
     small.transfer(50, other)
     assert (small.reserved_bytes, other.reserved_bytes) == (0, 10)
@@ -286,6 +286,6 @@ def test_transfers_at_most_the_reserved_bytes() -> None:
 
 @pytest.mark.parametrize(("used", "sparse"), [(100, False), (13, False), (12, True), (1, True), (0, False)])
 def test_lease_is_sparse_when_holders_need_at_most_an_eighth(used: int, sparse: bool) -> None:
-    lease = lease_of(pool_of(100), 100)
+    lease = create_lease(create_pool(100), 100)
     lease.add_holder("batch", used)
     assert lease.is_sparse is sparse

@@ -1,4 +1,4 @@
-"""Grouping: rows are ordered by partition without losing their order or which rows of which calls they are."""
+"""Grouping: rows are sorted by partition, and keep their order within a partition and the reference to their calls."""
 
 from __future__ import annotations
 

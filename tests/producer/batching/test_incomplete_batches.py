@@ -1,4 +1,4 @@
-"""IncompleteBatches finds the batches that expire without looking at all of them each time."""
+"""IncompleteBatches: expired batches are found without a scan of all batches in each round."""
 
 from __future__ import annotations
 

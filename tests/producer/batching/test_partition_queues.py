@@ -1,4 +1,4 @@
-"""PartitionQueues: order by sequence on a circle, and a round that does not look at every partition."""
+"""PartitionQueues: order by wrapping sequences, and rounds that do not visit every partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners: the shares of a piece equal those found row by row, however rows of calls and cuts of batches lie."""
+"""RowOrigins: runs and shares equal those found by a scan of the rows, for any boundaries of calls and batches."""
 
 from __future__ import annotations
 

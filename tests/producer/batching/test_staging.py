@@ -1,4 +1,4 @@
-"""Staging: how much waits for a topic, and when it is enough."""
+"""Staging: the sizes of a stage, and when its rows become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A final refusal by a broker, of one topic or of the client, fails the calls it concerns, in time, with its name."""
+"""An authorization failure of a topic or of the client fails the affected calls in time and names the reason."""
 
 from __future__ import annotations
 

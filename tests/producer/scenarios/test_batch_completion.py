@@ -1,4 +1,4 @@
-"""Batches that are split, expire or are aborted: nothing is left behind."""
+"""Batches that are split, expire or are aborted release all of their memory and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule 3 where a broker has forgotten the producer: then it takes any sequence, also one behind a gap."""
+"""Rule 3 for a broker that has forgotten the producer and accepts any sequence, even one behind a gap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that waits, for metadata or memory, while its transaction ends: its record is in no transaction at all."""
+"""Calls that are blocked on metadata or memory while their transaction ends: their records are in no transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call waits for, and how long: full batches do not linger, max.block.ms is one budget, callbacks never wait."""
+"""Blocking of calls: full batches do not linger, max.block.ms covers the whole call, callbacks never block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks of one partition run in the order in which its records were given, whatever becomes of the records."""
+"""Callbacks of one partition run in the order in which its records were sent, whether they are stored or fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls that Python programs write: keyword arguments, send() of a topic and its fields, await."""
+"""Call styles of Python programs: keyword arguments, send() with topic and fields, await."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""close() and flush() in every state: they end in time, every future is done, no memory and no socket is left."""
+"""close() and flush() in every state end in time, complete every future, and leak no memory or socket."""
 
 from __future__ import annotations
 

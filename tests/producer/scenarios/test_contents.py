@@ -1,4 +1,4 @@
-"""What the batches of an accumulator contain: every row once, in order, with its call."""
+"""Contents of the accumulator's batches: every row once, in order, with its call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drained in which order, and what returns for a retry."""
+"""The order in which batches are drained and reenqueued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer that is dropped without close(), by the garbage collector, at any point of any thread."""
+"""A producer without close() that is garbage-collected on any thread at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that failed but may be stored: their error mentions it, with idempotence and without."""
+"""Errors of failed records that may be stored say so, with and without idempotence."""
 
 from __future__ import annotations
 

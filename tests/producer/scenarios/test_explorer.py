@@ -1,4 +1,4 @@
-"""Some of the explorer's runs, and that it does find a fault where there is one: a rule is taken out, a seed fails."""
+"""Some runs of the schedule explorer, and its detection of a removed rule."""
 
 from __future__ import annotations
 

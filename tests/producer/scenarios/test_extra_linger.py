@@ -1,4 +1,4 @@
-"""Rows that could not leave yet stay staged: while each leader has a full request waiting, and not for long."""
+"""Rows stay staged for a limited time while every leader already has a full request."""
 
 from __future__ import annotations
 

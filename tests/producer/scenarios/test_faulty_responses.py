@@ -1,4 +1,4 @@
-"""Faults that no real broker plays on demand, by their numbers in docs/guarantees.md: wrong answers, and garbage."""
+"""Wrong and malformed responses, which no real broker sends on demand, numbered as in docs/guarantees.md."""
 
 from __future__ import annotations
 

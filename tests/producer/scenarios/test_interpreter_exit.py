@@ -1,4 +1,4 @@
-"""Programs that end without close(): what they have sent is stored all the same. Each is a process of its own."""
+"""Programs that end without close() deliver their records. Each test runs a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""close(timeout) in a signal handler keeps its time, whatever the interrupted call holds."""
+"""close(timeout) in a signal handler returns in time, whatever locks the interrupted call holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that do not take the producer's credentials: one of several, all of them, and for a while only."""
+"""Brokers that reject the producer's credentials: one of several, all of them, or temporarily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of a write of many tasks, on one small enough for a test."""
+"""Properties of a write with many tasks, checked on a small simulation."""
 
 from __future__ import annotations
 

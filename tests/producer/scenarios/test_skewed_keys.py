@@ -1,4 +1,4 @@
-"""Skewed keys: full partitions leave at once, thin ones wait on and are not written as many small batches."""
+"""Skewed keys: full partitions are sent immediately, sparse ones stay staged instead of becoming small batches."""
 
 from __future__ import annotations
 

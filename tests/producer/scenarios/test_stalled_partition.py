@@ -1,4 +1,4 @@
-"""A partition that is not acknowledged holds its own rows in buffer.memory, and not those of others."""
+"""A partition without acknowledgements holds only its own rows in buffer.memory."""
 
 from __future__ import annotations
 

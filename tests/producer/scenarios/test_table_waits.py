@@ -1,4 +1,4 @@
-"""send_table() while it waits: for the answers of too many calls, and for a topic that cannot be reached."""
+"""Waits of send_table(): for acknowledgements of pending calls, and for a topic without metadata."""
 
 from __future__ import annotations
 

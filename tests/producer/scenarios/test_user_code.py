@@ -1,4 +1,4 @@
-"""A user's own code around send(): a partitioner, an interceptor or a callback that raises or returns nonsense."""
+"""User code in send(): partitioners, interceptors and callbacks that raise or return invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller that waits for answers, and sends nothing meanwhile: nothing lingers as long as it waits."""
+"""without_linger: no row lingers while a caller waits for acknowledgements."""
 
 from __future__ import annotations
 

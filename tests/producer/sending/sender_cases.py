@@ -1,4 +1,4 @@
-"""What the tests of the sender share: brokers in virtual time, records that travel one by one, what is in the logs."""
+"""Helpers for tests of the sender: brokers in virtual time, single-record requests, and the contents of logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def simulated(partitions: int = 1, nodes: int = 1, **options: object) -> tuple[S
 
 
 def send(producer: KafkaProducer, value: bytes, partition: int = 0) -> Sent:
-    """Send a record in a request of its own, if its partition may send one."""
+    """Send a record in a request of its own, if a request of its partition is admitted."""
     future = producer.send(ProducerRecord("t", value, partition=partition))
     loop_of(producer).run_until(lambda: False, 0.2)
     return future
@@ -53,7 +53,7 @@ def pass_time(producer: KafkaProducer, ms: float) -> None:
 
 
 def step_until(producer: KafkaProducer, condition: Callable[[], bool]) -> None:
-    """In steps of a millisecond, so that what follows at once has not happened yet."""
+    """Advance by single milliseconds until a condition holds, so that nothing later has happened yet."""
     for _ in range(100_000):
         if condition():
             return
@@ -70,14 +70,14 @@ def in_flight_count(producer: KafkaProducer, partition: int = 0) -> int:
 
 
 def stamps(cluster: SimulatedCluster, partition: int = 0) -> list[tuple[int, int, int]]:
-    """Of each stored batch: epoch, first sequence, records."""
+    """Return the epoch, base sequence and number of records of each stored batch."""
     log = cluster.log("t", partition)
     headers = [parse_header(batch) for batch in log.read(log.log_start_offset, 2**62).batches]
     return [(header.producer_epoch, header.base_sequence, header.record_count) for header in headers]
 
 
 def requests_of(cluster: SimulatedCluster, kind: type[Message]) -> list[tuple[float, Message]]:
-    """(time, request) of all requests of a kind that the brokers took."""
+    """Return the time and the message of all requests of a type that the brokers received."""
     decoded = [(at, decode_request(memoryview(frame))[1]) for at, _, frame in cluster.requests]
     return [(at, request) for at, request in decoded if isinstance(request, kind)]
 

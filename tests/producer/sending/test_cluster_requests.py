@@ -1,4 +1,4 @@
-"""Requests of other threads, sent on the sender's thread over the connections of the producer."""
+"""ClusterRequests: calls of other threads are sent on the sender thread over the producer's connections."""
 
 from __future__ import annotations
 

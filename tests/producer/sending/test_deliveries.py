@@ -1,4 +1,4 @@
-"""Deliveries: whatever a user's code raises for one record, the others are still completed or failed."""
+"""Deliveries: all other records are completed or failed when user code raises for one of them."""
 
 from __future__ import annotations
 

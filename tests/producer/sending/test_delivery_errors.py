@@ -1,4 +1,4 @@
-"""The answer of each batch, and the error of each record: record by record where the broker names some (KIP-467)."""
+"""Responses of batches and errors of records, including individually rejected records (KIP-467)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotence in a transaction: a record is missing, and no sequence changes, since brokers alone change the epoch."""
+"""Idempotence in a transaction: sequences do not change after a missing record, since only brokers bump the epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""outcome.decide: a test for each row of the table of error codes."""
+"""decide_outcome: a test for each row of the table of error codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a partition: the moves of the table are made and no others, and what holds in each is looked at."""
+"""PartitionState: only the transitions of the table are made, and the invariants of each state are checked."""
 
 from __future__ import annotations
 

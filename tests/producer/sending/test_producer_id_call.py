@@ -1,4 +1,4 @@
-"""A producer id for idempotence: requested while records wait for one, and no more often than the pauses allow."""
+"""ProducerIdCall: requests a producer id while records wait for one, with backoff after failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the batches of single records leave: a full one at once, others after linger.ms."""
+"""Batches of single records: full ones are sent immediately, others after linger.ms."""
 
 from __future__ import annotations
 

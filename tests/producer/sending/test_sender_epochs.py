@@ -1,4 +1,4 @@
-"""The sender: when the epoch grows, which partitions begin again, and which go on as they were (KIP-360)."""
+"""The sender: when the epoch is bumped, and which partitions restart their sequences (KIP-360)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sender reports: unused topics to the metadata, nodes that accept no requests to the partitioner."""
+"""The sender drops unused topics from the metadata, and reports unavailable nodes to the partitioner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sender: what is sent again, in which order, under which sequence, and what is not (Kafka's SenderTest)."""
+"""The sender: retries, their order and their sequences (cases of Kafka's SenderTest)."""
 
 from __future__ import annotations
 

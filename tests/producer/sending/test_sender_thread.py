@@ -1,4 +1,4 @@
-"""With a real thread and real sockets, against the embedded broker: what virtual time cannot show."""
+"""SenderThread with real sockets against the embedded broker: behaviour that virtual time cannot show."""
 
 from __future__ import annotations
 
