@@ -71,14 +71,14 @@ ON_THE_DRIVER: dict[str, tuple[str, str, Callable[[KafkaCluster], dict[str, str]
     ),
     "a login at a port without": (
         "PLAINTEXT",
-        "the listener expects no SASL",
+        "the listener does not use SASL",
         lambda cluster: {"security.protocol": "SASL_PLAINTEXT", **login("PLAIN", USERS["alice"])},
     ),
-    "no login at a port with": ("SASL_PLAINTEXT", "the other end closed the connection", lambda cluster: {}),
-    "no TLS at a port with": ("SSL", "a TLS alert came in: the listener expects TLS", lambda cluster: {}),
+    "no login at a port with": ("SASL_PLAINTEXT", "the peer closed the connection", lambda cluster: {}),
+    "no TLS at a port with": ("SSL", "a TLS alert was received: the listener expects TLS", lambda cluster: {}),
     "TLS at a port without": (
         "PLAINTEXT",
-        "the other end closed the connection",
+        "the peer closed the connection",
         lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
     ),
     "another authority": (
@@ -93,7 +93,7 @@ ON_THE_DRIVER: dict[str, tuple[str, str, Callable[[KafkaCluster], dict[str, str]
     ),
     "no certificate of the client": (
         "MTLS",
-        "the other end refused our certificate",
+        "the peer rejected the certificate of ssl.keystore",
         lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
     ),
     "a Java class": ("PLAINTEXT", "cannot be set", lambda cluster: {"interceptor.classes": "a.B"}),

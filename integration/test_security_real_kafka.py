@@ -16,10 +16,10 @@ from integration.support.kafka_cluster import KafkaCluster
 from spark_kafka_sink.client.options import client_config
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, TlsError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
-from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.channel_builders import client_channel_builder
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security import sasl_client
-from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem
 from spark_kafka_sink.network.tls import TlsTransport
@@ -45,7 +45,7 @@ class Link:
     def __init__(self, bootstrap: str, options: Mapping[str, str]) -> None:
         host, _, port = bootstrap.rpartition(":")
         system = OperatingSystem()
-        self.selector = Selector(system, channels=client_channels(security_config(options), "link"))
+        self.selector = Selector(system, channel_builder=client_channel_builder(parse_security_config(options), "link"))
         # `localhost` may have an IPv6 address too; the brokers of the tests listen on one of them.
         addresses = [found for found in system.resolve(host, int(port)) if _accepts(found.sockaddr, found.family)]
         self.selector.connect("broker", addresses[0])
@@ -217,9 +217,9 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_at_once(
 ) -> None:
     with Link(kafka.bootstrap("SASL_PLAINTEXT"), sasl(mechanism, user, "wrong-secret")) as link:
         end = link.refusal()
-        assert end.authentication_failed
+        assert end.has_failed_authentication
         assert type(end.error) is AuthenticationError
-        assert f"SASL {mechanism}: the broker refused: Authentication failed" in str(end.error)
+        assert f"SASL {mechanism}: the broker rejected the login: Authentication failed" in str(end.error)
         assert "secret" not in repr(end)
 
 
@@ -244,7 +244,7 @@ def test_a_bearer_token_that_has_expired_is_refused(kafka: KafkaCluster) -> None
     }
     with Link(kafka.bootstrap("SASL_PLAINTEXT"), options) as link:
         end = link.refusal()
-        assert end.authentication_failed
+        assert end.has_failed_authentication
         assert token not in repr(end)
 
 
@@ -266,8 +266,8 @@ def test_plaintext_at_a_tls_listener_fails_with_a_hint_at_the_protocol(kafka: Ka
 def test_sasl_at_a_listener_without_it_fails_with_an_error_about_sasl(kafka: KafkaCluster) -> None:
     with Link(kafka.bootstrap(), sasl("PLAIN")) as link:
         end = link.refusal()
-        assert end.authentication_failed
-        assert "expects no SASL" in str(end.error)
+        assert end.has_failed_authentication
+        assert "does not use SASL" in str(end.error)
 
 
 def test_requests_without_sasl_at_a_listener_that_demands_it_are_cut_off(kafka: KafkaCluster) -> None:
@@ -287,13 +287,13 @@ RENEWED_EARLY = (0.02, 0.03)
 def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts to which conversations were begun: the first, and one for each renewal."""
     begun: list[str] = []
-    begin = SecurityConfig.conversation
+    begin = SecurityConfig.create_mechanism
 
     def counted(security: SecurityConfig, host: str) -> ClientMechanism:
         begun.append(host)
         return begin(security, host)
 
-    monkeypatch.setattr(SecurityConfig, "conversation", counted)
+    monkeypatch.setattr(SecurityConfig, "create_mechanism", counted)
     return begun
 
 
@@ -301,7 +301,7 @@ def logins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_sessions_are_renewed_under_load_without_a_lost_answer(
     kafka: KafkaCluster, mechanism: str, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sasl_client, "REPEAT_AFTER_SHARE", RENEWED_EARLY)
+    monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
     with Link(kafka.bootstrap("REAUTH"), sasl(mechanism)) as link:
         link.open()
         for login in range(1, 4):
@@ -313,7 +313,7 @@ def test_sessions_are_renewed_under_load_without_a_lost_answer(
 def test_the_network_client_does_not_notice_that_its_sessions_are_renewed(
     kafka: KafkaCluster, logins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sasl_client, "REPEAT_AFTER_SHARE", RENEWED_EARLY)
+    monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", RENEWED_EARLY)
     config = client_config({"bootstrap.servers": kafka.bootstrap("REAUTH"), **sasl("SCRAM-SHA-512")})
     with BlockingClient(config) as client:
 
@@ -331,7 +331,7 @@ def test_a_session_that_is_not_renewed_is_cut_off_by_the_broker(
     kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the tests above would see without renewals, in a minute."""
-    monkeypatch.setattr(sasl_client, "REPEAT_AFTER_SHARE", (100.0, 100.0))
+    monkeypatch.setattr(sasl_client, "REAUTHENTICATION_FRACTION", (100.0, 100.0))
     with Link(kafka.bootstrap("REAUTH"), sasl("SCRAM-SHA-256")) as link:
         link.open()
         end = link.keep_asking(lambda: False)

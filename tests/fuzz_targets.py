@@ -14,7 +14,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError, DecodeError, UnsupportedVersionError
 from spark_kafka_sink.network.frame import FrameReader
 from spark_kafka_sink.network.security.keystores import read_store
-from spark_kafka_sink.network.system import host_fault
+from spark_kafka_sink.network.system import find_host_error
 from spark_kafka_sink.protocol.headers import (
     decode_request,
     decode_request_header,
@@ -227,7 +227,7 @@ def _decode_visible_rows(data: bytes) -> object:
 def _sanitize(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     assert sanitize(text).isprintable()
-    assert host_fault(text) is not None or text.isprintable()
+    assert find_host_error(text) is not None or text.isprintable()
 
 
 def _decompress(codec: Codec, data: bytes) -> object:
@@ -237,14 +237,14 @@ def _decompress(codec: Codec, data: bytes) -> object:
 def _read_frames(data: bytes) -> None:
     reader = FrameReader()
     while data:
-        while reader.take(1 << 20) is not None:
+        while reader.next_frame(1 << 20) is not None:
             pass
-        space = reader.space()
+        space = reader.get_buffer()
         size = min(len(space), len(data))
         space[:size] = data[:size]
         reader.advance(size)
         data = data[size:]
-    while reader.take(1 << 20) is not None:
+    while reader.next_frame(1 << 20) is not None:
         pass
 
 

@@ -94,7 +94,7 @@ GUARDS = [
         _names("_queues _incomplete stages _stages_being_filled _shared_leases _failed_batches"),
         exempt=_names("known_topics has_failed_batches has_rows"),
     ),
-    Guard(TokenSource, "_lock", _names("_token _renew_s _renewing")),
+    Guard(TokenSource, "_lock", _names("_token _renewal_due_s _is_renewing")),
     Guard(WriteCollector, "_lock", _names("_queries")),
     Guard(NetworkClient, "_state_lock", _names(""), _names("_state")),
     Guard(Leases, "_changed", _names("_idle"), _names("_evictor"), _names("_reset")),

@@ -30,7 +30,7 @@ from spark_kafka_sink.records.decoder import SCHEMA, decode_batches
 from tests.fake_system import FakeConnection, FakeSocket, FakeSystem, Peer
 
 FIRST_PORT = 9092
-FRAME_BYTES_MAX = 100 * 1024 * 1024
+DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 
 class SimulatedCluster:
@@ -200,7 +200,7 @@ class Conversation:
         self._bytes += data
         while len(self._bytes) >= 4:
             size = struct.unpack_from(">i", self._bytes)[0]
-            if not 0 <= size <= FRAME_BYTES_MAX:
+            if not 0 <= size <= DEFAULT_MAX_FRAME_BYTES:
                 self.connection.close()
                 return
             if len(self._bytes) < 4 + size:

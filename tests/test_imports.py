@@ -57,7 +57,7 @@ DOORS = (
     Door("py4j.protocol", ("spark.concurrent_tasks",), "a client of Spark Connect need not have it"),
     Door(
         "network.security.*",
-        ("network.channels", "network.security_config", "preflight.certificate_checks"),
+        ("network.channel_builders", "network.security_config", "preflight.certificate_checks"),
         "not for connections without TLS and SASL",
     ),
     Door(

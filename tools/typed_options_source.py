@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_kafka_sink.client.option_parsing import ChoiceParser
 from spark_kafka_sink.network.security.assertions import ALGORITHMS
 from spark_kafka_sink.network.security.login import SASL_MECHANISMS
-from spark_kafka_sink.network.security_config import PROTOCOLS
+from spark_kafka_sink.network.security_config import SECURITY_PROTOCOLS
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
 from spark_kafka_sink.producer.options import ACKS, PRODUCER_OPTIONS
@@ -47,7 +47,7 @@ Texts = str | list[str] | tuple[str, ...] | None
 
 WORDS: Mapping[str, Sequence[str | int]] = {
     "acks": (*ACKS.choices, -1, 0, 1),
-    "security.protocol": PROTOCOLS,
+    "security.protocol": SECURITY_PROTOCOLS,
     "sasl.mechanism": SASL_MECHANISMS,
     "sasl.oauthbearer.assertion.algorithm": ALGORITHMS,
     "ssl.endpoint.identification.algorithm": ("https", ""),

@@ -24,7 +24,7 @@ from pathlib import Path
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.network.authenticator import NoAuthentication
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
-from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OS_DEFAULT_BUFFER, ByteSocket, OperatingSystem, SocketAddress
@@ -95,7 +95,7 @@ def _finish(sock: socket.socket) -> None:
 
 def _selector(port: int, context: ssl.SSLContext | None, send_buffer: int, megabytes: int) -> float:
     segment = os.urandom(MEGABYTE)
-    selector = _connected(port, ["a"], _tls_channels(context) if context else plaintext_channels, send_buffer)
+    selector = _connected(port, ["a"], _tls_channels(context) if context else build_plaintext_channel, send_buffer)
     started = time.perf_counter()
     for _ in range(megabytes):
         _send_one(selector, [segment])
@@ -116,7 +116,7 @@ def _send_one(selector: Selector, segments: list[bytes]) -> None:
 
 def _connected(port: int, ids: list[str], channels: ChannelBuilder, send_buffer: int) -> Selector:
     system = OperatingSystem()
-    selector = Selector(system, channels=channels)
+    selector = Selector(system, channel_builder=channels)
     for channel_id in ids:
         address = SocketAddress("localhost", port, socket.AF_INET, ("127.0.0.1", port))
         selector.connect(channel_id, address, send_buffer_bytes=send_buffer)
@@ -140,7 +140,7 @@ def fairness_rounds(seconds: float) -> Iterator[tuple[float, float]]:
 def _two_peers(port: int, stalled_port: int | None, seconds: float) -> float:
     """Megabytes written to two peers in this time."""
     segment = os.urandom(MEGABYTE)
-    selector = _connected(port, ["a", "b"], plaintext_channels, KAFKA_SEND_BUFFER)
+    selector = _connected(port, ["a", "b"], build_plaintext_channel, KAFKA_SEND_BUFFER)
     ids = ["a", "b"]
     if stalled_port is not None:
         address = SocketAddress("localhost", stalled_port, socket.AF_INET, ("127.0.0.1", stalled_port))
@@ -220,11 +220,11 @@ def _client_context(certificates: Path) -> ssl.SSLContext:
 
 def _tls_channels(context: ssl.SSLContext) -> Callable[..., KafkaChannel]:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         transport = TlsTransport(sock, context, server_hostname=address.host)
         return KafkaChannel(
-            channel_id, address, transport, NoAuthentication(), connecting=connecting, frame_bytes_max=frame_bytes_max
+            channel_id, address, transport, NoAuthentication(), connecting=connecting, max_frame_bytes=max_frame_bytes
         )
 
     return build

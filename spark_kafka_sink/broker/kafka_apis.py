@@ -23,7 +23,7 @@ from spark_kafka_sink.broker.handlers.api_18_api_versions import build_unsupport
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse, DelayedRequest, RequestOutcome
 from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import DecodeError, UnsupportedVersionError
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX
+from spark_kafka_sink.network.frame import DEFAULT_MAX_FRAME_BYTES
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.protocol.headers import RequestHeader, decode_request, decode_request_header, encode_response
 from spark_kafka_sink.protocol.message import ApiKey, Message
@@ -121,7 +121,7 @@ def _to_channel_response(header: RequestHeader, response: Message, effects: Faul
     correlation_id = header.correlation_id + 1 if is_id_wrong else header.correlation_id
     segments = encode_response(response, header.api_version, correlation_id)
     size = sum(len(segment) for segment in segments)
-    if size > FRAME_BYTES_MAX:
+    if size > DEFAULT_MAX_FRAME_BYTES:
         _log.error("Closed a connection: the %s response of %d bytes is too long", response.API_KEY.name, size)
         return CLOSE_CONNECTION
     if fault is ResponseFault.CUT:

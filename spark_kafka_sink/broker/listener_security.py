@@ -18,8 +18,8 @@ from spark_kafka_sink.broker.handlers.api_18_api_versions import (
 from spark_kafka_sink.broker.supported_versions import supported_versions
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.network.channel import ChannelBuilder
-from spark_kafka_sink.network.channels import plaintext_channels
-from spark_kafka_sink.network.security.secured_channels import server_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
+from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
 from spark_kafka_sink.network.system import Buffer
 from spark_kafka_sink.options.files import read_regular_file
 from spark_kafka_sink.protocol.headers import decode_request_header, encode_response
@@ -91,13 +91,13 @@ class ListenerSecurity:
         Clients may send ApiVersions before they log in, so the builder needs the versions that `cluster` supports.
         """
         if self.protocol == "PLAINTEXT":
-            return plaintext_channels
+            return build_plaintext_channel
         if self.uses_sasl and OAUTHBEARER in self.mechanisms:
             _log.warning("Enabled OAUTHBEARER with unsigned tokens: every client can log in under any name")
-        return server_channels(
+        return server_channel_builder(
             ssl_context=self._build_ssl_context() if self.uses_tls else None,
             mechanisms=self._mechanism_factories() if self.uses_sasl else None,
-            answer_api_versions=lambda frame: _respond_to_api_versions(cluster, frame),
+            handle_api_versions=lambda frame: _respond_to_api_versions(cluster, frame),
             connections_max_reauth_ms=self.connections_max_reauth_ms,
         )
 

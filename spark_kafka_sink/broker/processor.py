@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
-from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
+from spark_kafka_sink.network.frame import DEFAULT_MAX_FRAME_BYTES, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
@@ -30,8 +30,8 @@ from spark_kafka_sink.network.system import ByteSocket, SocketAddress, System
 _log = logging.getLogger(__name__)
 
 POLL_MS = 10_000.0
-DEADLINES = Deadlines(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
-MAX_FRAME_MEMORY_BYTES = FRAME_BYTES_MAX + 28 * 1024 * 1024
+TIMEOUTS = ChannelTimeouts(idle_ms=600_000.0, setup_ms=30_000.0, frame_ms=60_000.0)
+MAX_FRAME_MEMORY_BYTES = DEFAULT_MAX_FRAME_BYTES + 28 * 1024 * 1024
 """Memory for the frames of one processor: enough for the longest frame and some shorter ones beside it."""
 
 
@@ -67,7 +67,7 @@ class Processor:
         `send_response` must be called once for each request, by any thread.
         """
         memory: FrameMemory[KafkaChannel] = FrameMemory(MAX_FRAME_MEMORY_BYTES)
-        self._selector = Selector(system, channels=channels, deadlines=DEADLINES, memory=memory)
+        self._selector = Selector(system, channel_builder=channels, timeouts=TIMEOUTS, frame_memory=memory)
         self._handle = handle
         self._on_failure = on_failure
         self._nodes: dict[str, int] = {}  # node of each registered channel, by channel id
@@ -159,7 +159,7 @@ class Processor:
         while self._responses:
             request, response = self._responses.popleft()
             channel_id = request.receive.channel_id
-            self._selector.give_back(request.receive.reserved)
+            self._selector.release_memory(request.receive.reserved_bytes)
             if self._selector.channel(channel_id) is None:
                 continue
             try:

@@ -30,7 +30,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import AuthenticationError, DisconnectedError, NetworkError
 from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.system import SocketAddress, System, host_fault
+from spark_kafka_sink.network.system import SocketAddress, System, find_host_error
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.error_codes import lookup_error_code
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 def resolve_advertised(system: System, host: str, port: int) -> list[SocketAddress]:
     """Resolve an advertised host name. An invalid name is rejected before DNS or TLS sees it."""
-    fault = host_fault(host)
+    fault = find_host_error(host)
     if fault is not None:
         raise DisconnectedError(
             f"{sanitize(host)!r} is not a valid host name: {fault}. A broker advertises it: correct its "
@@ -157,7 +157,7 @@ class Connections:
         error = final_state.error
         address = self.address(node_id) if error is None else error.address
         detail = "disconnected" if error is None else error.text
-        if isinstance(error, AuthenticationError) and final_state.authentication_failed:
+        if isinstance(error, AuthenticationError) and final_state.has_failed_authentication:
             return ConnectionLoss(detail, address, authentication_error=error)
         if final_state.kind is ChannelStateKind.EXPIRED:
             return ConnectionLoss(detail, address, expected=True)

@@ -32,9 +32,9 @@ from spark_kafka_sink.errors import (
     IllegalStateError,
     UnsupportedVersionError,
 )
-from spark_kafka_sink.network.channels import client_channels
-from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected
-from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.channel_builders import client_channel_builder
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
+from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected_error
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.selector import Selector
@@ -273,7 +273,7 @@ class NetworkClient:
             except FATAL_ERRORS:
                 raise
             except Exception as error:
-                logged = log_unexpected(self._connections.describe(node_id), error)
+                logged = log_unexpected_error(self._connections.describe(node_id), error)
                 self._close_connection(responses, node_id, ConnectionLoss(logged.text, logged.address), now)
                 continue
             if in_flight.internal and isinstance(message, MetadataResponse):
@@ -426,8 +426,8 @@ def new_network_client(
     """
     selector = Selector(
         system,
-        channels=client_channels(config.security, config.client_id),
-        deadlines=Deadlines(idle_ms=config.connections_max_idle_ms),
-        counts_channels=counts_nodes,
+        channel_builder=client_channel_builder(config.security, config.client_id),
+        timeouts=ChannelTimeouts(idle_ms=config.connections_max_idle_ms),
+        counts_per_channel=counts_nodes,
     )
     return NetworkClient(selector, metadata, config, system=system, random=random)

@@ -24,7 +24,7 @@ from spark_kafka_sink.client.option_parsing import (
     parse_protocol_string,
 )
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option, build_option_table
 
@@ -168,7 +168,7 @@ def resolve_connection_values(parsed_options: ParsedOptions) -> dict[str, Any]:
 
 def _parse_security(parsed_options: ParsedOptions) -> SecurityConfig | None:
     try:
-        return security_config(
+        return parse_security_config(
             {name: value for name, value in parsed_options.raw_values.items() if name in SECURITY_OPTIONS}
         )
     except ConfigurationError as error:

@@ -28,18 +28,18 @@ from typing import Any, NamedTuple
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.diagnostics.text import format_count, mask_secrets, sanitize
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, SchemaRegistryError
-from spark_kafka_sink.network.http_exchange import (
+from spark_kafka_sink.network.http_client import (
     HttpResponse,
     HttpResponseTooLong,
-    asked,
-    connected,
-    failure_words,
-    is_encrypted,
+    describe_http_error,
+    find_url_error,
+    is_https,
     is_loopback,
-    json_object,
-    url_fault,
+    open_connection,
+    parse_json_object,
+    send_request,
 )
-from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
 
 MAX_RESPONSE_BYTES = 16 << 20
 MAX_RETRIES = 3
@@ -87,7 +87,7 @@ class RegistryConfig:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if (self.user_info or self.token) and any(not (is_encrypted(url) or is_loopback(url)) for url in self.urls):
+        if (self.user_info or self.token) and any(not (is_https(url) or is_loopback(url)) for url in self.urls):
             warn_once(_log, "schema.registry.url is http: credentials are sent in cleartext. Use https.")
 
 
@@ -112,9 +112,9 @@ class SchemaRegistryClient:
         self._now_s = now_s
         self._sleep = sleep
         self._context: ssl.SSLContext | None = None
-        if any(is_encrypted(url) for url in config.urls):
+        if any(is_https(url) for url in config.urls):
             try:
-                self._context = client_context(config.tls)
+                self._context = build_client_ssl_context(config.tls)
             except ConfigurationError as error:
                 raise error.with_prefix(OPTION_PREFIX) from error
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
@@ -228,7 +228,7 @@ class SchemaRegistryClient:
                 if isinstance(result, _FailedAttempt):
                     failures.append(result)
                 elif result.status == 200:
-                    return json_object(result.data)
+                    return parse_json_object(result.data)
                 else:
                     raise SchemaRegistryError(self._describe_rejection(result, subject, schema))
             message = "; ".join(failure.message for failure in failures)
@@ -260,30 +260,30 @@ class SchemaRegistryClient:
         """Send a request to one URL and return the response, or the failure if it may succeed later or elsewhere."""
         full_url, deadline_s = url.rstrip("/") + path, self._now_s() + timeout_s
         try:
-            connection = connected(full_url, self._context, timeout_s)
-            response = asked(
+            connection = open_connection(full_url, self._context, timeout_s)
+            response = send_request(
                 connection,
                 method,
                 full_url,
                 self._headers,
                 _encode_body(schema),
                 timeout_s=max(0.001, deadline_s - self._now_s()),
-                bytes_max=MAX_RESPONSE_BYTES,
+                max_bytes=MAX_RESPONSE_BYTES,
             )
         except (HttpResponseTooLong, ssl.SSLCertVerificationError) as error:
-            return _FailedAttempt(f"{url}: {failure_words(error)}", math.inf)
+            return _FailedAttempt(f"{url}: {describe_http_error(error)}", math.inf)
         except (OSError, http.client.HTTPException) as error:
-            return _FailedAttempt(f"{url}: {failure_words(error)}")
+            return _FailedAttempt(f"{url}: {describe_http_error(error)}")
         if response.status not in retriable_statuses:
             return response
-        message = self._sanitize_message(json_object(response.data))
+        message = self._sanitize_message(parse_json_object(response.data))
         return _FailedAttempt(
             f"{url}: status {response.status} {message}".rstrip(), _parse_retry_after_s(response.retry_after)
         )
 
     def _describe_rejection(self, response: HttpResponse, subject: str, schema: Schema | None) -> str:
         """Return the cause and the remedy of a response with an error status that is not retried."""
-        status, body = response.status, json_object(response.data)
+        status, body = response.status, parse_json_object(response.data)
         prefix = f"The schema registry rejected the request for subject '{subject}' (status {status})"
         if status in (401, 403):
             return f"{prefix}: {self._describe_credentials_remedy()}"
@@ -326,7 +326,7 @@ def parse_registry_urls(text: str) -> tuple[str, ...]:
     """Parse comma-separated URLs. The text of a ConfigurationError contains no URL, since a URL may hold a password."""
     urls = tuple(part.strip() for part in text.split(",") if part.strip())
     for url in urls:
-        problem = url_fault(url) or ("must have no query ('?...') in it" if "?" in url else None)
+        problem = find_url_error(url) or ("must have no query ('?...') in it" if "?" in url else None)
         if problem is not None:
             remedy = "; set {schema.registry.basic.auth.user.info}" if "password" in problem else ""
             raise ConfigurationError(OptionFault("schema.registry.url", f"{{problem}}{remedy}.", {"problem": problem}))

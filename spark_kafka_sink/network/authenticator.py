@@ -1,8 +1,8 @@
-"""Who may talk: the conversation that comes before, and sometimes between, the frames of a channel.
+"""Authenticator: the authentication of a channel, before and between the frames of its requests.
 
-An authenticator does no IO. The channel gives it the frames that arrive and writes the frames that it returns. While
-a client authenticates again on a channel in use (KIP-368), answers to earlier requests still come in: `claims` says
-which frames belong to the conversation.
+An authenticator does no I/O. The channel passes it the frames it has received and writes the frames that it returns.
+When a client re-authenticates on an open connection (KIP-368), responses to earlier requests may still arrive;
+`is_authentication_frame` tells them apart from the frames of the authentication.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol
 from spark_kafka_sink.errors import AuthenticationError
 from spark_kafka_sink.network.system import Buffer
 
-AUTHENTICATION_FRAME_BYTES_MAX = 1024 * 1024
-"""Before its login the other end can make us hold no more than this."""
+MAX_AUTHENTICATION_FRAME_BYTES = 1024 * 1024
+"""The longest frame that an unauthenticated peer can make a channel hold in memory."""
 
 MIN_RESERVED_CORRELATION_ID = 2**31 - 8
-"""From here on correlation ids are the conversation's own; other requests of a client must stay below."""
+"""The lowest correlation id that is reserved for authentication. The ids of a client's other requests are lower."""
 
 ANONYMOUS = "ANONYMOUS"
 
@@ -25,44 +25,56 @@ ANONYMOUS = "ANONYMOUS"
 class Authenticator(Protocol):
     @property
     def complete(self) -> bool:
-        """The other side has logged in. Frames of the login may still have to be written."""
+        """Whether authentication has succeeded. Its last frame may not be written yet."""
 
     @property
     def failure(self) -> AuthenticationError | None:
-        """Set once the other side is refused; the channel ends with it when the refusal has been written."""
+        """The reason for rejecting the peer, if it was rejected.
+
+        The channel raises it once the error response has been written.
+        """
 
     @property
     def principal(self) -> str:
-        """Who the other side is, if it had to say so here."""
+        """The authenticated name of the peer; `ANONYMOUS` if this authenticator does not identify the peer."""
 
-    def due(self, now: float) -> bool:
-        """A session of this side's is near its end: `start` again before the next request is written."""
+    def is_reauthentication_due(self, now: float) -> bool:
+        """Return whether the session expires soon, so that `start` must be called before the next request is sent."""
 
     def start(self, now: float) -> Sequence[Buffer] | None:
-        """Begin, or begin anew. What to send first, if it is this side that speaks first."""
+        """Begin to authenticate or to re-authenticate.
 
-    def claims(self, frame: memoryview, now: float) -> bool:
-        """The frame is part of the conversation. AuthenticationError: the session is over, the frame must not pass."""
+        Return the first frame to send, or None if the peer sends first.
+        """
 
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        """Take a frame. Return the answer, if there is one. AuthenticationError: the login failed; send no answer."""
+    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
+        """Return whether the frame belongs to an authentication, which it may begin.
+
+        Raise AuthenticationError if the session has expired; the frame must not be processed then.
+        """
+
+    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+        """Process a frame of the authentication and return the frame to send next, if any.
+
+        Raise AuthenticationError if authentication failed and no frame is to be sent.
+        """
 
 
 class NoAuthentication:
-    """PLAINTEXT and SSL: every connected client is accepted (with mTLS, the handshake has seen to it)."""
+    """Accepts every peer, for PLAINTEXT and SSL. With mutual TLS, the TLS handshake has verified the client."""
 
     complete = True
     failure: AuthenticationError | None = None
     principal = ANONYMOUS
 
-    def due(self, now: float) -> bool:
+    def is_reauthentication_due(self, now: float) -> bool:
         return False
 
     def start(self, now: float) -> Sequence[Buffer] | None:
         return None
 
-    def claims(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
         return False
 
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
         return None

@@ -1,14 +1,14 @@
-"""KafkaChannel: a transport, an authenticator, one send and one receive at a time.
+"""KafkaChannel: a connection with its transport, its authenticator and at most one send and one receive in progress.
 
-The life of a channel, and who moves it on (always the Selector, in its poll):
+The states of a channel and the methods that lead from one to the next, which only the Selector calls:
 
-    connecting --finish_connect--> handshaking --handshake--> authenticating --read/write--> ready
-                                                                   ^                           |
-                                                                   +--- the session nears its end (clients)
-                                                                        or the client begins anew (servers)
+    connecting --finish_connect--> handshaking --prepare--> authenticating --read/write--> ready
+                                                                  ^                          |
+                                                                  +--- a client's session expires soon, or
+                                                                       a server receives a new SaslHandshake
 
-Frames of the authentication go the same way as all others, and first: a channel that has one to write writes no other.
-The segments of a send are referenced until the send is complete or the channel closed, and never after.
+Authentication frames are written before all others. The channel references the segments of a send until the send is
+complete or the channel is closed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ from enum import Enum
 from typing import Protocol
 
 from spark_kafka_sink.errors import IllegalStateError, KafkaSinkError
-from spark_kafka_sink.network.authenticator import AUTHENTICATION_FRAME_BYTES_MAX, Authenticator
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, FrameReader, FrameWriter, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.authenticator import MAX_AUTHENTICATION_FRAME_BYTES, Authenticator
+from spark_kafka_sink.network.frame import (
+    DEFAULT_MAX_FRAME_BYTES,
+    FrameReader,
+    FrameWriter,
+    NetworkReceive,
+    NetworkSend,
+)
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
 from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, ByteSocket, SocketAddress
-from spark_kafka_sink.network.transport import SEGMENTS_PER_WRITE, Transport, connect_result
+from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_connect_error
 
-READ_BYTES_PER_POLL = 1024 * 1024
-"""After this many bytes the other channels have their turn."""
+MAX_READ_BYTES_PER_POLL = 1024 * 1024
+"""How much one channel may read before the other channels are served."""
 
 
 class ChannelStateKind(Enum):
-    """How far a channel had come, or what ended it."""
+    """Progress of a channel, or the reason why it was closed."""
 
     NOT_CONNECTED = "not connected"
     AUTHENTICATE = "authenticating"
@@ -46,12 +52,12 @@ class ChannelState:
     error: KafkaSinkError | None = None
 
     @property
-    def authentication_failed(self) -> bool:
+    def has_failed_authentication(self) -> bool:
         return self.kind is ChannelStateKind.AUTHENTICATION_FAILED
 
 
 class KafkaChannel:
-    """Owned by one Selector, and used in its thread only."""
+    """Owned by one Selector and used only by its thread."""
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class KafkaChannel:
         authenticator: Authenticator,
         *,
         connecting: bool,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
     ) -> None:
         self.id = channel_id
         self.address = address
@@ -70,26 +76,27 @@ class KafkaChannel:
         self.connecting = connecting
         self.muted = False
         self.ready = False
-        """Frames of others than the authenticator may flow."""
+        """Whether frames other than those of the authenticator can be sent and received."""
         self.last_active_ms = 0.0
-        self.waited_for = 0
-        """The events that the selector's poller reports."""
+        self.registered_events = 0
+        """Events for which the selector's poller watches the socket."""
         self.bytes_received = 0
-        self.unready_since_ms: float | None = None
-        self.frame_since_ms: float | None = None
-        """Since when the other end has owed the rest of its login, or of a frame (deadlines.py)."""
+        self.setup_started_ms: float | None = None
+        """When connecting or authenticating began; None while the channel is ready (see ChannelTimeouts)."""
+        self.frame_started_ms: float | None = None
+        """When the frame that is being read began; None between frames (see ChannelTimeouts)."""
         self.state = ChannelState(ChannelStateKind.NOT_CONNECTED if connecting else ChannelStateKind.AUTHENTICATE)
-        self._frame_bytes_max = frame_bytes_max
-        self._started = False
+        self._max_frame_bytes = max_frame_bytes
+        self._has_started_authentication = False
         self._has_authenticated = False
         self._reader = FrameReader()
-        self._memory: FrameMemory[KafkaChannel] | None = None
+        self._frame_memory: FrameMemory[KafkaChannel] | None = None
         self._counts = IoCounts()
         self._traffic: tuple[TrafficCounts, ...] = ()
         self._send: NetworkSend | None = None
         self._send_writer: FrameWriter | None = None
         self._authentication_writer: FrameWriter | None = None
-        self._note_whether_ready()
+        self._update_ready()
 
     def __repr__(self) -> str:
         return f"<KafkaChannel {self.id} {self.address} {self.state.kind.value}>"
@@ -100,7 +107,7 @@ class KafkaChannel:
 
     @property
     def has_output(self) -> bool:
-        """There is something that could be written now if the socket took it."""
+        """Whether the channel has bytes that it could write now."""
         return (
             (self._send is not None and self.ready)
             or self._authentication_writer is not None
@@ -108,61 +115,69 @@ class KafkaChannel:
         )
 
     @property
-    def wants_input(self) -> bool:
-        """Before the login is over, the next frame is read when the answer to the last one is written."""
-        is_answering = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
-        return not (self.connecting or (self.muted and self.ready) or self._reader.starved or is_answering)
+    def can_read(self) -> bool:
+        """Whether the next frame may be read now.
+
+        Until the channel was ready once, it reads no frame before it has written the response to the previous one.
+        """
+        is_responding = self._authentication_writer is not None and self.state.kind is ChannelStateKind.AUTHENTICATE
+        is_muted = self.muted and self.ready
+        return not (self.connecting or is_muted or self._reader.is_waiting_for_memory or is_responding)
 
     @property
-    def is_reading_a_frame(self) -> bool:
-        """A part of one is here, and the rest of it may come."""
-        return self._reader.has_begun and self.wants_input
+    def is_reading_frame(self) -> bool:
+        """Whether a part of a frame was received and the rest of it may be read."""
+        return self._reader.has_partial_frame and self.can_read
 
     @property
     def has_buffered_input(self) -> bool:
-        """Bytes that no poller will report are waiting, and may be taken."""
-        return (self._reader.has_input or self.transport.has_input) and self.wants_input
+        """Whether bytes that no poller reports were received and may be read now."""
+        return (self._reader.has_buffered_input or self.transport.has_input) and self.can_read
 
-    def use_memory(self, memory: FrameMemory[KafkaChannel]) -> None:
-        """Let long frames take their memory from `memory`; to be called before anything is read."""
-        self._memory = memory
-        self._reader = FrameReader(lambda size: memory.take(self, size))
+    def set_frame_memory(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
+        """Reserve the memory of long frames in `frame_memory`. To be called before anything is read."""
+        self._frame_memory = frame_memory
+        self._reader = FrameReader(lambda size: frame_memory.try_reserve(self, size))
 
-    def go_on(self) -> None:
-        """The memory that the channel waited for is there."""
-        self._reader.go_on()
+    def resume_reading(self) -> None:
+        """Begin to read the frame whose memory reservation was granted."""
+        self._reader.resume()
 
-    def events(self) -> int:
-        """What to wait for."""
+    @property
+    def interest_events(self) -> int:
+        """Events for which the channel can do something."""
         if self.connecting:
             return EVENT_WRITE
-        return (EVENT_READ if self.wants_input else 0) | (EVENT_WRITE if self.has_output else 0)
+        return (EVENT_READ if self.can_read else 0) | (EVENT_WRITE if self.has_output else 0)
 
-    def count_in(self, counts: IoCounts) -> None:
-        """Count what this channel does in `counts` from now on."""
-        self._counts, own = counts, counts.channel(self.id)
-        self._traffic = (counts,) if own is None else (counts, own)
+    def set_counts(self, counts: IoCounts) -> None:
+        """Count the I/O of this channel in `counts` from now on."""
+        self._counts, channel_counts = counts, counts.get_channel_counts(self.id)
+        self._traffic = (counts,) if channel_counts is None else (counts, channel_counts)
         counts.connections_opened += not self.connecting
 
     def finish_connect(self) -> None:
-        connect_result(self.transport.socket)
+        raise_connect_error(self.transport.socket)
         self.connecting = False
         self._counts.connections_opened += 1
         self.state = ChannelState(ChannelStateKind.AUTHENTICATE)
-        self._note_whether_ready()
+        self._update_ready()
 
     def prepare(self, now: float) -> None:
-        """Go on with the TLS handshake; after it, begin to authenticate."""
+        """Continue the TLS handshake and begin to authenticate once it is complete."""
         if not self.transport.ready:
             self.transport.handshake()
-        if self.transport.ready and not self._started:
-            self._started = True
-            self._send_login(self.authenticator.start(now))
-        self._note_login_progress()
+        if self.transport.ready and not self._has_started_authentication:
+            self._has_started_authentication = True
+            self._queue_authentication_frame(self.authenticator.start(now))
+        self._record_authentication()
 
     def fail_authentication(self, error: KafkaSinkError) -> None:
-        """Note why the channel must end. After a TLS handshake of version 1.3 it may be the server that refuses the
-        client's certificate; the client has counted the handshake as successful by then."""
+        """Record why the channel must be closed.
+
+        A TLS 1.3 server can reject the client's certificate after the handshake. The client has already counted the
+        handshake as successful by then.
+        """
         self.state = ChannelState(ChannelStateKind.AUTHENTICATION_FAILED, error)
         if self._has_authenticated and not self.authenticator.complete:
             self._counts.failed_reauthentications += 1
@@ -171,63 +186,70 @@ class KafkaChannel:
 
     def set_send(self, send: NetworkSend) -> None:
         if self._send is not None:
-            raise IllegalStateError(f"channel {self.id}: a send was given while another is being written")
+            raise IllegalStateError(f"channel {self.id}: cannot send a frame while another is being written")
         self._send_writer = FrameWriter(send.segments)
         self._send = send
 
     def read(self, now: float) -> NetworkReceive | None:
-        """Read on at the current frame. A whole one goes to the authenticator or is returned."""
+        """Continue to read the current frame.
+
+        Return it once it is complete, unless it belongs to the authenticator, which processes it then.
+        """
         frame = self._read_frame()
         if frame is None:
             return None
-        self.frame_since_ms = None
-        reserved = 0 if self._memory is None else self._memory.pass_on(self)
-        if not self.authenticator.claims(frame, now):
+        self.frame_started_ms = None
+        reserved_bytes = 0 if self._frame_memory is None else self._frame_memory.detach(self)
+        if not self.authenticator.is_authentication_frame(frame, now):
             for counts in self._traffic:
-                counts.completed_receive()
-            return NetworkReceive(self.id, frame, reserved)
-        if self._memory is not None:
-            self._memory.give(reserved)
-        self._send_login(self.authenticator.step(frame, now))
+                counts.record_completed_receive()
+            return NetworkReceive(self.id, frame, reserved_bytes)
+        if self._frame_memory is not None:
+            self._frame_memory.release(reserved_bytes)
+        self._queue_authentication_frame(self.authenticator.handle_frame(frame, now))
         if self._authentication_writer is None and self.authenticator.failure is not None:
             raise self.authenticator.failure
         return None
 
     def write(self, now: float) -> NetworkSend | None:
-        """One attempt to write. The send that is complete by it, if one is."""
-        writer = self._next_writer(now)
+        """Try once to write. Return the send that this attempt completed, if any."""
+        writer = self._select_writer(now)
         if writer is None or writer.done:
             self.transport.flush()
         else:
-            written = self.transport.write(writer.window(SEGMENTS_PER_WRITE))
+            written = self.transport.write(writer.next_segments(MAX_SEGMENTS_PER_WRITE))
             writer.advance(written)
             if written and writer is self._send_writer:
                 for counts in self._traffic:
-                    counts.sent(written)
+                    counts.record_bytes_sent(written)
         if writer is None or not writer.done or self.transport.has_output:
             return None
-        return self._complete(writer)
+        return self._finish_frame(writer)
 
     def close(self) -> None:
         self._counts.connections_closed += not self.connecting
         self._send = self._send_writer = self._authentication_writer = None
-        if self._memory is not None:
-            self._memory.leave(self)
+        if self._frame_memory is not None:
+            self._frame_memory.remove_owner(self)
         self.transport.close()
 
-    def _next_writer(self, now: float) -> FrameWriter | None:
-        """A frame that is begun must be finished; else the conversation goes first, one that is due included."""
-        send = self._send_writer
-        if send is not None and send.written > 0:
-            return send
-        if send is not None and self._authentication_writer is None and not self.muted and self.authenticator.due(now):
-            self._send_login(self.authenticator.start(now))
-        return self._authentication_writer or (send if self.authenticator.complete else None)
+    def _select_writer(self, now: float) -> FrameWriter | None:
+        """Return the writer of the next frame: first a partly written send, then authentication, then a new send.
 
-    def _note_login_progress(self) -> None:
-        """Count the authentication if this step of the TLS handshake or of the conversation has completed it."""
+        If re-authentication is due, it is started before a new send.
+        """
+        send_writer, authenticator = self._send_writer, self.authenticator
+        if send_writer is not None and send_writer.written > 0:
+            return send_writer
+        can_reauthenticate = send_writer is not None and self._authentication_writer is None and not self.muted
+        if can_reauthenticate and authenticator.is_reauthentication_due(now):
+            self._queue_authentication_frame(authenticator.start(now))
+        return self._authentication_writer or (send_writer if authenticator.complete else None)
+
+    def _record_authentication(self) -> None:
+        """Update `ready`, and count the authentication if the last step has completed it."""
         was_ready = self.ready
-        self._note_whether_ready()
+        self._update_ready()
         if not self.ready or was_ready:
             return
         if self._has_authenticated:
@@ -236,8 +258,8 @@ class KafkaChannel:
             self._counts.successful_authentications += 1
         self._has_authenticated = True
 
-    def _note_whether_ready(self) -> None:
-        """After each step of the connection's making, and of a conversation with the authenticator."""
+    def _update_ready(self) -> None:
+        """Update `ready` and the state after a step of the connection setup or of the authentication."""
         self.ready = (
             not self.connecting
             and self.transport.ready
@@ -247,28 +269,28 @@ class KafkaChannel:
         if self.ready:
             self.state = ChannelState(ChannelStateKind.READY)
 
-    def _send_login(self, segments: Sequence[Buffer] | None) -> None:
+    def _queue_authentication_frame(self, segments: Sequence[Buffer] | None) -> None:
         if segments is not None:
             self._authentication_writer = FrameWriter(segments)
-        self._note_login_progress()
+        self._record_authentication()
 
-    def _complete(self, writer: FrameWriter) -> NetworkSend | None:
+    def _finish_frame(self, writer: FrameWriter) -> NetworkSend | None:
         if writer is self._authentication_writer:
             self._authentication_writer = None
             if self.authenticator.failure is not None:
                 raise self.authenticator.failure
-            self._note_login_progress()
+            self._record_authentication()
             return None
         send, self._send, self._send_writer = self._send, None, None
         for counts in self._traffic:
-            counts.completed_send(writer.size)
+            counts.record_completed_send(writer.size)
         return send
 
     def _read_frame(self) -> memoryview | None:
-        reader, bytes_max, budget = self._reader, self._receive_bytes_max(), READ_BYTES_PER_POLL
-        frame = reader.take(bytes_max)
-        while frame is None and budget > 0 and not reader.starved:
-            received = self.transport.read_into(reader.space())
+        reader, max_bytes, budget = self._reader, self._max_receive_bytes(), MAX_READ_BYTES_PER_POLL
+        frame = reader.next_frame(max_bytes)
+        while frame is None and budget > 0 and not reader.is_waiting_for_memory:
+            received = self.transport.read_into(reader.get_buffer())
             if received == 0:
                 return None
             reader.advance(received)
@@ -276,20 +298,20 @@ class KafkaChannel:
             self.bytes_received += received
             if self.ready:
                 for counts in self._traffic:
-                    counts.received(received)
-            frame = reader.take(bytes_max)
+                    counts.record_bytes_received(received)
+            frame = reader.next_frame(max_bytes)
         return frame
 
-    def _receive_bytes_max(self) -> int:
-        # A channel that was ready once may get a long answer to an earlier request while it authenticates again.
+    def _max_receive_bytes(self) -> int:
+        # A channel that was ready once may receive a long response to an earlier request while it re-authenticates.
         if self.state.kind is ChannelStateKind.READY:
-            return self._frame_bytes_max
-        return min(AUTHENTICATION_FRAME_BYTES_MAX, self._frame_bytes_max)
+            return self._max_frame_bytes
+        return min(MAX_AUTHENTICATION_FRAME_BYTES, self._max_frame_bytes)
 
 
 class ChannelBuilder(Protocol):
-    """Makes the channels of a Selector: what they speak, and how they authenticate."""
+    """Builds the channels of a Selector, with their transport and their authenticator."""
 
     def __call__(
-        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel: ...

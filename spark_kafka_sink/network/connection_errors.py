@@ -1,4 +1,4 @@
-"""Errors of a connection, with its address."""
+"""Errors of a connection, with the address of the connection."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from spark_kafka_sink.network.system import SocketAddress
 _log = logging.getLogger(__name__)
 
 FATAL_ERRORS = (IllegalStateError, AssertionError)
-"""Faults of this library's own accounting. They concern all connections, so they are raised out of the poll."""
+"""Bugs in this library. They concern all connections, so `Selector.poll` raises them."""
 
 
-def located(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """An OSError becomes a DisconnectedError; others keep their type."""
+def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
+    """Return an error that holds the address: a DisconnectedError for an OSError, otherwise a copy of the error."""
     if isinstance(error, OSError):
-        named: KafkaSinkError = DisconnectedError(str(error.strerror or error))
+        connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:
-        named = copy(error)
-    named.address = str(address)
-    named.__cause__ = error
-    _drop_frames(error)
-    return named
+        connection_error = copy(error)
+    connection_error.address = str(address)
+    connection_error.__cause__ = error
+    _clear_tracebacks(error)
+    return connection_error
 
 
-def log_unexpected(address: str, error: Exception) -> DisconnectedError:
-    """Log an error that no connection should raise, with its traceback; return the reason to close that connection."""
-    _log.error("%s: the connection is closed after an unexpected error.", address, exc_info=error)
+def log_unexpected_error(address: str, error: Exception) -> DisconnectedError:
+    """Log an error that no connection should raise, with its traceback.
+
+    Return the reason to close the connection.
+    """
+    _log.error("%s: closed the connection after an unexpected error.", address, exc_info=error)
     return DisconnectedError(f"closed after an unexpected error: {type(error).__name__}: {error}", address=address)
 
 
-def _drop_frames(error: BaseException | None) -> None:
-    """Forget where the error was raised: those frames hold segments of sends, and errors live long."""
+def _clear_tracebacks(error: BaseException | None) -> None:
+    """Clear the tracebacks of an error and its causes, whose stack frames would keep sent segments in memory."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

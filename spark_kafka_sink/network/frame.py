@@ -1,17 +1,19 @@
-"""Frames: a length of four bytes, big-endian and signed, then that many bytes. No IO here.
+"""Kafka's framing: a length of four bytes (big-endian, signed), then a payload of that many bytes. No I/O.
 
     +-------------------+----------------- - - -
     | length N (int32)  | payload, N bytes
     +-------------------+----------------- - - -
 
-`FrameWriter` holds what is left to write of one frame, in the segments it was given: nothing is joined or
-copied, and a write that stopped in the middle of a segment goes on there.
+`FrameWriter` tracks the unwritten rest of one frame. The payload's segments are neither joined nor copied; a write that
+stopped inside a segment continues there.
 
-`FrameReader` collects frames. It reads AHEAD_BYTES at a time, so that a short frame, as most answers are, comes in one
-turn with its length, and perhaps with the frame after it; it gets memory of its own when it is taken. The payload of a
-long frame goes to where it stays, but for its beginning. The length is judged before anything is allocated for it, and
-memory is taken as bytes arrive, because a length costs its sender nothing: only who has sent long frames before gets
-the room for another one at once. A listener's reader asks for leave before it begins a long frame.
+`FrameReader` collects frames. It reads up to READ_AHEAD_BYTES at once, so a short frame, such as most responses, comes
+together with its length, and often with the next frame. A short frame is copied to memory of its own when it is
+returned. A long frame is received directly into its own memory, except for its beginning.
+
+The length is validated before memory is allocated for the frame. The memory then grows with the bytes that arrive,
+because announcing a length costs a malicious peer nothing. Only a peer that has sent long frames before is trusted with
+more memory at once. The reader of a listener reserves memory before it begins a long frame.
 """
 
 from __future__ import annotations
@@ -25,30 +27,35 @@ import numpy as np
 from spark_kafka_sink.errors import DecodeError, IllegalStateError
 from spark_kafka_sink.network.system import Buffer
 
-FRAME_BYTES_MAX = 100 * 1024 * 1024
-"""The longest frame that is taken unless an option says otherwise: the brokers' own default for requests."""
+DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
+"""The default limit of a frame, which equals the default of the brokers' socket.request.max.bytes."""
 
-FRAME_BYTES_LIMIT = 2**31 - 1
-AHEAD_BYTES = 4 * 1024
-GROWTH_BYTES_MIN = 64 * 1024
+MAX_FRAME_BYTES = 2**31 - 1
+"""The longest frame whose length an int32 can express."""
+
+READ_AHEAD_BYTES = 4 * 1024
+MIN_GROWTH_BYTES = 64 * 1024
 GROWTH_FACTOR = 4
-TRUST_BYTES_MAX = 4 * 1024 * 1024
+MAX_TRUSTED_BYTES = 4 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
-# What is read in place of a length if the other end speaks another protocol.
-_FOREIGN_STARTS: tuple[tuple[bytes, str], ...] = (
-    (b"HTTP", "an HTTP server answered: this is not the port of a Kafka listener"),
-    (b"GET ", "an HTTP request came in: this is the port of a Kafka listener"),
-    (b"POST", "an HTTP request came in: this is the port of a Kafka listener"),
-    (b"SSH-", "an SSH server answered: this is not the port of a Kafka listener"),
-    (b"\x15\x03", "a TLS alert came in: the listener expects TLS, set security.protocol to SSL or SASL_SSL"),
-    (b"\x16\x03", "a TLS handshake came in: one side speaks TLS and the other does not, compare security.protocol"),
+# The first bytes of a peer that speaks another protocol, and their meaning for the user.
+_FOREIGN_PREFIXES: tuple[tuple[bytes, str], ...] = (
+    (b"HTTP", "an HTTP server responded: this is not the port of a Kafka listener"),
+    (b"GET ", "an HTTP request was received: this is the port of a Kafka listener"),
+    (b"POST", "an HTTP request was received: this is the port of a Kafka listener"),
+    (b"SSH-", "an SSH server responded: this is not the port of a Kafka listener"),
+    (b"\x15\x03", "a TLS alert was received: the listener expects TLS, set security.protocol to SSL or SASL_SSL"),
+    (b"\x16\x03", "a TLS handshake was received: only one side uses TLS, compare security.protocol on both sides"),
 )
 
 
 class NetworkSend(NamedTuple):
-    """One frame to be written, in segments whose items are bytes. `tag` is the caller's own and comes back with it."""
+    """A frame to send. Its payload is the concatenation of the segments.
+
+    `tag` is for the caller, who finds it again in `Selector.completed_sends`.
+    """
 
     channel_id: str
     segments: Sequence[Buffer]
@@ -56,25 +63,27 @@ class NetworkSend(NamedTuple):
 
 
 class NetworkReceive(NamedTuple):
+    """A received frame."""
+
     channel_id: str
     payload: memoryview
-    reserved: int = 0
-    """Bytes that are to be given back to the selector when the payload is no longer needed."""
+    reserved_bytes: int = 0
+    """The number of bytes to pass to `Selector.release_memory` when the payload is no longer needed."""
 
 
 class FrameWriter:
-    """What is left to write of one frame."""
+    """Tracks the unwritten rest of one frame."""
 
     __slots__ = ("_position", "_segments", "done", "size", "written")
 
     def __init__(self, segments: Sequence[Buffer]) -> None:
         sizes = list(map(len, segments))
-        if 0 in sizes:  # an attempt to write nothing would look like a socket that takes nothing
+        if 0 in sizes:  # a write of empty segments could not be told from a socket that accepts no bytes
             segments = [segment for segment in segments if len(segment)]
         payload_size = sum(sizes)
-        if payload_size > FRAME_BYTES_LIMIT:
+        if payload_size > MAX_FRAME_BYTES:
             raise IllegalStateError(
-                f"a frame of {payload_size} bytes: four bytes of length cannot say more than 2^31-1"
+                f"cannot send a frame of {payload_size} bytes: the protocol's limit is {MAX_FRAME_BYTES} bytes"
             )
         self._segments: list[Buffer] = [_LENGTH.pack(payload_size), *segments]
         self._position = 0
@@ -82,13 +91,14 @@ class FrameWriter:
         self.done = False
         self.size = payload_size + _LENGTH.size
 
-    def window(self, segments_max: int) -> list[Buffer]:
-        """The next segments to write, the first of them without what is written of it already."""
-        return self._segments[self._position : self._position + segments_max]
+    def next_segments(self, max_segments: int) -> list[Buffer]:
+        """Return the next segments to write, without the bytes that are already written."""
+        return self._segments[self._position : self._position + max_segments]
 
     def advance(self, written: int) -> None:
+        """Record that `written` more bytes were written."""
         self.written += written
-        if self.written == self.size:  # nearly always at once
+        if self.written == self.size:  # the usual case: one write for the whole frame
             self.done = True
             return
         segments, position = self._segments, self._position
@@ -101,109 +111,129 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Collects a connection's frames: `take` the next; as long as there is none, fill `space()` and `advance()`."""
+    """Collects the frames of a connection.
 
-    __slots__ = ("_ahead", "_arrived", "_filled", "_longest", "_may_begin", "_payload", "_size", "_start", "starved")
+    Call `next_frame` until it returns None; then read into `get_buffer()` and call `advance` with the number of bytes.
+    """
 
-    def __init__(self, may_begin: Callable[[int], bool] | None = None) -> None:
-        """`may_begin` decides about each long frame, once; if it says no, `go_on` decides when the reading begins."""
-        self.starved = False
-        """There is no memory for the next frame: nothing may be read until `go_on`."""
-        self._may_begin = may_begin
-        self._ahead = memoryview(bytearray(AHEAD_BYTES))
-        self._start = 0  # of the next frame in there
-        self._arrived = 0  # the end of what is in there
-        self._payload: memoryview | None = None  # of a long frame under way
-        self._size = 0  # which it will have
-        self._filled = 0  # number of bytes received so far
-        self._longest = 0  # frame that came so far
+    __slots__ = (
+        "_begin",
+        "_buffer",
+        "_end",
+        "_filled",
+        "_longest_frame",
+        "_payload",
+        "_payload_size",
+        "_try_reserve",
+        "is_waiting_for_memory",
+    )
+
+    def __init__(self, try_reserve: Callable[[int], bool] | None = None) -> None:
+        """`try_reserve` is called once for each long frame, with its size.
+
+        If it returns False, the frame is read only after `resume`.
+        """
+        self.is_waiting_for_memory = False
+        """Whether the next frame has no memory yet. Nothing may be read until `resume`."""
+        self._try_reserve = try_reserve
+        self._buffer = memoryview(bytearray(READ_AHEAD_BYTES))
+        self._begin = 0  # of the unread bytes in _buffer
+        self._end = 0
+        self._payload: memoryview | None = None  # of the long frame in progress
+        self._payload_size = 0  # its complete size
+        self._filled = 0  # the number of its bytes received so far
+        self._longest_frame = 0  # the size of the longest frame received so far
 
     @property
-    def has_input(self) -> bool:
-        """With no more bytes, `take` has something to do: a whole frame, or a length to judge, came with the last."""
-        rest = self._arrived - self._start
-        if rest < _LENGTH.size or self.starved:
+    def has_buffered_input(self) -> bool:
+        """Whether `next_frame` can proceed without more bytes: the frame is complete, or too long for the buffer."""
+        unread = self._end - self._begin
+        if unread < _LENGTH.size or self.is_waiting_for_memory:
             return False
-        size: int = _LENGTH.size + _LENGTH.unpack_from(self._ahead, self._start)[0]
-        return size <= rest or size > AHEAD_BYTES
+        size: int = _LENGTH.size + _LENGTH.unpack_from(self._buffer, self._begin)[0]
+        return size <= unread or size > READ_AHEAD_BYTES
 
     @property
-    def has_begun(self) -> bool:
-        """A part of a frame is here, and not all of it was taken."""
-        return self._payload is not None or self._arrived > self._start
+    def has_partial_frame(self) -> bool:
+        """Whether bytes of a frame were received that `next_frame` has not returned."""
+        return self._payload is not None or self._end > self._begin
 
-    def go_on(self) -> None:
-        """The memory for the frame that waits is there."""
-        self.starved = False
-        self._begin_long()
+    def resume(self) -> None:
+        """Begin to read the frame whose memory was granted."""
+        self.is_waiting_for_memory = False
+        self._begin_long_frame()
 
-    def take(self, bytes_max: int) -> memoryview | None:
-        """The payload of the next frame if all of it is here."""
+    def next_frame(self, max_bytes: int) -> memoryview | None:
+        """Return the payload of the next frame, or None if it is incomplete.
+
+        Raise DecodeError if the frame is longer than `max_bytes`, or if the peer speaks another protocol.
+        """
         if self._payload is not None:
-            return self._take_long()
-        if self.starved:
+            return self._finish_long_frame()
+        if self.is_waiting_for_memory:
             return None
-        start = self._start + _LENGTH.size
-        if start > self._arrived:
+        start = self._begin + _LENGTH.size
+        if start > self._end:
             return None
-        size = _LENGTH.unpack_from(self._ahead, self._start)[0]
-        if not 0 <= size <= bytes_max:
-            raise DecodeError(_refusal(bytes(self._ahead[self._start : start]), size, bytes_max))
+        size = _LENGTH.unpack_from(self._buffer, self._begin)[0]
+        if not 0 <= size <= max_bytes:
+            raise DecodeError(_describe_invalid_length(bytes(self._buffer[self._begin : start]), size, max_bytes))
         end = start + size
-        if end > self._arrived:
-            if _LENGTH.size + size > AHEAD_BYTES:
-                self.starved = self._may_begin is not None and not self._may_begin(size)
-                if not self.starved:
-                    self._begin_long()
+        if end > self._end:
+            if _LENGTH.size + size > READ_AHEAD_BYTES:
+                self.is_waiting_for_memory = self._try_reserve is not None and not self._try_reserve(size)
+                if not self.is_waiting_for_memory:
+                    self._begin_long_frame()
             return None
-        self._start = end
-        return memoryview(bytearray(self._ahead[start:end]))
+        self._begin = end
+        return memoryview(bytearray(self._buffer[start:end]))
 
-    def space(self) -> memoryview:
-        """Where the next bytes go, after `take` has found no frame."""
+    def get_buffer(self) -> memoryview:
+        """Return the memory for the next bytes. To be called after `next_frame` has returned None."""
         if self._payload is not None:
             if self._filled == len(self._payload):
-                self._make_room()
+                self._grow_payload()
             return self._payload[self._filled :]
-        if self._start:
-            rest = self._arrived - self._start
-            self._ahead[:rest] = self._ahead[self._start : self._arrived]
-            self._start, self._arrived = 0, rest
-        return self._ahead[self._arrived :]
+        if self._begin:
+            unread = self._end - self._begin
+            self._buffer[:unread] = self._buffer[self._begin : self._end]
+            self._begin, self._end = 0, unread
+        return self._buffer[self._end :]
 
     def advance(self, received: int) -> None:
+        """Record that `received` bytes were read into the buffer."""
         if self._payload is not None:
             self._filled += received
         else:
-            self._arrived += received
+            self._end += received
 
-    def _begin_long(self) -> None:
-        arrived = self._ahead[self._start + _LENGTH.size : self._arrived]
-        self._size, self._filled = _LENGTH.unpack_from(self._ahead, self._start)[0], len(arrived)
-        self._payload = arrived
-        self._make_room()
-        self._start = self._arrived = 0
+    def _begin_long_frame(self) -> None:
+        beginning = self._buffer[self._begin + _LENGTH.size : self._end]
+        self._payload_size, self._filled = _LENGTH.unpack_from(self._buffer, self._begin)[0], len(beginning)
+        self._payload = beginning
+        self._grow_payload()
+        self._begin = self._end = 0
 
-    def _make_room(self) -> None:
+    def _grow_payload(self) -> None:
         assert self._payload is not None
-        first_bytes = max(GROWTH_BYTES_MIN, min(self._longest, TRUST_BYTES_MAX))
-        capacity = min(self._size, max(first_bytes, GROWTH_FACTOR * self._filled))
-        longer = np.empty(capacity, np.uint8).data  # a bytearray would be filled with zeros first
-        longer[: self._filled] = self._payload
-        self._payload = longer
+        initial_bytes = max(MIN_GROWTH_BYTES, min(self._longest_frame, MAX_TRUSTED_BYTES))
+        capacity = min(self._payload_size, max(initial_bytes, GROWTH_FACTOR * self._filled))
+        payload = np.empty(capacity, np.uint8).data  # unlike a bytearray, not filled with zeros first
+        payload[: self._filled] = self._payload
+        self._payload = payload
 
-    def _take_long(self) -> memoryview | None:
-        if self._filled < self._size:
+    def _finish_long_frame(self) -> memoryview | None:
+        if self._filled < self._payload_size:
             return None
         payload, self._payload = self._payload, None
-        self._longest = max(self._longest, self._size)
+        self._longest_frame = max(self._longest_frame, self._payload_size)
         return payload
 
 
-def _refusal(start: bytes, size: int, bytes_max: int) -> str:
-    for foreign, meaning in _FOREIGN_STARTS:
-        if start.startswith(foreign):
+def _describe_invalid_length(length_bytes: bytes, size: int, max_bytes: int) -> str:
+    for prefix, meaning in _FOREIGN_PREFIXES:
+        if length_bytes.startswith(prefix):
             return f"not Kafka's protocol: {meaning}"
     if size < 0:
-        return f"a frame of {size} bytes was announced: not Kafka's protocol, or the stream is out of step"
-    return f"a frame of {size} bytes was announced, at most {bytes_max} are taken"
+        return f"invalid frame length {size}: the peer does not speak Kafka's protocol, or the stream is corrupt"
+    return f"the peer announced a frame of {size} bytes; at most {max_bytes} bytes are allowed"

@@ -1,9 +1,9 @@
-"""FrameMemory: how much the long frames of all connections of a listener may take together.
+"""FrameMemory: a limit on the memory that the long frames of all connections of a listener take together.
 
-A frame's memory is reserved as a whole before any of it is allocated, and given back when its request is answered.
-So a frame that was begun can always be read to its end. A frame for which too little is left waits in a line, and
-those behind it wait too, or a long frame would never have its turn among short ones. Frames that fit into a
-connection's own buffer (AHEAD_BYTES of frame.py) take none.
+The memory of a frame is reserved as a whole before any of it is allocated, and released after the request was answered.
+A frame that has been started can therefore always be read to its end. Frames that do not fit into the available memory
+are queued in order; otherwise short frames could postpone a long one forever. Frames that fit into the buffer of their
+connection (READ_AHEAD_BYTES of frame.py) need no reservation.
 """
 
 from __future__ import annotations
@@ -15,41 +15,47 @@ OwnerT = TypeVar("OwnerT")
 
 
 class FrameMemory(Generic[OwnerT]):
-    """Used by one thread. An owner reads one frame at a time."""
+    """Not thread-safe. An owner reads one frame at a time."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bytes_left = bytes_max
-        self.granted: list[OwnerT] = []
-        """Owners that waited and have got their memory now; the caller that serves them empties the list."""
-        self._waiting: deque[tuple[OwnerT, int]] = deque()
-        self._reading: dict[OwnerT, int] = {}
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.available_bytes = max_bytes
+        self.granted_owners: list[OwnerT] = []
+        """Owners whose queued reservation was granted. The caller resumes them and empties the list."""
+        self._queue: deque[tuple[OwnerT, int]] = deque()
+        self._reservations: dict[OwnerT, int] = {}
 
-    def take(self, owner: OwnerT, size: int) -> bool:
-        """Reserve memory for the frame that begins here. False: `granted` will say when the owner has it."""
-        if self._waiting or size > self.bytes_left:
-            self._waiting.append((owner, size))
+    def try_reserve(self, owner: OwnerT, size: int) -> bool:
+        """Reserve memory for the owner's next frame, or queue the reservation and return False.
+
+        A queued owner appears in `granted_owners` once it has its memory.
+        """
+        if self._queue or size > self.available_bytes:
+            self._queue.append((owner, size))
             return False
         self._reserve(owner, size)
         return True
 
-    def pass_on(self, owner: OwnerT) -> int:
-        """The owner's frame is complete; its receiver gives these bytes back."""
-        return self._reading.pop(owner, 0)
+    def detach(self, owner: OwnerT) -> int:
+        """Detach a complete frame from its owner.
 
-    def give(self, size: int) -> None:
-        self.bytes_left += size
-        while self._waiting and self._waiting[0][1] <= self.bytes_left:
-            owner, wanted = self._waiting.popleft()
-            self._reserve(owner, wanted)
-            self.granted.append(owner)
+        Return the number of bytes that the receiver of the frame must release.
+        """
+        return self._reservations.pop(owner, 0)
 
-    def leave(self, owner: OwnerT) -> None:
-        """The owner is gone, in the middle of a frame or waiting for one."""
-        self._waiting = deque(each for each in self._waiting if each[0] is not owner)
-        self.granted = [each for each in self.granted if each is not owner]
-        self.give(self._reading.pop(owner, 0))
+    def release(self, size: int) -> None:
+        self.available_bytes += size
+        while self._queue and self._queue[0][1] <= self.available_bytes:
+            owner, queued_size = self._queue.popleft()
+            self._reserve(owner, queued_size)
+            self.granted_owners.append(owner)
+
+    def remove_owner(self, owner: OwnerT) -> None:
+        """Cancel the owner's queued reservation and release its memory."""
+        self._queue = deque(entry for entry in self._queue if entry[0] is not owner)
+        self.granted_owners = [granted for granted in self.granted_owners if granted is not owner]
+        self.release(self._reservations.pop(owner, 0))
 
     def _reserve(self, owner: OwnerT, size: int) -> None:
-        self.bytes_left -= size
-        self._reading[owner] = size
+        self.available_bytes -= size
+        self._reservations[owner] = size

@@ -1,10 +1,10 @@
-"""SecurityConfig: how a client secures its connections, read from the Java client's options.
+"""SecurityConfig: the TLS and SASL settings of a client, parsed from the options of the Java client.
 
-It holds values only, so that it can be pickled to Spark's executors; certificates are read, and conversations begun,
-where the connection is. Secrets travel in the pickle and never show in repr, in an error or in a log.
+A SecurityConfig contains only values, so it can be pickled and sent to Spark's executors. Certificates are read and
+tokens requested in the process that connects. Secrets are part of the pickle, but not of repr, errors or logs.
 
-What TLS and SASL need, some fifteen files and Python's own ssl and http, is imported when it is used: never for a
-client with security.protocol PLAINTEXT.
+The modules for TLS and SASL, and Python's ssl and http, are imported only when they are used, so a client with
+security.protocol=PLAINTEXT starts without them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink.diagnostics.deferred_log import warn_once
 from spark_kafka_sink.errors import ConfigurationError, OptionFaults
-from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, default_of, security_text, text_of
+from spark_kafka_sink.network.security_options import SECURITY_OPTIONS, get_default, get_option, to_option_text
 
 if TYPE_CHECKING:
     import ssl
@@ -26,66 +26,72 @@ if TYPE_CHECKING:
     from spark_kafka_sink.sasl.mechanism import ClientMechanism
 
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SecurityConfig:
-    """`tls` and `login` are there if the protocol uses them."""
+    """`tls` and `login` are None if the security protocol does not use them."""
 
-    protocol: str = default_of("security.protocol")
+    protocol: str = get_default("security.protocol")
     tls: TlsConfig | None = None
     login: Login | None = None
 
-    def ssl_context(self) -> ssl.SSLContext:
-        """Reads the files with certificates and keys. ConfigurationError says which option is at fault."""
-        from spark_kafka_sink.network.security.tls_context import client_context
+    def build_ssl_context(self) -> ssl.SSLContext:
+        """Read the keystore and truststore and build an SSLContext.
+
+        Raise a ConfigurationError that names the invalid option.
+        """
+        from spark_kafka_sink.network.security.tls_context import build_client_ssl_context
 
         assert self.tls is not None
-        return client_context(self.tls)
+        return build_client_ssl_context(self.tls)
 
-    def conversation(self, host: str) -> ClientMechanism:
-        """A new SASL conversation with a broker. A token may have to be obtained first, which takes its time."""
-        from spark_kafka_sink.network.security.conversations import conversation_of
+    def create_mechanism(self, host: str) -> ClientMechanism:
+        """Create the client side of a SASL exchange with a broker. Blocks if a token must be requested first."""
+        from spark_kafka_sink.network.security.client_mechanisms import create_client_mechanism
 
         assert self.login is not None
-        return conversation_of(self.login, host)
+        return create_client_mechanism(self.login, host)
 
 
-def security_config(options: Mapping[str, object]) -> SecurityConfig:
-    """ConfigurationError with all faults; names that are no security options are passed over."""
+def parse_security_config(options: Mapping[str, object]) -> SecurityConfig:
+    """Parse the security options among `options`; other options are ignored.
+
+    Raise one ConfigurationError with the errors of all options.
+    """
     faults = OptionFaults()
-    given = _texts(options, faults)
-    protocol = text_of(given, "security.protocol").upper()
-    if protocol not in PROTOCOLS:
-        faults.add("security.protocol", f"must be one of {', '.join(PROTOCOLS)}.")
-    # As in Java, what the protocol has no use for may be there, and is not looked at.
-    tls = _tls(given, faults) if "SSL" in protocol else None
-    callback = options.get("sasl.oauthbearer.token.callback")
-    login = _login(given, callback, faults) if "SASL" in protocol else None
+    texts = _collect_option_texts(options, faults)
+    protocol = get_option(texts, "security.protocol").upper()
+    if protocol not in SECURITY_PROTOCOLS:
+        faults.add("security.protocol", f"must be one of {', '.join(SECURITY_PROTOCOLS)}.")
+    # As in Java, options that the protocol does not use are accepted and not validated.
+    tls = _parse_tls(texts, faults) if "SSL" in protocol else None
+    token_callback = options.get("sasl.oauthbearer.token.callback")
+    login = _parse_login(texts, token_callback, faults) if "SASL" in protocol else None
     if faults:
         raise ConfigurationError(faults)
     config = SecurityConfig(protocol, tls, login)
-    _warn(config)
+    _warn_about_insecure_settings(config)
     return config
 
 
-def _tls(given: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
+def _parse_tls(texts: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
     from spark_kafka_sink.network.security.tls_options import parse_tls
 
-    return parse_tls(given, faults)
+    return parse_tls(texts, faults)
 
 
-def _login(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+def _parse_login(texts: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
     from spark_kafka_sink.network.security.login import parse_login
 
-    return parse_login(given, token_callback, faults)
+    return parse_login(texts, token_callback, faults)
 
 
-def _texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
-    """The options that are set and have a meaning here, as text. `faults` get each that cannot be set."""
+def _collect_option_texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str]:
+    """Return the supported security options that are set, as text. Options that cannot be set are added to `faults`."""
     texts = {}
     for name, value in options.items():
         option = SECURITY_OPTIONS.get(name)
@@ -94,23 +100,23 @@ def _texts(options: Mapping[str, object], faults: OptionFaults) -> dict[str, str
         if option.unsupported_reason:
             faults.add(name, f"cannot be set: {option.unsupported_reason}.")
         else:
-            texts[name] = security_text(value)
+            texts[name] = to_option_text(value)
     return texts
 
 
-def _warn(config: SecurityConfig) -> None:
+def _warn_about_insecure_settings(config: SecurityConfig) -> None:
     tls, login = config.tls, config.login
     if tls is None and login is None:
         return
     if login is not None and tls is None and login.mechanism in ("PLAIN", "OAUTHBEARER"):
         warn_once(
             _log,
-            f"sasl.mechanism {login.mechanism} over security.protocol SASL_PLAINTEXT: the credentials travel in clear "
-            "and anyone who can read the network traffic learns them. Use SASL_SSL.",
+            f"sasl.mechanism {login.mechanism} with security.protocol SASL_PLAINTEXT sends the credentials "
+            "unencrypted: anyone who can read the network traffic learns them. Use SASL_SSL.",
         )
     if tls is not None and not tls.check_hostname:
         warn_once(
             _log,
-            "ssl.endpoint.identification.algorithm is empty: anyone with any certificate of the trusted authorities "
-            "can pass for the brokers.",
+            "ssl.endpoint.identification.algorithm is empty: anyone with a certificate of a trusted authority can "
+            "impersonate the brokers.",
         )

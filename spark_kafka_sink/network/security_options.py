@@ -1,7 +1,7 @@
-"""The security options, under the Java client's names: what each is for, its default, and whether it is a secret.
+"""The security options, with the names and defaults of the Java client.
 
-An option that only means something inside a JVM is accepted and has no effect (a configuration should move over as it
-is), unless it would load a class: such an option promises behaviour that we could not keep.
+An option that has a meaning only in a JVM is accepted without effect, so that existing configurations can be used
+unchanged. An option that would load a Java class is rejected, because the behaviour of the class cannot be provided.
 """
 
 from __future__ import annotations
@@ -11,217 +11,224 @@ from collections.abc import Mapping
 from spark_kafka_sink.options import Option, build_option_table
 
 
-def security_text(value: object) -> str:
-    """Text, as the parsers of TLS and SASL take all values."""
+def to_option_text(value: object) -> str:
+    """Convert an option value to text, the type that the parsers of TLS and SASL options expect."""
     if isinstance(value, list | tuple):
         return ",".join(str(part) for part in value)
     return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
 
 
-_LOADS_A_CLASS = "it would load a Java class. "
-_FOR_JVM = "Of a JVM only: accepted, without effect."
+_JAVA_CLASS_MESSAGE = "it would load a Java class. "
+_JVM_ONLY_MEANING = "For a JVM only: accepted without effect."
 
-_USED = (
-    Option("security.protocol", "PLAINTEXT", security_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
+_SUPPORTED_OPTIONS = (
+    Option("security.protocol", "PLAINTEXT", to_option_text, "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."),
     Option(
         "ssl.truststore.location",
         None,
-        security_text,
-        "File with the certificates of the authorities that are trusted.",
+        to_option_text,
+        "File with the certificates of the trusted authorities.",
     ),
-    Option("ssl.truststore.password", None, security_text, "Password of that file.", secret=True),
-    Option("ssl.truststore.type", None, security_text, "PEM, PKCS12 or JKS; without it the file's content decides."),
-    Option("ssl.truststore.certificates", None, security_text, "The trusted certificates themselves, as PEM."),
-    Option("ssl.keystore.location", None, security_text, "File with the client's private key and certificate chain."),
-    Option("ssl.keystore.password", None, security_text, "Password of that file.", secret=True),
-    Option("ssl.keystore.type", None, security_text, "PEM, PKCS12 or JKS; without it the file's content decides."),
-    Option("ssl.keystore.certificate.chain", None, security_text, "The client's certificate chain itself, as PEM."),
-    Option("ssl.keystore.key", None, security_text, "The client's private key itself, as PEM.", secret=True),
-    Option("ssl.key.password", None, security_text, "Password of the private key.", secret=True),
+    Option("ssl.truststore.password", None, to_option_text, "Password of the truststore.", secret=True),
+    Option("ssl.truststore.type", None, to_option_text, "PEM, PKCS12 or JKS. Default: detected from the file."),
+    Option("ssl.truststore.certificates", None, to_option_text, "The trusted certificates themselves, as PEM."),
+    Option("ssl.keystore.location", None, to_option_text, "File with the client's private key and certificate chain."),
+    Option("ssl.keystore.password", None, to_option_text, "Password of the keystore.", secret=True),
+    Option("ssl.keystore.type", None, to_option_text, "PEM, PKCS12 or JKS. Default: detected from the file."),
+    Option("ssl.keystore.certificate.chain", None, to_option_text, "The client's certificate chain itself, as PEM."),
+    Option("ssl.keystore.key", None, to_option_text, "The client's private key itself, as PEM.", secret=True),
+    Option("ssl.key.password", None, to_option_text, "Password of the private key.", secret=True),
     Option(
         "ssl.endpoint.identification.algorithm",
         "https",
-        security_text,
-        "https: the broker's certificate must be for the host that was connected to. Empty: it may be for any host.",
+        to_option_text,
+        "https: the broker's certificate must be valid for the broker's host name. Empty: any host name is accepted.",
     ),
-    Option("ssl.cipher.suites", None, security_text, "The cipher suites allowed, by their IANA or OpenSSL names."),
-    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", security_text, "The TLS versions allowed."),
-    Option("ssl.protocol", "TLSv1.3", security_text, "The newest TLS version, where ssl.enabled.protocols is not set."),
-    Option("sasl.mechanism", "GSSAPI", security_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
+    Option("ssl.cipher.suites", None, to_option_text, "The allowed cipher suites, by their IANA or OpenSSL names."),
+    Option("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", to_option_text, "The allowed TLS versions."),
+    Option("ssl.protocol", "TLSv1.3", to_option_text, "The newest TLS version if ssl.enabled.protocols is not set."),
+    Option("sasl.mechanism", "GSSAPI", to_option_text, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI."),
     Option(
         "sasl.jaas.config",
         None,
-        security_text,
-        "Login module with the credentials, as for the Java client.",
+        to_option_text,
+        "Login module with its credentials, as for the Java client.",
         secret=True,
     ),
-    Option(
-        "sasl.kerberos.service.name", None, security_text, "GSSAPI: the name of the brokers' service, usually kafka."
-    ),
+    Option("sasl.kerberos.service.name", None, to_option_text, "GSSAPI: the brokers' service name, usually kafka."),
     Option(
         "sasl.oauthbearer.token",
         None,
-        security_text,
-        "OAUTHBEARER: a token as it is. Not an option of the Java client.",
+        to_option_text,
+        "OAUTHBEARER: the token itself. Not an option of the Java client.",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.token.callback",
         None,
-        security_text,
-        "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, `package.module:function`,"
-        " which is imported where the connection is, and "
-        "[runs there](security.md#decide-who-may-set-options): on Spark's workers. Not an option of the Java client.",
+        to_option_text,
+        "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, "
+        "`package.module:function`. It is imported and [called](security.md#decide-who-may-set-options) where the "
+        "connection is opened, in Spark on the workers. Not an option of the Java client.",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.token.endpoint.url",
         None,
-        security_text,
-        "OAUTHBEARER: where tokens are obtained (OIDC): https, or loopback; or `file:///path` of a token that another "
-        "program keeps fresh: it is read for each connection, on Spark's workers.",
+        to_option_text,
+        "OAUTHBEARER: the URL from which tokens are requested (OIDC), with https or on the loopback interface; or "
+        "`file:///path` of a token that another program renews. The file is read for each connection, in Spark on the "
+        "workers.",
     ),
     Option(
         "sasl.oauthbearer.client.credentials.client.id",
         None,
-        security_text,
-        "OAUTHBEARER: the client's id at the endpoint.",
+        to_option_text,
+        "OAUTHBEARER: the client id.",
     ),
     Option(
         "sasl.oauthbearer.client.credentials.client.secret",
         None,
-        security_text,
-        "OAUTHBEARER: the client's secret.",
+        to_option_text,
+        "OAUTHBEARER: the client secret.",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.jwt.retriever.class",
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
-        security_text,
-        "OAUTHBEARER: one of Kafka's own names. JwtBearerJwtRetriever: an assertion is exchanged for a token (the "
-        "grant jwt-bearer), as Google's service accounts do it.",
+        to_option_text,
+        "OAUTHBEARER: one of Kafka's own classes. JwtBearerJwtRetriever exchanges an assertion for a token (the grant "
+        "jwt-bearer), as Google's service accounts do.",
     ),
     Option(
         "sasl.oauthbearer.assertion.file",
         None,
-        security_text,
-        "OAUTHBEARER: a file with an assertion that another program signs and keeps fresh, in place of the client's "
-        "secret; read for each request, on Spark's workers.",
+        to_option_text,
+        "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret. It "
+        "is read for each token request, in Spark on the workers.",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.file",
         None,
-        security_text,
-        "OAUTHBEARER: a private key in PEM that signs assertions, in place of the client's secret; read for each "
-        "request, on Spark's workers. Needs the extra `oauth`.",
+        to_option_text,
+        "OAUTHBEARER: a private key in PEM that signs assertions, instead of the client secret. It is read for each "
+        "token request, in Spark on the workers. Requires the extra `oauth`.",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.passphrase",
         None,
-        security_text,
-        "OAUTHBEARER: the password of that key.",
+        to_option_text,
+        "OAUTHBEARER: the password of the private key.",
         secret=True,
     ),
     Option(
         "sasl.oauthbearer.assertion.algorithm",
         "RS256",
-        security_text,
-        "OAUTHBEARER: how assertions are signed; or ES256.",
+        to_option_text,
+        "OAUTHBEARER: the signature algorithm of assertions, RS256 or ES256.",
     ),
     Option(
         "sasl.oauthbearer.assertion.template.file",
         None,
-        security_text,
-        'OAUTHBEARER: JSON with more of an assertion, `{"header": {"kid": ...}, "payload": {...}}`; it wins over the '
-        "options of claims.",
+        to_option_text,
+        'OAUTHBEARER: a JSON file with further headers and claims, `{"header": {"kid": ...}, "payload": {...}}`. Its '
+        "claims take precedence over the options for `iss`, `sub` and `aud`.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.aud",
         None,
-        security_text,
-        "OAUTHBEARER: who is to take an assertion; without it the address of the endpoint.",
+        to_option_text,
+        "OAUTHBEARER: the audience of an assertion. Default: the URL of the token endpoint.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.iss",
         None,
-        security_text,
-        "OAUTHBEARER: who signs an assertion; without it the client's id.",
+        to_option_text,
+        "OAUTHBEARER: the issuer of an assertion. Default: the client id.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.sub",
         None,
-        security_text,
-        "OAUTHBEARER: who an assertion is about; without it the one that signs it.",
+        to_option_text,
+        "OAUTHBEARER: the subject of an assertion. Default: its issuer.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.exp.seconds",
         "300",
-        security_text,
-        "OAUTHBEARER: how long an assertion is valid.",
+        to_option_text,
+        "OAUTHBEARER: how many seconds an assertion remains valid.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.nbf.seconds",
         "60",
-        security_text,
-        "OAUTHBEARER: how long before now it is valid already.",
+        to_option_text,
+        "OAUTHBEARER: how many seconds before the current time an assertion becomes valid.",
     ),
     Option(
         "sasl.oauthbearer.assertion.claim.jti.include",
         "false",
-        security_text,
-        "OAUTHBEARER: true: each assertion has an id of its own (`jti`), for providers that take each one once.",
+        to_option_text,
+        "OAUTHBEARER: true adds a unique id (`jti`) to each assertion, for providers that accept each assertion once.",
     ),
-    Option("sasl.oauthbearer.scope", None, security_text, "OAUTHBEARER: the scope to ask for."),
+    Option("sasl.oauthbearer.scope", None, to_option_text, "OAUTHBEARER: the scope to request."),
     Option(
-        "sasl.oauthbearer.header.urlencode", "false", security_text, "OAUTHBEARER: id and secret are URL-encoded first."
+        "sasl.oauthbearer.header.urlencode",
+        "false",
+        to_option_text,
+        "OAUTHBEARER: true URL-encodes the client id and secret in the request.",
     ),
     Option(
         "sasl.login.connect.timeout.ms",
         "10000",
-        security_text,
-        "OAUTHBEARER: the longest wait for the endpoint to connect.",
+        to_option_text,
+        "OAUTHBEARER: the timeout for a connection to the token endpoint.",
     ),
     Option(
-        "sasl.login.read.timeout.ms", "10000", security_text, "OAUTHBEARER: the longest wait for the endpoint's answer."
+        "sasl.login.read.timeout.ms",
+        "10000",
+        to_option_text,
+        "OAUTHBEARER: the timeout for a response of the token endpoint.",
     ),
     Option(
         "sasl.login.refresh.window.factor",
         "0.8",
-        security_text,
-        "OAUTHBEARER: share of its life after which a token is renewed.",
+        to_option_text,
+        "OAUTHBEARER: the fraction of a token's lifetime after which it is renewed.",
     ),
     Option(
         "sasl.login.retry.backoff.ms",
         "100",
-        security_text,
-        "OAUTHBEARER: first wait before a token is requested again.",
+        to_option_text,
+        "OAUTHBEARER: the first backoff before a token request is retried.",
     ),
     Option(
         "sasl.login.retry.backoff.max.ms",
         "10000",
-        security_text,
-        "OAUTHBEARER: longest wait before a token is requested again.",
+        to_option_text,
+        "OAUTHBEARER: the longest backoff before a token request is retried.",
     ),
     Option(
         "sasl.login.callback.handler.class",
         None,
-        security_text,
-        "Accepted for Kafka's own OAuthBearerLoginCallbackHandler, which is what we do anyway; else refused.",
+        to_option_text,
+        "Only Kafka's own OAuthBearerLoginCallbackHandler is accepted, which is the default behaviour here.",
     ),
 )
 
-_OTHER_TOKENS = "Tokens that are signed or fetched come from a function, {sasl.oauthbearer.token.callback}"
-_REFUSED = {
-    "sasl.client.callback.handler.class": _OTHER_TOKENS,
-    "sasl.login.class": _OTHER_TOKENS,
-    "sasl.oauthbearer.jwt.validator.class": "Leave it out: brokers validate tokens",
-    "security.providers": "Leave it out: TLS is that of Python's own ssl",
+_USE_CALLBACK_REMEDY = "For other sources of tokens, set {sasl.oauthbearer.token.callback} to a function"
+_REJECTED_OPTIONS = {
+    "sasl.client.callback.handler.class": _USE_CALLBACK_REMEDY,
+    "sasl.login.class": _USE_CALLBACK_REMEDY,
+    "sasl.oauthbearer.jwt.validator.class": "Remove the option: brokers validate tokens",
+    "security.providers": "Remove the option: TLS is provided by Python's ssl module",
     "ssl.engine.factory.class": (
-        "Leave it out; keys and certificates go into {ssl.keystore.*} and {ssl.truststore.*}, as files or as PEM"
+        "Remove the option, and set {ssl.keystore.*} and {ssl.truststore.*} to the keys and certificates, as files or "
+        "as PEM"
     ),
 }
+"""Options that would load a Java class, with the remedy."""
 
-_IGNORED = (
+_IGNORED_OPTIONS = (
     "sasl.kerberos.kinit.cmd",
     "sasl.kerberos.min.time.before.relogin",
     "sasl.kerberos.ticket.renew.jitter",
@@ -248,23 +255,23 @@ _IGNORED = (
 
 SECURITY_OPTIONS = build_option_table(
     (
-        *_USED,
+        *_SUPPORTED_OPTIONS,
         *(
-            Option(name, None, security_text, "Cannot be set.", unsupported_reason=_LOADS_A_CLASS + instead)
-            for name, instead in _REFUSED.items()
+            Option(name, None, to_option_text, "Cannot be set.", unsupported_reason=_JAVA_CLASS_MESSAGE + remedy)
+            for name, remedy in _REJECTED_OPTIONS.items()
         ),
-        *(Option(name, None, security_text, _FOR_JVM, ignored=True) for name in _IGNORED),
+        *(Option(name, None, to_option_text, _JVM_ONLY_MEANING, ignored=True) for name in _IGNORED_OPTIONS),
     )
 )
 
 
-def default_of(name: str) -> str:
-    """The text that stands for an option that is not given, and has a default."""
+def get_default(name: str) -> str:
+    """Return the default of an option that has one, as text."""
     default = SECURITY_OPTIONS[name].default
     assert isinstance(default, str)
     return default
 
 
-def text_of(given: Mapping[str, str], name: str) -> str:
-    """What the user gave, else the default."""
-    return given[name] if name in given else default_of(name)
+def get_option(options: Mapping[str, str], name: str) -> str:
+    """Return the value of an option, or its default if it is not set."""
+    return options[name] if name in options else get_default(name)

@@ -1,17 +1,17 @@
-"""Selector: one `poll` does all connects, handshakes, reads and writes of many channels.
+"""Selector: connects, performs handshakes, reads and writes on many channels, in one `poll`.
 
-What happened is left in four collections, which the next poll clears: `connected`, `disconnected`, `completed_sends`,
-`completed_receives`. A poll goes round until one of them has something, its time is over, it is woken, or a handshake
-has moved: a large send takes many turns of the socket, and its sender has no business with each of them. Per round and
-channel there is at most one receive and one attempt to write, so that no channel holds up another: a broker that reads
-slowly costs the others nothing.
+A poll leaves its results in four collections, which the next poll clears: `connected`, `disconnected`,
+`completed_sends` and `completed_receives`. It returns when one of them has an entry, when its timeout has passed, after
+a wakeup, or when a handshake has progressed. It does not return when only a part of a large send was written, because
+its caller has nothing to do then. In each round, a channel gets at most one receive and one attempt to write, so a slow
+broker does not delay the other channels.
 
-Not everything that is ready is known to the poller: a send that was just given (its first attempt needs no permission),
-and bytes that have left the socket: a frame that came together with the one before it, or what TLS holds. Such channels
-stand in `_ready_now`, and while one does, no poll waits.
+The poller does not know of everything that is ready: a new send (its first write is tried at once) and bytes that have
+already left the socket (a frame that arrived together with the previous one, or data that TLS holds). `_ready_channels`
+contains the channels of this kind, and a poll does not wait while there are any.
 
-A channel whose connection has failed may still hold answers that came before. It is kept in `_closing` and hands out
-one receive per poll; `disconnected` names it after the last.
+After a connection has failed, its channel may still hold responses that were received before. The channel is kept in
+`_closing` and returns one receive per poll; `disconnected` reports it after the last one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spark_kafka_sink.errors import (
     NetworkError,
 )
 from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, ChannelStateKind, KafkaChannel
-from spark_kafka_sink.network.channels import plaintext_channels
-from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, located, log_unexpected
-from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import FRAME_BYTES_MAX, NetworkReceive, NetworkSend
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
+from spark_kafka_sink.network.connection_errors import FATAL_ERRORS, log_unexpected_error, to_connection_error
+from spark_kafka_sink.network.frame import DEFAULT_MAX_FRAME_BYTES, NetworkReceive, NetworkSend
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.io_counts import IoCounts
 from spark_kafka_sink.network.system import (
@@ -41,44 +41,49 @@ from spark_kafka_sink.network.system import (
     System,
 )
 
-WAIT_MS_MAX = 3_600_000.0
-"""The longest wait of one poll, whatever was asked for: pollers take no infinity."""
+MAX_WAIT_MS = 3_600_000.0
+"""The longest wait of one poll; pollers do not accept infinity."""
 
 
 class Selector:
-    """Used by one thread, except `wakeup`, which any thread may call at any time."""
+    """Not thread-safe, except `wakeup`, which any thread may call at any time."""
 
     def __init__(
         self,
         system: System,
         *,
-        channels: ChannelBuilder = plaintext_channels,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        deadlines: Deadlines = Deadlines(),  # noqa: B008 - frozen
-        memory: FrameMemory[KafkaChannel] | None = None,
-        counts_channels: bool = False,
+        channel_builder: ChannelBuilder = build_plaintext_channel,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        timeouts: ChannelTimeouts = ChannelTimeouts(),  # noqa: B008 - frozen
+        frame_memory: FrameMemory[KafkaChannel] | None = None,
+        counts_per_channel: bool = False,
     ) -> None:
-        """`memory` bounds what the frames of all channels take together; who takes a receive gives its part back."""
+        """`frame_memory` limits the memory that the frames of all channels take together.
+
+        The caller must release the memory of each receive with `release_memory`.
+        """
         self.connected: list[str] = []
         self.disconnected: dict[str, ChannelState] = {}
         self.completed_sends: list[NetworkSend] = []
         self.completed_receives: list[NetworkReceive] = []
-        self.counts = IoCounts(counts_channels=counts_channels)
+        self.counts = IoCounts(counts_per_channel=counts_per_channel)
         self._system = system
-        self._build_channel = channels
-        self._frame_bytes_max = frame_bytes_max if memory is None else min(frame_bytes_max, memory.bytes_max)
-        self._deadlines = deadlines
-        self._memory = memory
+        self._build_channel = channel_builder
+        self._max_frame_bytes = (
+            max_frame_bytes if frame_memory is None else min(max_frame_bytes, frame_memory.max_bytes)
+        )
+        self._timeouts = timeouts
+        self._frame_memory = frame_memory
         self._channels: dict[str, KafkaChannel] = {}
         self._closing: dict[str, KafkaChannel] = {}
-        self._refused_sends: set[str] = set()
-        self._ready_now: dict[KafkaChannel, int] = {}
-        self._deadline_ms = math.inf  # no channel has to go before
+        self._rejected_sends: set[str] = set()
+        self._ready_channels: dict[KafkaChannel, int] = {}
+        self._earliest_deadline_ms = math.inf  # a lower bound of all channels' deadlines
         self._poller = system.poller()
         self._wake_reader, self._wake_writer = system.waker()
         self._poller.register(self._wake_reader, EVENT_READ)
-        self._woken = False  # set by any thread, unset by the poll that it ends
-        self._waiting = False  # a poll may be waiting: to end that takes a byte
+        self._wakeup_requested = False  # set by any thread, cleared by the poll that it ends
+        self._may_be_waiting = False  # while set, a wakeup must write a byte to end the wait
 
     # --- channels
 
@@ -90,68 +95,75 @@ class Selector:
         send_buffer_bytes: int = OS_DEFAULT_BUFFER,
         receive_buffer_bytes: int = OS_DEFAULT_BUFFER,
     ) -> None:
-        """Begin to connect: `connected` or `disconnected` reports the result. DisconnectedError if it fails at once."""
-        self._check_unused(channel_id)
+        """Begin to connect. A later poll reports the result in `connected` or `disconnected`.
+
+        Raise DisconnectedError if the attempt fails immediately.
+        """
+        self._check_id_unused(channel_id)
         try:
             sock = self._system.connect(address, send_buffer_bytes, receive_buffer_bytes)
-            self._add(channel_id, sock, address, connecting=True)
-        except OSError as error:  # TLS and the poller may also fail, as without a free descriptor
-            raise located(address, error) from error
+            self._add_channel(channel_id, sock, address, connecting=True)
+        except OSError as error:  # TLS and the poller can fail, too, for example without a free file descriptor
+            raise to_connection_error(address, error) from error
 
     def register(self, channel_id: str, sock: ByteSocket, address: SocketAddress) -> None:
-        """Take over an accepted socket."""
-        self._check_unused(channel_id)
-        # The first turn comes unasked: it may be this side that speaks first.
-        self._ready_now[self._add(channel_id, sock, address, connecting=False)] = EVENT_READ
+        """Add a channel for an accepted socket."""
+        self._check_id_unused(channel_id)
+        # The first read is tried without waiting for the poller: this side may have to send first.
+        self._ready_channels[self._add_channel(channel_id, sock, address, connecting=False)] = EVENT_READ
 
     def is_channel_ready(self, channel_id: str) -> bool:
         channel = self._channels.get(channel_id)
         return channel is not None and channel.ready
 
     def channel(self, channel_id: str) -> KafkaChannel | None:
-        """The open or closing channel of this id, to be looked at."""
+        """Return the open or closing channel with this id, or None. The caller may only inspect it."""
         return self._channels.get(channel_id) or self._closing.get(channel_id)
 
     def close_channel(self, channel_id: str) -> None:
-        """Close at once, without notice in `disconnected`. Nothing of the channel's send is referenced any longer."""
+        """Close a channel immediately, without an entry in `disconnected`, and drop the references to its send."""
         channel = self._channels.get(channel_id) or self._closing.get(channel_id)
         if channel is not None:
-            self._forget(channel)
+            self._remove(channel)
             channel.close()
 
-    def give_back(self, reserved: int) -> None:
-        """A receive is no longer needed: its memory is for other frames."""
-        if self._memory is not None:
-            self._memory.give(reserved)
+    def release_memory(self, reserved_bytes: int) -> None:
+        """Release the memory of a receive that is no longer needed."""
+        if self._frame_memory is not None:
+            self._frame_memory.release(reserved_bytes)
 
     def mute(self, channel_id: str) -> None:
-        """Read nothing more of the channel until it is unmuted."""
-        self._set_muted(self._existing(channel_id), True)
+        """Stop reading from the channel until it is unmuted."""
+        self._set_muted(self._get_channel(channel_id), True)
 
     def unmute(self, channel_id: str) -> None:
-        self._set_muted(self._existing(channel_id), False)
+        self._set_muted(self._get_channel(channel_id), False)
 
     def send(self, send: NetworkSend) -> None:
-        """Write a frame in the polls to come. One at a time: IllegalStateError while another is being written."""
-        channel = self._existing(send.channel_id)
+        """Queue a frame, which later polls write.
+
+        Raise IllegalStateError while another frame of the channel is being written.
+        """
+        channel = self._get_channel(send.channel_id)
         if channel.id in self._closing:
-            # No answer can come any more: the next poll says so in `disconnected`.
-            self._refused_sends.add(channel.id)
+            # No response can arrive any more; the next poll reports the channel in `disconnected`.
+            self._rejected_sends.add(channel.id)
             return
         channel.set_send(send)
-        self._be_ready_now(channel, EVENT_WRITE)
+        self._mark_ready(channel, EVENT_WRITE)
 
     def wakeup(self) -> None:
-        """End the wait of a poll that is going on, or of the next one.
+        """End the wait of the current poll, or of the next one.
 
-        Most wakeups come while no thread waits, and cost a flag. None is lost: this sets `_woken` and then looks at
-        `_waiting`, a poll sets `_waiting` and then looks at `_woken`, so at least one of them sees the other.
+        Most wakeups arrive while no thread waits; they only set a flag. No wakeup is lost: `wakeup` sets
+        `_wakeup_requested` and then reads `_may_be_waiting`, and a poll sets `_may_be_waiting` and then reads
+        `_wakeup_requested`, so at least one of them sees the other.
         """
-        if self._woken:
-            return  # the thread that set it does the rest
-        self._woken = True
-        if self._waiting:
-            # Full: then the reader wakes anyway. Closed: then no thread waits.
+        if self._wakeup_requested:
+            return  # the thread that set the flag writes the byte
+        self._wakeup_requested = True
+        if self._may_be_waiting:
+            # A full buffer wakes the reader as well. If the socket is closed, no thread waits.
             with contextlib.suppress(OSError):
                 self._wake_writer.send(b"\0")
 
@@ -165,93 +177,98 @@ class Selector:
     # --- one poll
 
     def poll(self, timeout_ms: float) -> None:
-        """Wait until something has happened, at most so long, and do all that is ready."""
-        self._clear()
-        end_ms = self._system.now() + timeout_ms
-        while self._round(timeout_ms):
-            timeout_ms = end_ms - self._system.now()
+        """Process all channels that are ready, after waiting up to `timeout_ms` for the first event."""
+        self._clear_results()
+        deadline_ms = self._system.now() + timeout_ms
+        while self._poll_once(timeout_ms):
+            timeout_ms = deadline_ms - self._system.now()
             if timeout_ms <= 0:
                 return
 
-    def _round(self, timeout_ms: float) -> bool:
-        """Wait once, and serve what is ready. True if only bytes have moved, so that there is nothing to report."""
-        started_ms = self._system.now()
-        ready, woken = self._wait(timeout_ms)
-        now = self._system.now()
-        only_bytes = bool(ready) and not woken
-        for channel, events in ready.items():
-            only_bytes = only_bytes and channel.ready
-            self._serve(channel, events, now)
-        if now >= self._deadline_ms:
-            self._close_overdue(now)
-        self.counts.select(wait_ms=now - started_ms, io_ms=self._system.now() - now)
-        return only_bytes and not (self.completed_sends or self.completed_receives or self.disconnected)
+    def _poll_once(self, timeout_ms: float) -> bool:
+        """Wait once and process the channels that are ready.
 
-    def _clear(self) -> None:
+        Return True if the poll should go on, because bytes were transferred but there is nothing to report.
+        """
+        started_ms = self._system.now()
+        ready_channels, was_woken = self._select(timeout_ms)
+        now = self._system.now()
+        only_transferred = bool(ready_channels) and not was_woken
+        for channel, events in ready_channels.items():
+            only_transferred = only_transferred and channel.ready
+            self._process_channel(channel, events, now)
+        if now >= self._earliest_deadline_ms:
+            self._close_expired(now)
+        self.counts.record_select(wait_ms=now - started_ms, io_ms=self._system.now() - now)
+        return only_transferred and not (self.completed_sends or self.completed_receives or self.disconnected)
+
+    def _clear_results(self) -> None:
         self.connected.clear()
         self.disconnected.clear()
         self.completed_sends.clear()
         self.completed_receives.clear()
         if self._closing:
-            self._read_from_all_closing(self._system.now())
-        self._refused_sends.clear()
+            self._read_from_closing_channels(self._system.now())
+        self._rejected_sends.clear()
 
-    def _read_from_all_closing(self, now: float) -> None:
+    def _read_from_closing_channels(self, now: float) -> None:
         for channel in list(self._closing.values()):
-            if channel.id in self._refused_sends or not self._read_from_closing(channel, now):
-                self._finish(channel)
+            if channel.id in self._rejected_sends or not self._read_from_closing(channel, now):
+                self._finish_close(channel)
 
-    def _wait(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
-        """The channels that are ready, each with its events, and whether a wakeup ended this wait."""
-        if self._memory is not None and self._memory.granted:
-            self._go_on_reading(self._memory)
-        ready = self._ready_now
-        going_on = any(not channel.muted for channel in self._closing.values())  # in no poller, and not read out yet
-        if ready or self.completed_receives or self.disconnected or going_on:
+    def _select(self, timeout_ms: float) -> tuple[dict[KafkaChannel, int], bool]:
+        """Wait for events. Return the ready channels with their events, and whether a wakeup ended the wait."""
+        if self._frame_memory is not None and self._frame_memory.granted_owners:
+            self._resume_reading(self._frame_memory)
+        ready_channels = self._ready_channels
+        # Closing channels are not registered with the poller, but may have receives to return.
+        has_readable_closing = any(not channel.muted for channel in self._closing.values())
+        if ready_channels or self.completed_receives or self.disconnected or has_readable_closing:
             timeout_ms = 0
         else:
-            self._waiting = True
-            if self._woken:
+            self._may_be_waiting = True
+            if self._wakeup_requested:
                 timeout_ms = 0
-        for key, events in self._poller.select(min(timeout_ms, WAIT_MS_MAX) / 1000.0):
+        for key, events in self._poller.select(min(timeout_ms, MAX_WAIT_MS) / 1000.0):
             if key.data is None:
                 self._drain_waker()
             else:
-                ready[key.data] = ready.get(key.data, 0) | events
-        self._ready_now = {}
-        self._waiting = False
-        woken = self._woken
-        if woken:
-            # Only then: a wakeup after that look must end the next wait. One between the two lines ends this poll.
-            self._woken = False
-        return ready, woken
+                ready_channels[key.data] = ready_channels.get(key.data, 0) | events
+        self._ready_channels = {}
+        self._may_be_waiting = False
+        was_woken = self._wakeup_requested
+        if was_woken:
+            # Clear the flag only if it was read as set: a wakeup after that read must end the next wait. A wakeup
+            # between the two lines ends this poll.
+            self._wakeup_requested = False
+        return ready_channels, was_woken
 
-    def _serve(self, channel: KafkaChannel, events: int, now: float) -> None:
+    def _process_channel(self, channel: KafkaChannel, events: int, now: float) -> None:
         channel.last_active_ms = now
         try:
-            self._advance(channel, events, now)
+            self._process_events(channel, events, now)
         except AuthenticationError as error:
-            channel.fail_authentication(located(channel.address, error))
-            self._end(channel, now)
+            channel.fail_authentication(to_connection_error(channel.address, error))
+            self._begin_close(channel, now)
         except (OSError, NetworkError, DecodeError) as error:
-            channel.state = ChannelState(channel.state.kind, located(channel.address, error))
-            self._end(channel, now)
+            channel.state = ChannelState(channel.state.kind, to_connection_error(channel.address, error))
+            self._begin_close(channel, now)
         except FATAL_ERRORS:
             raise
         except Exception as error:
-            # The channel may be in the middle of a frame, so it is not read again, unlike after an OSError.
-            channel.state = ChannelState(channel.state.kind, log_unexpected(str(channel.address), error))
+            # Unlike after an OSError, the channel is not read again: the error may have left it inside a frame.
+            channel.state = ChannelState(channel.state.kind, log_unexpected_error(str(channel.address), error))
             if channel.id in self.connected:
                 self.connected.remove(channel.id)
-            self._forget(channel)
-            self._finish(channel)
+            self._remove(channel)
+            self._finish_close(channel)
         else:
-            self._wait_for(channel, channel.events())
+            self._set_interest(channel, channel.interest_events)
             if channel.has_buffered_input:
-                self._be_ready_now(channel, EVENT_READ)
-            self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, now))
+                self._mark_ready(channel, EVENT_READ)
+            self._update_deadline(channel, now)
 
-    def _advance(self, channel: KafkaChannel, events: int, now: float) -> None:
+    def _process_events(self, channel: KafkaChannel, events: int, now: float) -> None:
         if channel.connecting:
             if not events & EVENT_WRITE:
                 return
@@ -259,7 +276,7 @@ class Selector:
             self.connected.append(channel.id)
         if not channel.ready:
             channel.prepare(now)
-        if events & EVENT_READ and channel.wants_input and channel.transport.ready:
+        if events & EVENT_READ and channel.can_read and channel.transport.ready:
             receive = channel.read(now)
             if receive is not None:
                 self.completed_receives.append(receive)
@@ -268,132 +285,137 @@ class Selector:
             if completed is not None:
                 self.completed_sends.append(completed)
 
-    def _close_overdue(self, now: float) -> None:
-        """Look at all channels, and then not again before the first of their deadlines."""
-        for channel, state in self._deadlines.overdue(list(self._channels.values()), now):
+    def _close_expired(self, now: float) -> None:
+        """Close the channels whose deadline has passed, and compute when the next deadline passes."""
+        for channel, state in self._timeouts.find_expired(list(self._channels.values()), now):
             channel.state = state
             if state.kind is ChannelStateKind.EXPIRED:
-                self._end(channel, now)
+                self._begin_close(channel, now)
             else:
-                self._forget(channel)
-                self._finish(channel)
-        self._deadline_ms = min(map(self._deadlines.next_ms, self._channels.values()), default=math.inf)
+                self._remove(channel)
+                self._finish_close(channel)
+        self._earliest_deadline_ms = min(map(self._timeouts.deadline_ms, self._channels.values()), default=math.inf)
 
-    def _go_on_reading(self, memory: FrameMemory[KafkaChannel]) -> None:
-        """Channels that waited for memory have got it."""
-        granted, memory.granted = memory.granted, []
-        for channel in granted:
-            channel.go_on()
+    def _resume_reading(self, frame_memory: FrameMemory[KafkaChannel]) -> None:
+        """Resume the channels whose queued memory reservation was granted."""
+        granted_channels, frame_memory.granted_owners = frame_memory.granted_owners, []
+        for channel in granted_channels:
+            channel.resume_reading()
             if channel.id in self._channels:
-                self._wait_for(channel, channel.events())
-                self._be_ready_now(channel, EVENT_READ)
+                self._set_interest(channel, channel.interest_events)
+                self._mark_ready(channel, EVENT_READ)
 
-    # --- the end of a channel
+    # --- closing a channel
 
-    def _end(self, channel: KafkaChannel, now: float) -> None:
-        """The connection is over. Keep the channel as long as it has receives to hand out."""
-        self._forget(channel)
+    def _begin_close(self, channel: KafkaChannel, now: float) -> None:
+        """Close a channel whose connection has ended, or keep it in `_closing` while it has receives to return."""
+        self._remove(channel)
         if channel.id in self.connected:
             self.connected.remove(channel.id)
-        # One receive per poll also at the end: if this poll has got one, the rest is for the next.
-        more = any(receive.channel_id == channel.id for receive in self.completed_receives)
-        if not more and channel.transport.ready and not channel.state.authentication_failed:
-            more = self._read_from_closing(channel, now)
-        if more and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
+        # A poll returns at most one receive per channel, so the next poll reads on if this one has a receive already.
+        may_have_receives = any(receive.channel_id == channel.id for receive in self.completed_receives)
+        if not may_have_receives and channel.transport.ready and not channel.state.has_failed_authentication:
+            may_have_receives = self._read_from_closing(channel, now)
+        if may_have_receives and channel.state.kind in (ChannelStateKind.READY, ChannelStateKind.EXPIRED):
             self._closing[channel.id] = channel
         else:
-            self._finish(channel)
+            self._finish_close(channel)
 
     def _read_from_closing(self, channel: KafkaChannel, now: float) -> bool:
-        """Whether the channel must be kept: it is muted, or this read has got something out of it."""
+        """Read once from a closing channel. Return whether to keep the channel: it is muted, or had bytes to read."""
         if channel.muted:
             return True
-        before = channel.bytes_received
+        bytes_before = channel.bytes_received
         try:
             receive = channel.read(now)
         except AuthenticationError as error:
-            # The alert by which a TLS 1.3 server refuses a client's certificate comes after the handshake.
-            channel.fail_authentication(located(channel.address, error))
+            # A TLS 1.3 server rejects a client's certificate with an alert that arrives after the handshake.
+            channel.fail_authentication(to_connection_error(channel.address, error))
             return False
         except (OSError, NetworkError, DecodeError):
             return False
         except FATAL_ERRORS:
             raise
         except Exception as error:
-            log_unexpected(str(channel.address), error)
+            log_unexpected_error(str(channel.address), error)
             return False
         if receive is not None:
             self.completed_receives.append(receive)
-        return receive is not None or channel.bytes_received > before
+        return receive is not None or channel.bytes_received > bytes_before
 
-    def _finish(self, channel: KafkaChannel) -> None:
+    def _finish_close(self, channel: KafkaChannel) -> None:
         self._closing.pop(channel.id, None)
         channel.close()
         self.disconnected[channel.id] = channel.state
 
-    def _forget(self, channel: KafkaChannel) -> None:
-        """Out of all that polls look at; `connected` and the completed ones are the caller's."""
-        self._wait_for(channel, 0)
-        self._ready_now.pop(channel, None)
+    def _remove(self, channel: KafkaChannel) -> None:
+        """Remove a channel from everything that polls use, except from the results that the caller reads."""
+        self._set_interest(channel, 0)
+        self._ready_channels.pop(channel, None)
         self._channels.pop(channel.id, None)
         self._closing.pop(channel.id, None)
 
-    # --- small parts
+    # --- helpers
 
-    def _add(self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool) -> KafkaChannel:
+    def _add_channel(
+        self, channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool
+    ) -> KafkaChannel:
         try:
             channel = self._build_channel(
-                channel_id, sock, address, connecting=connecting, frame_bytes_max=self._frame_bytes_max
+                channel_id, sock, address, connecting=connecting, max_frame_bytes=self._max_frame_bytes
             )
-            self._wait_for(channel, channel.events())
+            self._set_interest(channel, channel.interest_events)
         except BaseException:
             sock.close()
             raise
         self._channels[channel_id] = channel
-        channel.count_in(self.counts)
-        if self._memory is not None:
-            channel.use_memory(self._memory)
+        channel.set_counts(self.counts)
+        if self._frame_memory is not None:
+            channel.set_frame_memory(self._frame_memory)
         channel.last_active_ms = now = self._system.now()
-        self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, now))
+        self._update_deadline(channel, now)
         return channel
 
-    def _wait_for(self, channel: KafkaChannel, events: int) -> None:
-        before = channel.waited_for
-        if events == before:
+    def _set_interest(self, channel: KafkaChannel, events: int) -> None:
+        registered = channel.registered_events
+        if events == registered:
             return
         sock = channel.transport.socket
-        if not before:
+        if not registered:
             self._poller.register(sock, events, channel)
         elif events:
             self._poller.modify(sock, events, channel)
         else:
             self._poller.unregister(sock)
-        channel.waited_for = events
+        channel.registered_events = events
 
-    def _be_ready_now(self, channel: KafkaChannel, events: int) -> None:
-        self._ready_now[channel] = self._ready_now.get(channel, 0) | events
+    def _update_deadline(self, channel: KafkaChannel, now: float) -> None:
+        self._earliest_deadline_ms = min(self._earliest_deadline_ms, self._timeouts.update_deadline(channel, now))
+
+    def _mark_ready(self, channel: KafkaChannel, events: int) -> None:
+        self._ready_channels[channel] = self._ready_channels.get(channel, 0) | events
 
     def _set_muted(self, channel: KafkaChannel, muted: bool) -> None:
         channel.muted = muted
         if channel.id in self._closing:
             return
-        self._wait_for(channel, channel.events())
-        self._deadline_ms = min(self._deadline_ms, self._deadlines.note(channel, self._system.now()))
+        self._set_interest(channel, channel.interest_events)
+        self._update_deadline(channel, self._system.now())
         if channel.has_buffered_input:
-            self._be_ready_now(channel, EVENT_READ)
-        elif self._ready_now.get(channel) == EVENT_READ:
-            del self._ready_now[channel]
+            self._mark_ready(channel, EVENT_READ)
+        elif self._ready_channels.get(channel) == EVENT_READ:
+            del self._ready_channels[channel]
 
-    def _existing(self, channel_id: str) -> KafkaChannel:
+    def _get_channel(self, channel_id: str) -> KafkaChannel:
         channel = self.channel(channel_id)
         if channel is None:
-            raise IllegalStateError(f"there is no channel {channel_id}")
+            raise IllegalStateError(f"channel {channel_id} does not exist")
         return channel
 
-    def _check_unused(self, channel_id: str) -> None:
+    def _check_id_unused(self, channel_id: str) -> None:
         if self.channel(channel_id) is not None:
-            raise IllegalStateError(f"there is a channel {channel_id} already, open or closing")
+            raise IllegalStateError(f"channel {channel_id} already exists, open or closing")
 
     def _drain_waker(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)  # one byte, or that of a thread that came too late for the wait it saw, too
+            self._wake_reader.recv(64)  # more than one byte if a wakeup was late for an earlier wait

@@ -1,8 +1,8 @@
-"""The seam to the operating system: the clock, sockets, names, and waiting for any of them.
+"""System: the interface to the operating system, for the clock, name resolution, sockets and waiting for them.
 
-Everything in the client and the producer that would touch the machine asks a `System`. There are two: `OperatingSystem`
-here, and the tests' FakeSystem with a clock that jumps, so that a whole producer runs against scripted peers in one
-thread and never waits. docs/architecture.md names the few modules that have a door of their own.
+All of the client and the producer use the operating system through a `System`. `OperatingSystem` is the real one. The
+tests' FakeSystem has a simulated clock, so a complete producer runs against scripted peers in one thread without
+waiting. docs/architecture.md lists the few modules that are exceptions.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ __all__ = [
     "System",
     "Waker",
     "configure_socket",
-    "host_fault",
+    "find_host_error",
     "peer_address",
 ]
 
 Buffer = bytes | bytearray | memoryview
 
 OS_DEFAULT_BUFFER = -1
-"""send.buffer.bytes or receive.buffer.bytes that leaves the choice to the operating system."""
+"""Value of send.buffer.bytes and receive.buffer.bytes for the default of the operating system."""
 
 MAX_PORT = 65535
-HOST_CHARACTERS_MAX = 255
-"""The longest host name that the DNS allows."""
+MAX_HOST_CHARACTERS = 255
+"""The length of the longest host name that the DNS allows."""
 
-_CONNECT_GOES_ON = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
+_CONNECT_IN_PROGRESS_ERRORS = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR})
 
 
 @dataclass(frozen=True)
 class SocketAddress:
-    """One address of a name. `host` is the name as configured or advertised: what a certificate is checked against."""
+    """An address to which a host name resolves.
+
+    `host` is the name as configured or advertised, with which a certificate is compared.
+    """
 
     host: str
     port: int
@@ -62,7 +65,7 @@ class SocketAddress:
 
 
 class ByteSocket(Protocol):
-    """What is used of a connected, non-blocking stream socket. Errors are OSErrors, as `socket` raises them."""
+    """The methods of a connected, non-blocking stream socket that this package uses. They raise OSError."""
 
     def fileno(self) -> int: ...
 
@@ -76,7 +79,7 @@ class ByteSocket(Protocol):
 
 
 class Waker(Protocol):
-    """One end of the pair by which another thread ends a wait."""
+    """One end of a socket pair through which a thread ends the wait of another thread."""
 
     def fileno(self) -> int: ...
 
@@ -92,7 +95,7 @@ class HasFileno(Protocol):
 
 
 class Poller(Protocol):
-    """Readiness of many sockets, as in the standard library's `selectors`. An empty set of events is not allowed."""
+    """The methods of `selectors.BaseSelector` that this package uses. `events` must not be empty."""
 
     def register(self, fileobj: HasFileno, events: int, data: Any = None) -> selectors.SelectorKey: ...
 
@@ -107,28 +110,31 @@ class Poller(Protocol):
 
 class System(Protocol):
     def now(self) -> float:
-        """Monotonic milliseconds."""
+        """Return the time of a monotonic clock in milliseconds."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, by the clock of this machine. It may jump."""
+        """Return the milliseconds since the epoch by the wall clock of this machine, which may jump."""
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
-        """All addresses of a name, in the resolver's order; DisconnectedError if there are none."""
+        """Return all addresses of a host, in the resolver's order. Raise DisconnectedError if it cannot be resolved."""
 
     def canonical_name(self, address: SocketAddress) -> str:
-        """The address's name by reverse lookup; its IP if it has none."""
+        """Return the name of an address by reverse lookup, or its IP address if it has no name."""
 
     def connect(self, address: SocketAddress, send_buffer_bytes: int, receive_buffer_bytes: int) -> ByteSocket:
-        """Begin to connect; the socket is writable when that is decided. OSError if it fails on the spot."""
+        """Begin to connect. The socket becomes writable when the attempt has succeeded or failed.
+
+        Raise OSError if the attempt fails immediately.
+        """
 
     def poller(self) -> Poller: ...
 
     def waker(self) -> tuple[Waker, Waker]:
-        """Two connected, non-blocking ends: what is sent to the second makes the first readable."""
+        """Return a pair of connected, non-blocking sockets: one to wait for, and one to send to."""
 
 
 class OperatingSystem:
-    """The System of the machine: real sockets, clock and resolver."""
+    """The real System: the sockets, clocks and resolver of this machine."""
 
     def now(self) -> float:
         return time.monotonic() * 1000.0
@@ -138,16 +144,16 @@ class OperatingSystem:
 
     def resolve(self, host: str, port: int) -> list[SocketAddress]:
         if not 0 < port <= MAX_PORT:
-            # The resolver would take 65536 + n for n: another port than the one that a broker has advertised.
-            raise DisconnectedError("there is no such port", address=f"{host}:{port}")
+            # The resolver would take port 65536 + n for port n, which the broker has not advertised.
+            raise DisconnectedError(f"the port must be between 1 and {MAX_PORT}", address=f"{host}:{port}")
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            # OSError and not gaierror alone: when the system has failed the resolver, as without a free descriptor.
-            # UnicodeError: labels that IDNA refuses, such as an empty or an overlong one.
+            # OSErrors other than gaierror come from the resolver itself, for example without a free file descriptor.
+            # A UnicodeError is a label that IDNA does not allow, such as an empty or an overlong one.
             reason = getattr(error, "strerror", None) or error
             raise DisconnectedError(f"the name cannot be resolved: {reason}", address=f"{host}:{port}") from error
-        return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in found]
+        return [SocketAddress(host, port, family, sockaddr) for family, _, _, _, sockaddr in results]
 
     def canonical_name(self, address: SocketAddress) -> str:
         try:
@@ -160,7 +166,7 @@ class OperatingSystem:
         try:
             configure_socket(sock, send_buffer_bytes, receive_buffer_bytes)
             code = sock.connect_ex(address.sockaddr)
-            if code != 0 and code not in _CONNECT_GOES_ON:
+            if code != 0 and code not in _CONNECT_IN_PROGRESS_ERRORS:
                 raise OSError(code, os.strerror(code))
         except BaseException:
             sock.close()
@@ -178,7 +184,7 @@ class OperatingSystem:
 
 
 def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer_bytes: int) -> None:
-    """The options of every socket, whether it connects or was accepted."""
+    """Set the options of a socket that connects or was accepted."""
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -189,15 +195,15 @@ def configure_socket(sock: socket.socket, send_buffer_bytes: int, receive_buffer
 
 
 def peer_address(sock: socket.socket) -> SocketAddress:
-    """Who is at the other end of an accepted socket."""
-    name = sock.getpeername()
-    return SocketAddress(str(name[0]), int(name[1]), sock.family, name)
+    """Return the address of the peer of an accepted socket."""
+    sockaddr = sock.getpeername()
+    return SocketAddress(str(sockaddr[0]), int(sockaddr[1]), sock.family, sockaddr)
 
 
-def host_fault(host: str) -> str | None:
-    """Return why this cannot be the name of a host, None if it can."""
+def find_host_error(host: str) -> str | None:
+    """Return why a host name is invalid, or None if it is valid."""
     if not host:
         return "it is empty"
-    if len(host) > HOST_CHARACTERS_MAX:
-        return f"it has {len(host)} characters, and at most {HOST_CHARACTERS_MAX} are possible"
-    return None if host.isprintable() and " " not in host else "it has characters that no name has"
+    if len(host) > MAX_HOST_CHARACTERS:
+        return f"it has {len(host)} characters; at most {MAX_HOST_CHARACTERS} are allowed"
+    return None if host.isprintable() and " " not in host else "it has characters that are not allowed in a host name"

@@ -1,14 +1,14 @@
-"""TLS over a ByteSocket, by way of two memory buffers.
+"""TlsTransport: TLS over a ByteSocket, through two memory buffers.
 
-    socket --recv--> incoming --SSLObject.read--> the channel
-    socket <--send-- outgoing <--SSLObject.write-- the channel
+    socket --recv--> incoming --SSLObject.read--> channel
+    socket <--send-- outgoing <--SSLObject.write-- channel
 
-The cipher never touches the socket. So a write that the socket took only in part is a matter of bytes in `_unsent`, not
-of calling OpenSSL again with the same buffer, and the transport runs over any ByteSocket, also a scripted one. (Why not
-a wrapped socket, with figures: docs/decisions/0002-tls-transport.md.)
+OpenSSL never uses the socket. If the socket accepts only a part of the ciphertext, the rest stays in `_unsent`; OpenSSL
+need not be called again with the same buffer. The transport also works with any ByteSocket, such as a scripted one.
+docs/decisions/0002-tls-transport.md compares this design with a wrapped socket.
 
-Plaintext that was encrypted counts as taken: its segments are not read again, although the channel reports a send as
-complete only when the socket has the last byte. Small segments share a TLS record of up to 16 KB.
+Plaintext counts as accepted once it is encrypted, and its segments are not read again. The channel reports a send as
+complete only when the socket has accepted its last byte. Small segments share a TLS record of up to 16 KB.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from typing import Any, cast
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
-from spark_kafka_sink.network.security.tls_errors import explain
+from spark_kafka_sink.network.security.tls_errors import describe_tls_error
 from spark_kafka_sink.network.system import Buffer, ByteSocket
-from spark_kafka_sink.network.transport import receive, send
+from spark_kafka_sink.network.transport import receive_into, send_segments
 
-RECORD_BYTES = 16 * 1024
-"""The most plaintext that one TLS record holds."""
+MAX_RECORD_BYTES = 16 * 1024
+"""The most plaintext that one TLS record can hold."""
 
 ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
-"""How much is encrypted at a time, before it is written to the socket."""
+"""How much plaintext is encrypted before the ciphertext is written to the socket."""
 
-RECEIVED_BYTES = 32 * 1024
+RECEIVE_BUFFER_BYTES = 32 * 1024
 
 
 class TlsTransport:
-    """`server_hostname` is the name to send by SNI and to check the certificate against; None on the server's side."""
+    """TLS transport of a client or a server.
+
+    `server_hostname` is the host name to send in SNI and to compare with the certificate; None for a server.
+    """
 
     def __init__(self, sock: ByteSocket, context: ssl.SSLContext, *, server_hostname: str | None) -> None:
         self.socket = sock
@@ -43,7 +46,7 @@ class TlsTransport:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._unsent = memoryview(b"")
-        self._space = bytearray(RECEIVED_BYTES)
+        self._receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self._has_read = False
         self._tls = self._wrap(context, server_hostname)
 
@@ -57,12 +60,12 @@ class TlsTransport:
 
     @property
     def version(self) -> str | None:
-        """TLSv1.2 or TLSv1.3, once it is agreed upon."""
+        """The negotiated version, `TLSv1.2` or `TLSv1.3`; None before it is negotiated."""
         return self._tls.version()
 
-    def certificate(self, *, encoded: bool = False) -> Any:
-        """The certificate of the other end: its fields as Python's ssl has them, or its bytes (DER)."""
-        return self._tls.getpeercert(encoded)
+    def peer_certificate(self, *, as_der: bool = False) -> Any:
+        """Return the certificate of the peer, as a dict like `SSLSocket.getpeercert` or as DER bytes."""
+        return self._tls.getpeercert(as_der)
 
     def handshake(self) -> None:
         self.flush()
@@ -70,18 +73,18 @@ class TlsTransport:
             pass
         self.flush()
 
-    def read_into(self, space: memoryview) -> int:
+    def read_into(self, buffer: memoryview) -> int:
         while True:
             try:
-                count = self._read(space)
+                count = self._read(buffer)
             except ssl.SSLWantReadError:
                 if not self._receive():
                     return 0
                 continue
             except ssl.SSLError as error:
-                raise self._broken(error) from error
+                raise self._to_connection_error(error) from error
             if count == 0:
-                raise DisconnectedError("the other end closed the TLS connection")
+                raise DisconnectedError("the peer closed the TLS connection")
             self._has_read = True
             return count
 
@@ -89,26 +92,27 @@ class TlsTransport:
         if self.has_output:
             self.flush()
             return 0
-        taken = 0
+        accepted = 0
         try:
-            for record in _records(segments):
-                taken += self._encrypt(record)
-                if taken >= ENCRYPTED_BYTES_PER_WRITE:
+            for record in _split_into_records(segments):
+                accepted += self._encrypt(record)
+                if accepted >= ENCRYPTED_BYTES_PER_WRITE:
                     break
         except ssl.SSLError as error:
-            raise self._broken(error) from error
+            raise self._to_connection_error(error) from error
         self.flush()
-        return taken
+        return accepted
 
     def flush(self) -> None:
         if not self._unsent and self._outgoing.pending:
             self._unsent = memoryview(self._outgoing.read())
         if self._unsent:
-            self._unsent = self._unsent[send(self.socket, [self._unsent]) :]
+            self._unsent = self._unsent[send_segments(self.socket, [self._unsent]) :]
 
     def close(self) -> None:
         if self.ready and not self.has_output:
-            # Send the end of the stream, so that it is not mistaken for one cut off. The answer is not waited for.
+            # Send close_notify, so that the peer can tell the end of the stream from a truncation. Do not wait for its
+            # response.
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
@@ -120,14 +124,14 @@ class TlsTransport:
         if hostname is None:
             return context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
-            # A name may end in a dot; certificates never do.
+            # A host name may end in a dot; the names in certificates never do.
             return context.wrap_bio(self._incoming, self._outgoing, server_hostname=hostname.rstrip("."))
         except (ValueError, TypeError) as error:
-            # TypeError: a NUL in it.
-            raise DisconnectedError(f"{sanitize(hostname)!r} is not a host name that TLS can check: {error}") from error
+            # A TypeError is raised for a NUL character in the name.
+            raise DisconnectedError(f"TLS cannot verify the host name {sanitize(hostname)!r}: {error}") from error
 
     def _handshake_step(self) -> bool:
-        """Whether it is worth to go on: done, or more bytes have come."""
+        """Continue the handshake. Return whether another step can make progress, or the handshake is complete."""
         try:
             self._tls.do_handshake()
             self.ready = True
@@ -135,58 +139,58 @@ class TlsTransport:
             self.flush()
             return self._receive() > 0
         except ssl.SSLError as error:
-            # The alert that OpenSSL has prepared shows the other end what was wrong.
+            # Send the alert that OpenSSL has prepared, which tells the peer the reason.
             with contextlib.suppress(OSError):
                 self.flush()
-            raise TlsError(explain(error, self._hostname)) from error
+            raise TlsError(describe_tls_error(error, self._hostname)) from error
         return True
 
-    def _read(self, space: memoryview) -> int:
-        # Given a buffer, any writable one, `read` returns a count; its stub knows neither.
+    def _read(self, buffer: memoryview) -> int:
+        # With a writable buffer, `read` fills the buffer and returns a count. The type stub lacks this overload.
         read: Callable[[int, memoryview], int] = cast(Any, self._tls.read)
-        return read(len(space), space)
+        return read(len(buffer), buffer)
 
     def _encrypt(self, record: Buffer) -> int:
         view = memoryview(record)
         while view:
-            # Whole records, except where a peer has negotiated smaller ones.
+            # One write takes the whole record unless the peer has negotiated smaller records.
             view = view[self._tls.write(view) :]
         return len(record)
 
     def _receive(self) -> int:
-        """Ciphertext from the socket to where OpenSSL reads."""
+        """Receive ciphertext for OpenSSL to read. Return the number of bytes."""
         try:
-            received = receive(self.socket, memoryview(self._space))
+            received = receive_into(self.socket, memoryview(self._receive_buffer))
         except DisconnectedError as error:
             if self.ready:
                 raise
             raise DisconnectedError(
-                "the other end closed the connection during the TLS handshake: "
-                "the listener may expect plaintext, or refuse the certificate or the TLS versions offered"
+                "the peer closed the connection during the TLS handshake: "
+                "the listener may expect plaintext, or may have rejected the certificate or the offered TLS versions"
             ) from error
-        self._incoming.write(memoryview(self._space)[:received])
+        self._incoming.write(memoryview(self._receive_buffer)[:received])
         return received
 
-    def _broken(self, error: ssl.SSLError) -> TlsError | NetworkError:
-        # With TLS 1.3 a server looks at the client's certificate after the client's handshake is done. So an alert
-        # that comes first of all is about authentication; later ones are as good as a lost connection.
+    def _to_connection_error(self, error: ssl.SSLError) -> TlsError | NetworkError:
+        # A TLS 1.3 server verifies the client's certificate after the client has completed the handshake. An alert that
+        # arrives before any data therefore concerns authentication. A later alert is treated as a lost connection.
         if not self._has_read and error.reason and "ALERT" in error.reason:
-            return TlsError(explain(error, self._hostname))
-        return DisconnectedError(f"the TLS connection broke: {error.reason or error}")
+            return TlsError(describe_tls_error(error, self._hostname))
+        return DisconnectedError(f"the TLS connection failed: {error.reason or error}")
 
 
-def _records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The segments' bytes in pieces of RECORD_BYTES: views where a segment is long enough, else joined."""
-    small: list[memoryview] = []
-    space = RECORD_BYTES
+def _split_into_records(segments: Sequence[Buffer]) -> Iterator[Buffer]:
+    """Split the segments into records of MAX_RECORD_BYTES: views of long segments, copies of joined short ones."""
+    pieces: list[memoryview] = []
+    space = MAX_RECORD_BYTES
     for segment in segments:
         rest = memoryview(segment)
         while rest:
             piece, rest = rest[:space], rest[space:]
-            small.append(piece)
+            pieces.append(piece)
             space -= len(piece)
             if not space:
-                yield small[0] if len(small) == 1 else b"".join(small)
-                small, space = [], RECORD_BYTES
-    if small:
-        yield b"".join(small)
+                yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                pieces, space = [], MAX_RECORD_BYTES
+    if pieces:
+        yield b"".join(pieces)

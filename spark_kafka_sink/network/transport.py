@@ -1,7 +1,7 @@
-"""What carries the bytes of a channel: a plain socket, or TLS over one (`tls.py`).
+"""Transport: the byte stream of a channel, over a plain socket or over TLS (`tls.py`).
 
-All calls return at once. Nothing to read is 0 bytes, the end of the stream is a DisconnectedError, and OSErrors of the
-socket pass through: the channel knows its peer and says so.
+No call blocks. A read returns 0 if no bytes are available and raises DisconnectedError at the end of the stream. The
+socket's OSErrors propagate; the channel adds the address of its peer to them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 from spark_kafka_sink.errors import DisconnectedError
 from spark_kafka_sink.network.system import Buffer, ByteSocket
 
-SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
-"""As many segments as one sendmsg takes."""
+MAX_SEGMENTS_PER_WRITE = min(1024, os.sysconf("SC_IOV_MAX"))
+"""The largest number of segments that one sendmsg call accepts."""
 
 
 class Transport(Protocol):
@@ -24,26 +24,30 @@ class Transport(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Payload may flow: there is no handshake, or it is done."""
+        """Whether payload can be sent and received: there is no handshake, or the handshake is complete."""
 
     @property
     def has_output(self) -> bool:
-        """Bytes are waiting here for the socket to take them."""
+        """Whether the transport holds bytes that the socket has not accepted yet."""
 
     @property
     def has_input(self) -> bool:
-        """Bytes have left the socket and were not read yet: no poller will report them."""
+        """Whether the transport holds unread bytes that it has taken from the socket. No poller reports them."""
 
     def handshake(self) -> None:
-        """Go on with the handshake as far as the bytes that came allow."""
+        """Continue the handshake until it needs more bytes from the peer."""
 
-    def read_into(self, space: memoryview) -> int: ...
+    def read_into(self, buffer: memoryview) -> int:
+        """Read available bytes into the buffer and return their number."""
 
     def write(self, segments: Sequence[Buffer]) -> int:
-        """One attempt. How many bytes of the segments were taken; none of those is read again."""
+        """Try once to write the segments and return the number of bytes accepted.
+
+        Accepted bytes are not read from the segments again.
+        """
 
     def flush(self) -> None:
-        """One attempt to write what waits here."""
+        """Try once to write the bytes that the transport holds."""
 
     def close(self) -> None: ...
 
@@ -57,39 +61,41 @@ class PlaintextTransport:
         self.socket = sock
 
     def handshake(self) -> None:
-        """Does nothing: a plain connection has no handshake."""
+        """Do nothing: a plaintext connection has no handshake."""
 
-    def read_into(self, space: memoryview) -> int:
-        return receive(self.socket, space)
+    def read_into(self, buffer: memoryview) -> int:
+        return receive_into(self.socket, buffer)
 
     def write(self, segments: Sequence[Buffer]) -> int:
-        return send(self.socket, segments)
+        return send_segments(self.socket, segments)
 
     def flush(self) -> None:
-        """Nothing ever waits here."""
+        """Do nothing: this transport holds no bytes."""
 
     def close(self) -> None:
         self.socket.close()
 
 
-def connect_result(sock: ByteSocket) -> None:
-    """What became of a connection once its socket is writable: an OSError if it failed."""
+def raise_connect_error(sock: ByteSocket) -> None:
+    """Raise an OSError if the connection attempt failed. To be called once the socket is writable."""
     code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code != 0:
         raise OSError(code, os.strerror(code))
 
 
-def receive(sock: ByteSocket, space: memoryview) -> int:
+def receive_into(sock: ByteSocket, buffer: memoryview) -> int:
+    """Receive available bytes and return their number. Raise DisconnectedError at the end of the stream."""
     try:
-        received = sock.recv_into(space)
+        received = sock.recv_into(buffer)
     except (BlockingIOError, InterruptedError):
         return 0
     if received == 0:
-        raise DisconnectedError("the other end closed the connection")
+        raise DisconnectedError("the peer closed the connection")
     return received
 
 
-def send(sock: ByteSocket, segments: Sequence[Buffer]) -> int:
+def send_segments(sock: ByteSocket, segments: Sequence[Buffer]) -> int:
+    """Send as many bytes as the socket accepts and return their number."""
     try:
         return sock.sendmsg(segments)
     except (BlockingIOError, InterruptedError):

@@ -29,14 +29,14 @@ def check_certificates(
     tls = config.security.tls
     if tls is None:
         return
-    from spark_kafka_sink.network.security.peer_certificate import look
+    from spark_kafka_sink.network.security.peer_certificate import fetch_peer_certificate
 
     nodes_by_address = {(node.host, node.port): node for node in nodes}
     for (host, port), node in list(nodes_by_address.items())[:MAX_LISTED_RESULTS]:
         name = f"certificate of {node.address}"
         try:
             addresses = resolve_advertised(system, host, port)
-            certificate = look(tls, addresses[0], system, system.now() + timeout_ms)
+            certificate = fetch_peer_certificate(tls, addresses[0], system, system.now() + timeout_ms)
         except (NetworkError, TlsError, ConfigurationError) as error:
             yield Check(name, Outcome.SKIPPED, str(error))
             continue
@@ -53,11 +53,11 @@ def build_certificate_check(name: str, certificate: PeerCertificate, wall_s: flo
         if expired_for_s > 0
         else f"valid until {expiry_date}, {days_left} days"
     )
-    names = f" for {', '.join(certificate.names)}" if certificate.names else ""
+    names = f" for {', '.join(certificate.subject_alt_names)}" if certificate.subject_alt_names else ""
     subject = f"{certificate.subject or 'no subject'}{names}"
-    detail = f"{subject}; issued by {certificate.issuer}; {validity}; {certificate.version}"
-    if certificate.refusal:
-        remedy = end_sentence(certificate.refusal[0].upper() + certificate.refusal[1:])
+    detail = f"{subject}; issued by {certificate.issuer}; {validity}; {certificate.tls_version}"
+    if certificate.verification_error:
+        remedy = end_sentence(certificate.verification_error[0].upper() + certificate.verification_error[1:])
         return Check(name, Outcome.FAILED, detail, remedy)
     if days_left < MIN_DAYS_LEFT:
         remedy = "Renew the certificate soon. Clients cannot connect after it expires."

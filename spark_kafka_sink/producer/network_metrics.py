@@ -86,7 +86,7 @@ class NetworkMetrics:
         for name, counted in _TIMED.items():
             self._times[name].follow(getattr(self._counts, counted) * 1_000_000, now, selects)
         # A copy: the sender's thread adds the first channel to a node while another thread reads.
-        for channel_id, counts in (self._counts.channels or {}).copy().items():
+        for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
                 self._node_traffic[channel_id] = TrafficMetrics(counts, *self._window)
             self._node_traffic[channel_id].count(now)
@@ -97,7 +97,7 @@ class NetworkMetrics:
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {
-            "connection-count": lambda now: float(self._counts.connections_open),
+            "connection-count": lambda now: float(self._counts.open_connections),
             **self._traffic.gauges(),
         }
         for name, meter in self._meters.items():

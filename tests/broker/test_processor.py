@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.broker.outcome import ChannelAction, ChannelResponse
 from spark_kafka_sink.broker.processor import Processor, ReceivedRequest
-from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import FramePeer, frame
 
@@ -22,7 +22,7 @@ class ProcessorHarness:
         self.failures: list[BaseException] = []
         self.peers: list[FramePeer] = []
         self.connections: list[FakeConnection] = []
-        self.processor = Processor(0, self.system, plaintext_channels, self.requests.append, self.failures.append)
+        self.processor = Processor(0, self.system, build_plaintext_channel, self.requests.append, self.failures.append)
         for number in range(clients):
             peer = FramePeer(lambda *_: None)
             self.system.listen(f"client{number}", 1, peer)

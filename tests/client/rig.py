@@ -12,7 +12,7 @@ from spark_kafka_sink.client.cluster import Node
 from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.client.network_client import NetworkClient
-from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.message import ApiKey, Message
 from spark_kafka_sink.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -36,7 +36,7 @@ class Rig:
         self.metadata = Metadata(bootstrap, self.config, system=self.system, random=Random(1))
         self.selector = Selector(
             self.system,
-            deadlines=Deadlines(idle_ms=self.config.connections_max_idle_ms),
+            timeouts=ChannelTimeouts(idle_ms=self.config.connections_max_idle_ms),
         )
         self.client = NetworkClient(self.selector, self.metadata, self.config, system=self.system, random=Random(2))
         self.responses: list[ClientResponse] = []

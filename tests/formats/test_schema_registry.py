@@ -198,7 +198,7 @@ def test_unresponsive_registry_error_mentions_no_backoff() -> None:
 
 
 def test_tls_errors_have_registry_option_prefix() -> None:
-    tls = TlsConfig(identity=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
+    tls = TlsConfig(keystore=StoreConfig("/etc/ssl.keystore.location/gone.pem"))
     with pytest.raises(ConfigurationError) as caught:
         SchemaRegistryClient(RegistryConfig(("https://registry",), tls=tls))
     assert "schema.registry.ssl.keystore.location is /etc/ssl.keystore.location/gone.pem, which cannot" in str(
@@ -237,7 +237,7 @@ def test_rejects_endless_response() -> None:
         while not stopped.is_set():
             client.sendall(b"x" * 65_536)
 
-    too_long = f"the answer exceeds {MAX_RESPONSE_BYTES} bytes"
+    too_long = f"the response exceeds {MAX_RESPONSE_BYTES} bytes"
     with serve(handle_client) as url, pytest.raises(SchemaRegistryError, match=too_long):
         SchemaRegistryClient(RegistryConfig((url,))).get_latest("s")
 
@@ -342,9 +342,9 @@ def test_verifies_certificate_and_sends_client_certificate(tmp_path: Path) -> No
     context.verify_mode = ssl.CERT_REQUIRED
     with fake_registry(context) as fake:
         trust, identity = StoreConfig(str(tmp_path / "ca.pem")), StoreConfig(str(tmp_path / "client.pem"))
-        tls = TlsConfig(trust=trust, identity=identity)
+        tls = TlsConfig(truststore=trust, keystore=identity)
         assert SchemaRegistryClient(RegistryConfig((fake.url,), tls=tls)).register("s", avro_schema("a")) == 1
-        for wrong in (TlsConfig(), TlsConfig(trust=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
+        for wrong in (TlsConfig(), TlsConfig(truststore=StoreConfig(str(tmp_path / "stranger-ca.pem")))):
             with pytest.raises(SchemaRegistryError, match="CERTIFICATE_VERIFY_FAILED"):
                 SchemaRegistryClient(RegistryConfig((fake.url,), tls=wrong)).register("s", avro_schema("a"))
 
@@ -354,14 +354,14 @@ def test_verifies_certificate_and_sends_client_certificate(tmp_path: Path) -> No
     [
         ("", "schema.registry.url is not set"),
         ("registry:8081", "must begin with https:// or http://"),
-        ("https://alice:s3cret@registry", "must have no user and password in it; set schema.registry.basic.auth"),
-        ("https://registry:port", "is not an address"),
-        ("https://a..registry" + "x" * 300, "is not an address"),
-        ("https://registry/#part", "is not an address"),
+        ("https://alice:s3cret@registry", "must not contain a user name and password; set schema.registry.basic.auth"),
+        ("https://registry:port", "is not a valid URL"),
+        ("https://a..registry" + "x" * 300, "is not a valid URL"),
+        ("https://registry/#part", "is not a valid URL"),
         ("https://registry/?apikey=s3cret", "must have no query"),
-        ("https://registry/\n2026-01-01 ERROR s3cret", "must have no blanks, line breaks"),
-        ("https://regi\rstry", "must have no blanks, line breaks"),
-        ("https://registry/\u202e", "must have no blanks, line breaks"),
+        ("https://registry/\n2026-01-01 ERROR s3cret", "must not contain spaces, line breaks"),
+        ("https://regi\rstry", "must not contain spaces, line breaks"),
+        ("https://registry/\u202e", "must not contain spaces, line breaks"),
     ],
 )
 def test_rejects_invalid_urls_without_repeating_them(urls: str, message: str) -> None:

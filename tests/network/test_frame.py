@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DecodeError
 from spark_kafka_sink.network.frame import (
-    AHEAD_BYTES,
-    FRAME_BYTES_MAX,
-    GROWTH_BYTES_MIN,
-    TRUST_BYTES_MAX,
+    DEFAULT_MAX_FRAME_BYTES,
+    MAX_TRUSTED_BYTES,
+    MIN_GROWTH_BYTES,
+    READ_AHEAD_BYTES,
     FrameReader,
     FrameWriter,
 )
 
 
-def feed(reader: FrameReader, data: bytes, bytes_max: int = FRAME_BYTES_MAX) -> list[bytes]:
+def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> list[bytes]:
     """Give a reader these bytes, as it has space for them; the payloads that it has by then."""
     payloads = []
     while True:
-        while (payload := reader.take(bytes_max)) is not None:
+        while (payload := reader.next_frame(max_bytes)) is not None:
             payloads.append(bytes(payload))
         if not data:
             return payloads
-        space = reader.space()
+        space = reader.get_buffer()
         count = min(len(space), len(data))
         assert count > 0
         space[:count] = data[:count]
@@ -41,7 +41,7 @@ def test_whatever_a_socket_takes_at_a_time_the_bytes_are_the_frame(
 ) -> None:
     writer, written, turn = FrameWriter(segments), bytearray(), 0
     while not writer.done:
-        window = writer.window(segments_max)
+        window = writer.next_segments(segments_max)
         assert 0 < len(window) <= segments_max
         assert all(window), "an empty segment would look like a socket that takes nothing"
         joined = b"".join(window)[: takes[turn % len(takes)]]
@@ -57,31 +57,33 @@ def test_segments_are_views_of_the_callers_memory() -> None:
     memory = bytearray(b"abc")
     writer = FrameWriter([memory])
     memory[0] = ord("x")
-    assert [bytes(view) for view in writer.window(10)] == [b"\0\0\0\3", b"xbc"]
+    assert [bytes(view) for view in writer.next_segments(10)] == [b"\0\0\0\3", b"xbc"]
 
 
 def test_ten_thousand_tiny_segments_are_each_looked_at_once_per_write() -> None:
     writer = FrameWriter([b"xy"] * 10_000)
     handled = 0
     while not writer.done:
-        window = writer.window(1024)
+        window = writer.next_segments(1024)
         handled += len(window)
         writer.advance(sum(map(len, window)) - 1)
-        if not writer.done and len(writer.window(2)) == 1:
+        if not writer.done and len(writer.next_segments(2)) == 1:
             writer.advance(1)
     assert handled < 10_100
 
 
 PAYLOADS = st.one_of(
     st.binary(max_size=300),
-    st.integers(AHEAD_BYTES - 8, AHEAD_BYTES + 8).map(
+    st.integers(READ_AHEAD_BYTES - 8, READ_AHEAD_BYTES + 8).map(
         lambda size: bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     ),
-    st.integers(GROWTH_BYTES_MIN - 4, GROWTH_BYTES_MIN + 4).map(bytes),
+    st.integers(MIN_GROWTH_BYTES - 4, MIN_GROWTH_BYTES + 4).map(bytes),
 )
 
 
-@given(st.lists(PAYLOADS, min_size=1, max_size=6), st.lists(st.integers(1, 3 * AHEAD_BYTES), min_size=1, max_size=20))
+@given(
+    st.lists(PAYLOADS, min_size=1, max_size=6), st.lists(st.integers(1, 3 * READ_AHEAD_BYTES), min_size=1, max_size=20)
+)
 def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
     found: list[bytes] = []
@@ -93,73 +95,73 @@ def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes
     assert found == payloads
 
 
-@given(st.lists(st.integers(0, 600), min_size=1, max_size=8), st.integers(1, AHEAD_BYTES))
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=8), st.integers(1, READ_AHEAD_BYTES))
 def test_a_reader_knows_whether_a_whole_frame_is_waiting_in_it(sizes: list[int], arrived: int) -> None:
     reader = FrameReader()
     stream = b"".join(struct.pack(">i", size) + bytes(size) for size in sizes)[:arrived]
-    reader.space()[: len(stream)] = stream
+    reader.get_buffer()[: len(stream)] = stream
     reader.advance(len(stream))
-    while reader.has_input:
-        assert reader.take(1000) is not None
-    assert reader.take(1000) is None
+    while reader.has_buffered_input:
+        assert reader.next_frame(1000) is not None
+    assert reader.next_frame(1000) is None
 
 
 def test_a_payload_keeps_its_bytes_while_others_are_read() -> None:
     reader, kept = FrameReader(), []
     for letter in b"abc":
         message = struct.pack(">i", 100) + bytes([letter]) * 100
-        reader.space()[: len(message)] = message
+        reader.get_buffer()[: len(message)] = message
         reader.advance(len(message))
-        kept.append(reader.take(100))
+        kept.append(reader.next_frame(100))
     assert [bytes(payload) for payload in kept if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
 
 
 def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
     reader = FrameReader()
-    feed(reader, struct.pack(">i", FRAME_BYTES_MAX))
+    feed(reader, struct.pack(">i", DEFAULT_MAX_FRAME_BYTES))
     arrived = 0
     for piece in [10, 70_000, 300_000]:
         feed(reader, bytes(piece))
         arrived += piece
-        assert len(reader.space()) + arrived <= max(64 * 1024, 5 * arrived)
+        assert len(reader.get_buffer()) + arrived <= max(64 * 1024, 5 * arrived)
 
 
 def test_who_has_sent_long_frames_gets_the_room_for_another_at_once_but_not_for_any_length() -> None:
-    for size, room in ((1_000_000, 1_000_000), (2 * TRUST_BYTES_MAX, TRUST_BYTES_MAX)):
+    for size, room in ((1_000_000, 1_000_000), (2 * MAX_TRUSTED_BYTES, MAX_TRUSTED_BYTES)):
         reader = FrameReader()
         assert feed(reader, struct.pack(">i", size) + bytes(size)) == [bytes(size)]
         feed(reader, struct.pack(">i", size))
-        assert len(reader.space()) == room
+        assert len(reader.get_buffer()) == room
 
 
 def test_a_long_frame_is_read_to_where_it_stays_but_for_its_beginning() -> None:
     reader = FrameReader()
-    feed(reader, struct.pack(">i", 60_000) + bytes(AHEAD_BYTES - 4))
-    space = reader.space()
-    assert len(space) == 60_000 - (AHEAD_BYTES - 4)
+    feed(reader, struct.pack(">i", 60_000) + bytes(READ_AHEAD_BYTES - 4))
+    space = reader.get_buffer()
+    assert len(space) == 60_000 - (READ_AHEAD_BYTES - 4)
     reader.advance(len(space))
-    payload = reader.take(60_000)
+    payload = reader.next_frame(60_000)
     assert payload is not None
     space[-1] = 7
     assert payload[-1] == 7
 
 
 def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything_is_allocated() -> None:
-    assert feed(FrameReader(), struct.pack(">i", 5) + b"12345", bytes_max=5) == [b"12345"]
-    with pytest.raises(DecodeError, match="6 bytes was announced, at most 5"):
-        feed(FrameReader(), struct.pack(">i", 6), bytes_max=5)
+    assert feed(FrameReader(), struct.pack(">i", 5) + b"12345", max_bytes=5) == [b"12345"]
+    with pytest.raises(DecodeError, match="announced a frame of 6 bytes; at most 5"):
+        feed(FrameReader(), struct.pack(">i", 6), max_bytes=5)
 
 
 def test_a_length_that_is_refused_is_refused_behind_a_good_frame_too() -> None:
     reader = FrameReader()
     message = struct.pack(">i", 2) + b"ok" + struct.pack(">i", 2**31 - 1)
-    reader.space()[: len(message)] = message
+    reader.get_buffer()[: len(message)] = message
     reader.advance(len(message))
-    assert bytes(reader.take(1000) or b"") == b"ok"
-    assert reader.has_input
+    assert bytes(reader.next_frame(1000) or b"") == b"ok"
+    assert reader.has_buffered_input
     for _ in range(2):
-        with pytest.raises(DecodeError, match="2147483647 bytes was announced"):
-            reader.take(1000)
+        with pytest.raises(DecodeError, match="announced a frame of 2147483647 bytes"):
+            reader.next_frame(1000)
 
 
 @pytest.mark.parametrize(

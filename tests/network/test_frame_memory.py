@@ -8,14 +8,14 @@ import struct
 import pytest
 
 from spark_kafka_sink.network.channel import KafkaChannel
-from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.frame import AHEAD_BYTES, NetworkReceive
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
+from spark_kafka_sink.network.frame import READ_AHEAD_BYTES, NetworkReceive
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeSystem, Peer
 from tests.network.peers import connect, frame
 
-LONG = 3 * AHEAD_BYTES
+LONG = 3 * READ_AHEAD_BYTES
 
 
 class Listener:
@@ -26,7 +26,7 @@ class Listener:
         self.system.listen("broker", 9092, Peer())
         self.memory: FrameMemory[KafkaChannel] = FrameMemory(int(frames * LONG))
         self.selector = Selector(
-            self.system, memory=self.memory, deadlines=Deadlines(idle_ms=-1, setup_ms=1000, frame_ms=1000)
+            self.system, frame_memory=self.memory, timeouts=ChannelTimeouts(idle_ms=-1, setup_ms=1000, frame_ms=1000)
         )
         self.peers = [connect(self.system, self.selector, str(number)) for number in range(connections)]
         self.kept: list[NetworkReceive] = []
@@ -37,12 +37,12 @@ class Listener:
         self.selector.poll(100)
         self.kept += self.selector.completed_receives
         self.ended.update({name: str(state.error) for name, state in self.selector.disconnected.items()})
-        assert 0 <= self.memory.bytes_left <= self.memory.bytes_max
+        assert 0 <= self.memory.available_bytes <= self.memory.max_bytes
         return [receive.channel_id for receive in self.selector.completed_receives]
 
-    def give_back(self, count: int) -> None:
+    def release_memory(self, count: int) -> None:
         for receive in self.kept[:count]:
-            self.selector.give_back(receive.reserved)
+            self.selector.release_memory(receive.reserved_bytes)
         del self.kept[:count]
 
 
@@ -55,12 +55,12 @@ def test_a_frame_for_which_there_is_no_memory_is_not_read_until_there_is_some() 
     assert [receive.channel_id for receive in listener.kept] == ["0", "1"]
     order = ["0", "1"]
     while listener.kept:
-        listener.give_back(1)
+        listener.release_memory(1)
         for _ in range(2):
             order += listener.poll()
         assert len(listener.kept) <= 2
     assert order == [str(number) for number in range(10)]
-    assert listener.memory.bytes_left == listener.memory.bytes_max
+    assert listener.memory.available_bytes == listener.memory.max_bytes
     assert listener.ended == {}
 
 
@@ -74,9 +74,9 @@ def test_a_frame_longer_than_what_is_left_is_not_overtaken_by_shorter_ones_for_e
     other.send(frame(bytes(LONG)))
     for _ in range(3):
         assert listener.poll() == []
-    listener.give_back(1)
+    listener.release_memory(1)
     assert [listener.poll(), listener.poll()] == [["1"], []]
-    listener.give_back(1)
+    listener.release_memory(1)
     assert listener.poll() == ["2"]
 
 
@@ -84,10 +84,10 @@ def test_short_frames_need_none_of_it() -> None:
     listener = Listener(frames=1, connections=2)
     listener.peers[0].send(struct.pack(">i", LONG))
     listener.poll()
-    assert listener.memory.bytes_left == 0
-    listener.peers[1].send(frame(bytes(AHEAD_BYTES - 4)))
+    assert listener.memory.available_bytes == 0
+    listener.peers[1].send(frame(bytes(READ_AHEAD_BYTES - 4)))
     assert listener.poll() == ["1"]
-    assert listener.kept[0].reserved == 0
+    assert listener.kept[0].reserved_bytes == 0
 
 
 @pytest.mark.parametrize("how", ["ended by its client", "closed here", "too late"])
@@ -107,7 +107,7 @@ def test_what_a_half_frame_has_reserved_comes_back_with_its_end(how: str) -> Non
         assert [listener.poll() for _ in range(8)] == [[]] * 8
         assert listener.system.now() - begun < 1000
     assert [name for _ in range(3) for name in listener.poll()] == ["1"]
-    assert ("1" in listener.ended, listener.memory.bytes_left) == (False, 0)
+    assert ("1" in listener.ended, listener.memory.available_bytes) == (False, 0)
 
 
 def test_who_waits_for_memory_and_goes_leaves_the_line() -> None:
@@ -116,7 +116,7 @@ def test_who_waits_for_memory_and_goes_leaves_the_line() -> None:
         peer.send(frame(bytes(LONG)))
     listener.poll()
     listener.selector.close_channel("1")
-    listener.give_back(1)
+    listener.release_memory(1)
     assert [name for _ in range(3) for name in listener.poll()] == ["2"]
 
 
@@ -125,7 +125,7 @@ def test_a_frame_longer_than_all_of_it_ends_its_connection() -> None:
     listener.peers[0].send(struct.pack(">i", LONG + 1))
     listener.poll()
     assert f"at most {LONG} are taken" in listener.ended["0"]
-    assert listener.memory.bytes_left == LONG
+    assert listener.memory.available_bytes == LONG
 
 
 def test_a_muted_channel_that_waited_for_memory_reads_on_when_it_is_unmuted() -> None:
@@ -134,7 +134,7 @@ def test_a_muted_channel_that_waited_for_memory_reads_on_when_it_is_unmuted() ->
         peer.send(frame(bytes(LONG)))
     listener.poll()
     listener.selector.mute("1")
-    listener.give_back(1)
+    listener.release_memory(1)
     assert [listener.poll() for _ in range(3)] == [[], [], []]
     listener.selector.unmute("1")
     assert listener.poll() == ["1"]
@@ -160,12 +160,12 @@ def test_whatever_connections_do_all_memory_comes_back() -> None:
         elif listener.selector.channel(name) is not None:
             listener.selector.unmute(name)
         listener.poll()
-        listener.give_back(source.randrange(3))
+        listener.release_memory(source.randrange(3))
     for number in range(12):
         if listener.selector.channel(str(number)) is not None:
             listener.selector.unmute(str(number))
     for _ in range(100):
         listener.poll()
-        listener.give_back(len(listener.kept))
+        listener.release_memory(len(listener.kept))
     listener.selector.close()
-    assert listener.memory.bytes_left == listener.memory.bytes_max
+    assert listener.memory.available_bytes == listener.memory.max_bytes

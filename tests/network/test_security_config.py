@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from tests.network.security.oidc_provider import CLIENT
 
@@ -35,15 +35,15 @@ def test_the_default_of_the_table_is_the_one_that_is_used(name: str, monkeypatch
     given.pop(name, None)
     other = OTHERS.get(name, "7")
     monkeypatch.setitem(SECURITY_OPTIONS, name, replace(SECURITY_OPTIONS[name], default=other))
-    with_default, with_other = security_config(given), security_config(given | {name: other})
+    with_default, with_other = parse_security_config(given), parse_security_config(given | {name: other})
     assert with_default == with_other
     monkeypatch.undo()
     if name != "sasl.mechanism":  # the default one, GSSAPI, needs a service
-        assert security_config(given) != with_other
+        assert parse_security_config(given) != with_other
 
 
 def test_the_defaults_of_the_documents_are_those_of_a_configuration_without_them() -> None:
     written = {name: option.default for name, option in SECURITY_OPTIONS.items() if option.default is not None}
     given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
     given[PREFIX + "client.credentials.client.id"] = CLIENT
-    assert security_config(written | given) == security_config(given)
+    assert parse_security_config(written | given) == parse_security_config(given)

@@ -13,7 +13,7 @@ import pytest
 
 from spark_kafka_sink.diagnostics.deferred_log import clear_logged_warnings
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.sasl.oauthbearer import validate_unsecured_token
 
@@ -73,12 +73,12 @@ def returns_nothing() -> None:
 
 def faults(options: dict[str, object]) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as caught:
-        security_config(options)
+        parse_security_config(options)
     return caught.value.faults
 
 
 def test_without_options_there_is_no_security() -> None:
-    config = security_config({})
+    config = parse_security_config({})
     assert config == SecurityConfig()
     assert config.tls is None
     assert config.login is None
@@ -89,42 +89,44 @@ def test_without_options_there_is_no_security() -> None:
     [("PLAINTEXT", False, False), ("ssl", True, False), ("SASL_PLAINTEXT", False, True), ("sasl_ssl", True, True)],
 )
 def test_the_protocol_says_which_parts_there_are(protocol: str, uses_tls: bool, uses_sasl: bool) -> None:
-    config = security_config(SCRAM | {"security.protocol": protocol})
+    config = parse_security_config(SCRAM | {"security.protocol": protocol})
     assert (config.tls is not None, config.login is not None) == (uses_tls, uses_sasl)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_scram_login_begins_a_conversation(mechanism: str) -> None:
-    config = security_config(SCRAM | {"sasl.mechanism": mechanism})
+    config = parse_security_config(SCRAM | {"sasl.mechanism": mechanism})
     assert config.login is not None
     assert config.login.mechanism == mechanism
-    assert config.conversation("broker").start().startswith(b"n,,n=alice,r=")
+    assert config.create_mechanism("broker").start().startswith(b"n,,n=alice,r=")
 
 
 def test_a_delegation_token_is_a_scram_login() -> None:
     options = SCRAM | {"sasl.jaas.config": jaas(username="id", password="hmac", tokenauth="true")}
-    assert security_config(options).conversation("b").start().endswith(b",tokenauth=true")
+    assert parse_security_config(options).create_mechanism("b").start().endswith(b",tokenauth=true")
 
 
 def test_a_plain_login_begins_a_conversation() -> None:
     module = jaas("plain.PlainLoginModule", username="alice", password="s3")
-    config = security_config({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": module})
-    assert config.conversation("b").start() == b"\0alice\0s3"
+    config = parse_security_config(
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": module}
+    )
+    assert config.create_mechanism("b").start() == b"\0alice\0s3"
 
 
 def test_a_token_among_the_options_is_sent_as_it_is() -> None:
-    config = security_config(OAUTH | {"sasl.oauthbearer.token": "abc.def"})
-    assert b"Bearer abc.def\x01" in config.conversation("b").start()
+    config = parse_security_config(OAUTH | {"sasl.oauthbearer.token": "abc.def"})
+    assert b"Bearer abc.def\x01" in config.create_mechanism("b").start()
 
 
 def test_a_token_by_the_users_callback_with_extensions() -> None:
     module = f'{OAUTH_MODULE} required extension_pool="p";'
     options = OAUTH | {"sasl.oauthbearer.token.callback": returns_a_token, "sasl.jaas.config": module}
-    config = pickle.loads(pickle.dumps(security_config(options)))
-    assert config.conversation("b").start() == b"n,,\x01auth=Bearer abc.def\x01pool=p\x01\x01"
-    wrong = security_config(OAUTH | {"sasl.oauthbearer.token.callback": returns_nothing})
+    config = pickle.loads(pickle.dumps(parse_security_config(options)))
+    assert config.create_mechanism("b").start() == b"n,,\x01auth=Bearer abc.def\x01pool=p\x01\x01"
+    wrong = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": returns_nothing})
     with pytest.raises(AuthenticationError, match="must return the token as str"):
-        wrong.conversation("b")
+        wrong.create_mechanism("b")
 
 
 def raises() -> str:
@@ -132,9 +134,9 @@ def raises() -> str:
 
 
 def test_a_callback_that_raises_is_named_with_the_kind_of_its_error_and_without_its_words() -> None:
-    config = security_config(OAUTH | {"sasl.oauthbearer.token.callback": raises})
+    config = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": raises})
     with pytest.raises(AuthenticationError, match=r"sasl\.oauthbearer\.token\.callback raised KeyError\.") as error:
-        config.conversation("b")
+        config.create_mechanism("b")
     assert "token-secret" not in "".join(traceback.format_exception(error.value)), "Spark shows tracebacks to all"
 
 
@@ -144,22 +146,22 @@ def test_a_token_by_the_name_of_a_function_that_is_imported_where_the_connection
     """As a job on MSK gives it: Spark's options are strings, and the signer is called on the workers."""
     (tmp_path / "msk_tokens.py").write_text(SIGNER)
     options = OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:token"}
-    config = pickle.loads(pickle.dumps(security_config(options)))
-    with pytest.raises(AuthenticationError, match=r"msk_tokens:token cannot be imported here.*--py-files"):
-        config.conversation("b")
+    config = pickle.loads(pickle.dumps(parse_security_config(options)))
+    with pytest.raises(AuthenticationError, match=r"msk_tokens:token cannot be imported on this machine.*--py-files"):
+        config.create_mechanism("b")
     monkeypatch.syspath_prepend(str(tmp_path))
-    first, second = (config.conversation("b").start() for _ in range(2))
+    first, second = (config.create_mechanism("b").start() for _ in range(2))
     assert first == b"n,,\x01auth=Bearer signed-for-eu-west-1-1\x01\x01"
     assert second == b"n,,\x01auth=Bearer signed-for-eu-west-1-2\x01\x01", "a new token for each connection"
-    constant = security_config(OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:REGION"})
+    constant = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:REGION"})
     with pytest.raises(AuthenticationError, match="is not callable"):
-        constant.conversation("b")
+        constant.create_mechanism("b")
     assert "msk_tokens" not in repr(config)
 
 
 def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
     module = f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="alice";'
-    first = security_config(OAUTH | {"sasl.jaas.config": module}).conversation("b").start().decode()
+    first = parse_security_config(OAUTH | {"sasl.jaas.config": module}).create_mechanism("b").start().decode()
     token = first.partition("Bearer ")[2].partition("\x01")[0]
     assert validate_unsecured_token(token, now_s=0).principal == "alice"
 
@@ -177,7 +179,7 @@ def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
     ids=["since Kafka 4.1", "before"],
 )
 def test_client_credentials_are_taken_from_either_place(given: dict[str, object]) -> None:
-    config = security_config(given)
+    config = parse_security_config(given)
     assert config.login is not None
     assert config.login.oidc is not None
     assert (config.login.oidc.client_id, config.login.oidc.client_secret) == ("me", "hush-5")
@@ -190,23 +192,32 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         ({"security.protocol": "TLS"}, "security.protocol must be one of"),
         ({"sasl.mechanism": "CRAM-MD5"}, "sasl.mechanism must be one of"),
         ({"sasl.mechanism": "PLAIN"}, "names ScramLoginModule, which is not for sasl.mechanism PLAIN"),
-        ({"sasl.jaas.config": None}, "must give a username and a password"),
-        ({"sasl.jaas.config": jaas(username="alice")}, "must give a username and a password"),
-        ({"sasl.jaas.config": jaas(username="", password="x")}, "must give a username and a password"),
+        ({"sasl.jaas.config": None}, "must contain a username and a password"),
+        ({"sasl.jaas.config": jaas(username="alice")}, "must contain a username and a password"),
+        ({"sasl.jaas.config": jaas(username="", password="x")}, "must contain a username and a password"),
         ({"sasl.jaas.config": jaas(username="a", password="x\0y")}, "NUL"),
         ({"sasl.jaas.config": "hush"}, "begin with a login module"),
         ({"sasl.mechanism": "GSSAPI", "sasl.jaas.config": None}, "sasl.kerberos.service.name must be set"),
-        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": None}, "needs one source of tokens"),
-        (OIDC | {"sasl.oauthbearer.token": "x", "sasl.jaas.config": None}, "needs one source of tokens"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": None}, "requires exactly one source of tokens"),
+        (OIDC | {"sasl.oauthbearer.token": "x", "sasl.jaas.config": None}, "requires exactly one source of tokens"),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "http://login.example.com/"}, "must be https"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://etc/token"}, "must name a file by its whole path"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://[hush/token"}, "must name a file by its whole path"),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://etc/token"},
+            "must contain the absolute path of a file",
+        ),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "file://[hush/token"},
+            "must contain the absolute path of a file",
+        ),
         (OIDC | {"sasl.oauthbearer.token.endpoint.url": "ftp://etc/token"}, "must begin with https"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://b/\nx"}, "must have no blanks, line breaks"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://a:hush@b/"}, "must have no user and password"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://[hush"}, "is not an address"),
-        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not an address"),
-        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "needs sasl.oauthbearer"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://b/\nx"}, "must not contain spaces, line breaks"),
+        (
+            OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://a:hush@b/"},
+            "must not contain a user name and password",
+        ),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://[hush"}, "is not a valid URL"),
+        (OIDC | {"sasl.oauthbearer.token.endpoint.url": "https://h:99999/"}, "is not a valid URL"),
+        (OIDC | {"sasl.oauthbearer.client.credentials.client.secret": None}, "requires sasl.oauthbearer"),
         (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
         (OIDC | {"sasl.oauthbearer.header.urlencode": "yes"}, "header.urlencode must be true or false"),
         (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
@@ -220,8 +231,8 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         ),
         ({"ssl.keystore.key": "a"}, "must be set together"),
         ({"ssl.keystore.key": "a", "ssl.keystore.location": "b"}, "cannot be set together with ssl.keystore.key"),
-        ({"ssl.truststore.password": "hush"}, "truststore.password is set, but there is no ssl.truststore.location"),
-        ({"ssl.keystore.password": "hush"}, "ssl.keystore.password is set, but there is no ssl.keystore.location"),
+        ({"ssl.truststore.password": "hush"}, "truststore.password is set, but ssl.truststore.location is not"),
+        ({"ssl.keystore.password": "hush"}, "ssl.keystore.password is set, but ssl.keystore.location is not"),
         (
             {"ssl.truststore.location": "a", "ssl.truststore.type": "PEM", "ssl.truststore.password": "hush"},
             "has no meaning for PEM",
@@ -240,7 +251,7 @@ def test_each_fault_has_a_sentence(changed: dict[str, object], fault: str) -> No
 
 def test_what_the_protocol_has_no_use_for_is_not_looked_at() -> None:
     leftovers = {"ssl.truststore.password": "hush", "ssl.truststore.type": "BKS", "sasl.jaas.config": "hush"}
-    assert security_config(leftovers) == SecurityConfig()
+    assert parse_security_config(leftovers) == SecurityConfig()
 
 
 def test_all_faults_are_reported_in_one_error() -> None:
@@ -251,7 +262,7 @@ def test_all_faults_are_reported_in_one_error() -> None:
 
 
 def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
-    assert security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
+    assert parse_security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
     secret = {name for name, option in SECURITY_OPTIONS.items() if option.secret}
     assert secret >= {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "sasl.oauthbearer.token"}
     assert all(name == option.name and option.description for name, option in SECURITY_OPTIONS.items())
@@ -259,11 +270,11 @@ def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
 
 @pytest.mark.parametrize("options", [SECRETS, OIDC, OAUTH | {"sasl.oauthbearer.token": "hush.6"}])
 def test_secrets_travel_in_the_pickle_and_never_show(options: dict[str, object]) -> None:
-    config = security_config(options)
+    config = parse_security_config(options)
     assert pickle.loads(pickle.dumps(config)) == config
     assert "hush" not in repr(config) + str(config)
     if config.login is None or config.login.oidc is None:
-        assert "hush" not in repr(config.conversation("b"))
+        assert "hush" not in repr(config.create_mechanism("b"))
 
 
 def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to_get_it(
@@ -314,7 +325,7 @@ def test_takes_kerberos_credentials_without_mechanism_for_gssapi(monkeypatch: py
     monkeypatch.setitem(sys.modules, "gssapi", object())
     module = 'com.sun.security.auth.module.Krb5LoginModule required serviceName="kafka";'
     for credentials in ({"sasl.jaas.config": module}, {"sasl.kerberos.service.name": "kafka"}):
-        login = security_config({"security.protocol": "SASL_SSL"} | credentials).login
+        login = parse_security_config({"security.protocol": "SASL_SSL"} | credentials).login
         assert login is not None
         assert (login.mechanism, login.kerberos_service) == ("GSSAPI", "kafka")
 
@@ -329,25 +340,25 @@ def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pyte
         options["sasl.oauthbearer.token"] = "hush.1"
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            security_config(options)
-        security_config(options | {"security.protocol": "SASL_SSL"})
-        security_config(SCRAM | {"security.protocol": "SASL_PLAINTEXT"})
+            parse_security_config(options)
+        parse_security_config(options | {"security.protocol": "SASL_SSL"})
+        parse_security_config(SCRAM | {"security.protocol": "SASL_PLAINTEXT"})
     (record,) = caplog.records
-    assert "travel in clear" in record.getMessage()
+    assert "sends the credentials unencrypted" in record.getMessage()
     assert "hush" not in caplog.text
 
 
 def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     clear_logged_warnings()
-    config = security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
-    assert "can pass for the brokers" in caplog.text
-    context = config.ssl_context()
+    config = parse_security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
+    assert "can impersonate the brokers" in caplog.text
+    context = config.build_ssl_context()
     assert not context.check_hostname
     assert context.verify_mode == ssl.CERT_REQUIRED
 
 
 def test_names_and_certificates_are_checked_by_default() -> None:
-    context = security_config({"security.protocol": "SSL"}).ssl_context()
+    context = parse_security_config({"security.protocol": "SSL"}).build_ssl_context()
     assert context.check_hostname
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
@@ -366,7 +377,7 @@ def test_names_and_certificates_are_checked_by_default() -> None:
     ],
 )
 def test_versions_are_as_asked(options: dict[str, object], versions: tuple[str, str]) -> None:
-    context = security_config({"security.protocol": "SSL"} | options).ssl_context()
+    context = parse_security_config({"security.protocol": "SSL"} | options).build_ssl_context()
     assert (context.minimum_version.name, context.maximum_version.name) == versions
 
 
@@ -377,7 +388,7 @@ def test_no_version_left_is_a_fault() -> None:
         "ssl.enabled.protocols": "TLSv1.2",
     }
     with pytest.raises(ConfigurationError, match="no suite for any of"):
-        security_config(options).ssl_context()
+        parse_security_config(options).build_ssl_context()
 
 
 @pytest.mark.parametrize(
@@ -391,6 +402,6 @@ def test_no_version_left_is_a_fault() -> None:
     ],
 )
 def test_suites_have_their_iana_or_openssl_names(iana: str, openssl: str) -> None:
-    context = security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).ssl_context()
+    context = parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).build_ssl_context()
     older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
     assert older == [openssl]

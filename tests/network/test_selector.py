@@ -8,7 +8,7 @@ import pytest
 
 from spark_kafka_sink.errors import DecodeError, DisconnectedError, IllegalStateError
 from spark_kafka_sink.network.channel import ChannelStateKind
-from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
@@ -232,7 +232,7 @@ def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) ->
 
 def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSystem) -> None:
     system.listen("broker", 9092, SilentPeer())
-    selector = Selector(system, deadlines=Deadlines(idle_ms=1000))
+    selector = Selector(system, timeouts=ChannelTimeouts(idle_ms=1000))
     first, second = connect(system, selector, "first"), connect(system, selector, "second")
     first.send(frame(b"x"), after_ms=600)
     ends: list[tuple[float, str]] = []
@@ -280,7 +280,7 @@ def test_an_id_can_be_used_again_after_its_channel_was_closed(system: FakeSystem
 
 
 def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system: FakeSystem) -> None:
-    selector = Selector(system, counts_channels=True)
+    selector = Selector(system, counts_per_channel=True)
     for host in ("one", "two"):
         system.listen(host, 9092, FramePeer(lambda connection, payload: connection.send(frame(payload * 2))))
     for channel_id, host in (("a", "one"), ("b", "two"), ("a", "one")):
@@ -289,8 +289,8 @@ def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system:
         poll_until(selector, lambda: bool(selector.connected))
         selector.send(NetworkSend(channel_id, [b"12345"]))
         poll_until(selector, lambda: bool(selector.completed_receives))
-    assert selector.counts.channels is not None
-    counts = selector.counts.channels
+    assert selector.counts.channel_counts is not None
+    counts = selector.counts.channel_counts
     assert [(counts[name].sends, counts[name].receives) for name in ("a", "b")] == [(2, 2), (1, 1)]
     assert [(counts[name].bytes_sent, counts[name].bytes_received) for name in ("a", "b")] == [(18, 28), (9, 14)]
     assert [list(counts[name].send_sizes) for name in ("a", "b")] == [[9, 9], [9]]
@@ -300,7 +300,7 @@ def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system:
 def test_a_listener_keeps_no_counts_of_its_many_channels(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
-    assert selector.counts.channels is None
+    assert selector.counts.channel_counts is None
     assert selector.counts.connections_opened == 1
 
 

@@ -112,7 +112,7 @@ def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, select
     poll_until(selector, lambda: bool(selector.disconnected))
     state = selector.disconnected["a"]
     assert (state.kind, received(selector)) == (ChannelStateKind.READY, [])
-    assert str(state.error) == "broker:9092: the other end closed the connection"
+    assert str(state.error) == "broker:9092: the peer closed the connection"
 
 
 def test_unexpected_error_closes_only_its_channel_and_is_logged_once(

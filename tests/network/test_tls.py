@@ -31,7 +31,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def client_context(certificates: Path, authority: str = "ca.pem", identity: str | None = None) -> ssl.SSLContext:
+def build_client_ssl_context(
+    certificates: Path, authority: str = "ca.pem", identity: str | None = None
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(certificates / authority)
     if identity:
@@ -50,11 +52,11 @@ def server_context(certificates: Path, identity: str = "node.pem", clients: str 
 
 def tls_channels(context: ssl.SSLContext, *, server: bool) -> ChannelBuilder:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         transport = TlsTransport(sock, context, server_hostname=None if server else address.host)
         return KafkaChannel(
-            channel_id, address, transport, NoAuthentication(), connecting=connecting, frame_bytes_max=frame_bytes_max
+            channel_id, address, transport, NoAuthentication(), connecting=connecting, max_frame_bytes=max_frame_bytes
         )
 
     return build
@@ -69,8 +71,8 @@ class TlsPair:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # writes are partial
         system = OperatingSystem()
-        self.client = Selector(system, channels=tls_channels(client, server=False))
-        self.server = Selector(system, channels=tls_channels(server, server=True))
+        self.client = Selector(system, channel_builder=tls_channels(client, server=False))
+        self.server = Selector(system, channel_builder=tls_channels(server, server=True))
         self.client.register("a", near, SocketAddress(host, 9093, socket.AF_UNIX, (host,)))
         self.server.register("a", far, SocketAddress("client", 1, socket.AF_UNIX, ("client",)))
         self.received: dict[str, list[bytes]] = {"client": [], "server": []}
@@ -118,7 +120,7 @@ def pairs() -> Iterator[list[TlsPair]]:
 
 @BOTH_VERSIONS
 def test_frames_pass_in_both_directions(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
-    client = client_context(certificates)
+    client = build_client_ssl_context(certificates)
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
     pair.shake_hands()
@@ -139,7 +141,7 @@ def test_a_large_send_in_partial_writes_arrives_whole(
 ) -> None:
     server = server_context(certificates)
     server.minimum_version = server.maximum_version = version
-    pairs.append(pair := TlsPair(client_context(certificates), server))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server))
     pair.shake_hands()
     segments = [os.urandom(61), os.urandom(1_000_000), b"", os.urandom(5), os.urandom(300_000), b"x"]
     pair.client.send(NetworkSend("a", segments))
@@ -153,7 +155,7 @@ def test_a_large_send_in_partial_writes_arrives_whole(
 
 
 def test_no_more_is_encrypted_than_a_few_records_ahead_of_the_socket(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.client.channel("a")
     assert channel is not None
@@ -163,7 +165,7 @@ def test_no_more_is_encrypted_than_a_few_records_ahead_of_the_socket(certificate
 
 
 def test_a_send_is_complete_only_when_the_socket_has_all_of_it(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted at once, and more than the socket holds
     for _ in range(20):
@@ -183,14 +185,14 @@ def test_a_connection_that_stands_and_fails_in_the_same_poll_was_never_connected
     monkeypatch.setattr("tests.fake_system.FakeSocket.sendmsg", broken)
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
-    selector = Selector(system, channels=tls_channels(client_context(certificates), server=False))
+    selector = Selector(system, channel_builder=tls_channels(build_client_ssl_context(certificates), server=False))
     selector.connect("a", system.resolve("broker", 9092)[0])
     selector.poll(1000)
     assert (selector.connected, list(selector.disconnected)) == ([], ["a"])
 
 
 def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     segments = [bytes([number % 256]) * (number % 7) for number in range(10_000)]
     pair.client.send(NetworkSend("a", segments))
@@ -203,7 +205,7 @@ def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: lis
 def test_frames_that_came_together_are_delivered_without_a_wait(
     certificates: Path, pairs: list[TlsPair], records: int
 ) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.server.channel("a")
     assert channel is not None
@@ -218,7 +220,7 @@ def test_frames_that_came_together_are_delivered_without_a_wait(
 
 
 def test_a_muted_channel_keeps_its_decrypted_bytes_and_does_not_spin(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.server.channel("a")
     assert channel is not None
@@ -236,7 +238,7 @@ def test_a_muted_channel_keeps_its_decrypted_bytes_and_does_not_spin(certificate
 
 @BOTH_VERSIONS
 def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
-    client = client_context(certificates, "stranger-ca.pem")
+    client = build_client_ssl_context(certificates, "stranger-ca.pem")
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
     words = pair.client_error()
@@ -248,24 +250,30 @@ def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair
 
 
 def test_a_certificate_for_another_name_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="elsewhere.example"))
+    pairs.append(
+        pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="elsewhere.example")
+    )
     words = pair.client_error()
     assert "not for 'elsewhere.example'" in words
     assert "advertised.listeners" in words
 
 
 def test_an_ip_that_the_certificate_does_not_hold_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="127.0.0.1"))
+    pairs.append(
+        pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="127.0.0.1")
+    )
     assert "not for '127.0.0.1'" in pair.client_error()
 
 
 def test_a_name_that_ends_in_a_dot_is_the_same_name(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates), host="localhost."))
+    pairs.append(
+        pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="localhost.")
+    )
     pair.shake_hands()
 
 
 def test_an_expired_certificate_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates, "expired.pem")))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates, "expired.pem")))
     assert "has expired" in pair.client_error()
 
 
@@ -275,7 +283,7 @@ def test_a_client_with_a_certificate_is_let_in(
 ) -> None:
     server = server_context(certificates, clients="ca.pem")
     server.minimum_version = server.maximum_version = version
-    pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates, identity="client.pem"), server))
     pair.shake_hands()
     counts = pair.client.counts
     assert (counts.successful_authentications, counts.failed_authentications) == (1, 0)
@@ -288,7 +296,7 @@ def test_a_client_without_a_certificate_learns_that_one_is_demanded(
     # With TLS 1.3 the client's handshake is over before the server looks: the alert comes as the first thing to read.
     server = server_context(certificates, clients="ca.pem")
     server.minimum_version = server.maximum_version = version
-    pairs.append(pair := TlsPair(client_context(certificates), server))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server))
     assert "certificate" in pair.client_error()
     assert "ssl.keystore" in pair.client_error()
     counts = pair.client.counts
@@ -301,12 +309,12 @@ def test_a_client_whose_certificate_has_an_unknown_issuer_gets_an_error_that_nam
     certificates: Path, pairs: list[TlsPair]
 ) -> None:
     server = server_context(certificates, clients="stranger-ca.pem")
-    pairs.append(pair := TlsPair(client_context(certificates, identity="client.pem"), server))
-    assert "authority that has signed our certificate" in pair.client_error()
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates, identity="client.pem"), server))
+    assert "authority that signed the certificate" in pair.client_error()
 
 
 def test_without_a_common_tls_version_the_error_names_the_option(certificates: Path, pairs: list[TlsPair]) -> None:
-    client, server = client_context(certificates), server_context(certificates)
+    client, server = build_client_ssl_context(certificates), server_context(certificates)
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     server.minimum_version = ssl.TLSVersion.TLSv1_3
     pairs.append(pair := TlsPair(client, server))
@@ -316,7 +324,7 @@ def test_without_a_common_tls_version_the_error_names_the_option(certificates: P
 def test_the_end_of_a_connection_is_a_disconnection_and_not_a_failure_of_authentication(
     certificates: Path, pairs: list[TlsPair]
 ) -> None:
-    pairs.append(pair := TlsPair(client_context(certificates), server_context(certificates)))
+    pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     pair.server.close_channel("a")
     state = pair.run_to_the_end()["client"]
@@ -337,7 +345,7 @@ def _meet(certificates: Path, answer: bytes) -> ChannelState:
     """What a TLS client makes of a peer that says this and closes."""
     system = FakeSystem()
     system.listen("broker", 9092, _Says(answer))
-    selector = Selector(system, channels=tls_channels(client_context(certificates), server=False))
+    selector = Selector(system, channel_builder=tls_channels(build_client_ssl_context(certificates), server=False))
     selector.connect("a", system.resolve("broker", 9092)[0])
     while not selector.disconnected:
         selector.poll(1000)

@@ -18,7 +18,7 @@ from spark_kafka_sink.preflight.connectivity_checks import check_name_resolution
 from spark_kafka_sink.testing import ListenerSecurity, embedded_broker
 
 DAY_S = 86_400
-CERTIFICATE = PeerCertificate("CN=node", "CN=authority", ("localhost",), 100 * DAY_S, version="TLSv1.3")
+CERTIFICATE = PeerCertificate("CN=node", "CN=authority", ("localhost",), 100 * DAY_S, tls_version="TLSv1.3")
 
 
 @pytest.fixture(scope="module")

@@ -332,10 +332,10 @@ def test_uses_credentials_of_the_job_and_hides_them() -> None:
 @pytest.mark.parametrize(
     ("security", "message"),
     [
-        (None, "the listener expects no SASL: compare security.protocol and the port."),
+        (None, "the listener does not use SASL: compare security.protocol and the port."),
         (
             ListenerSecurity("SASL_PLAINTEXT", mechanisms=("PLAIN",), users={"alice": SECRET}),
-            "the listener does not offer this mechanism, it offers PLAIN: compare sasl.mechanism.",
+            "the listener does not support this mechanism. It supports PLAIN: compare sasl.mechanism.",
         ),
     ],
     ids=["a plaintext port", "another mechanism"],

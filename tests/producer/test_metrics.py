@@ -108,13 +108,13 @@ def test_the_sizes_of_records_are_those_given() -> None:
 def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_the_last_windows() -> None:
     io = IoCounts()
     metrics = new_metrics(io)
-    io.select(wait_ms=3, io_ms=1)
-    io.select(wait_ms=5, io_ms=2)
-    io.completed_send(100)
-    io.completed_send(300)
-    io.sent(150)
-    io.sent(250)
-    io.received(70)
+    io.record_select(wait_ms=3, io_ms=1)
+    io.record_select(wait_ms=5, io_ms=2)
+    io.record_completed_send(100)
+    io.record_completed_send(300)
+    io.record_bytes_sent(150)
+    io.record_bytes_sent(250)
+    io.record_bytes_received(70)
     io.receives += 1
     io.connections_opened, io.connections_closed = 3, 1
     values = metrics.all(1000)
@@ -126,24 +126,24 @@ def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_th
     assert (values["io-time-ns-total"], values["io-wait-time-ns-total"]) == (3e6, 8e6)
     assert values["io-ratio"] == pytest.approx(3 / 30_000)
     assert values["io-wait-ratio"] == pytest.approx(8 / 30_000)
-    io.completed_send(1)
+    io.record_completed_send(1)
     later = metrics.all(1000 + 3 * WINDOW_MS)
     assert (later["request-total"], later["request-size-avg"], later["request-size-max"]) == (3, 1, 1)
     assert math.isnan(later["io-time-ns-avg"])
 
 
 def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
-    io = IoCounts(counts_channels=True)
+    io = IoCounts(counts_per_channel=True)
     metrics = new_metrics(io)
-    first, bootstrap = io.channel("1"), io.channel("-1")
+    first, bootstrap = io.get_channel_counts("1"), io.get_channel_counts("-1")
     assert first is not None
     assert bootstrap is not None
     for size in (100, 300):
-        first.sent(size)
-        first.completed_send(size)
-    first.received(70)
-    first.completed_receive()
-    bootstrap.sent(50)
+        first.record_bytes_sent(size)
+        first.record_completed_send(size)
+    first.record_bytes_received(70)
+    first.record_completed_receive()
+    bootstrap.record_bytes_sent(50)
     metrics.request_answered(1, 40, 0, 240)
     metrics.request_answered(1, 60, 0, 260)
     values = metrics.all(1000)
@@ -157,9 +157,9 @@ def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
 
 
 def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_knows_a_near_one() -> None:
-    io = IoCounts(counts_channels=True)
+    io = IoCounts(counts_per_channel=True)
     metrics = new_metrics(io)
-    io.channel("1")
+    io.get_channel_counts("1")
     metrics.request_answered(1, 40, 0, 240)
     metrics.request_sent({"t": {0: sent_batch(3, 39)}}, 200)
     metrics.count_retries("a{topic=b}", 7, 100)

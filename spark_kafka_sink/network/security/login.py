@@ -1,4 +1,4 @@
-"""The `sasl.*` options as a Login: which mechanism, with which credentials."""
+"""Parser of the `sasl.*` options into a Login: the mechanism and its credentials."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import ConfigurationError, OptionFault, OptionFaults
-from spark_kafka_sink.network.security.assertions import ALGORITHMS, NEEDS, AssertionConfig, can_sign
+from spark_kafka_sink.network.security.assertions import (
+    ALGORITHMS,
+    MISSING_CRYPTOGRAPHY_MESSAGE,
+    AssertionConfig,
+    can_sign,
+)
 from spark_kafka_sink.network.security.oidc import ENDPOINT_URL_OPTION, OidcConfig, check_endpoint_url
-from spark_kafka_sink.network.security_options import default_of, text_of
+from spark_kafka_sink.network.security_options import get_default, get_option
 from spark_kafka_sink.sasl.gssapi import import_gssapi
 from spark_kafka_sink.sasl.jaas import LoginModule, parse_jaas_config
 from spark_kafka_sink.sasl.oauthbearer import find_extension_error
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
-_IAM = (
-    "AWS_MSK_IAM is that of a Java class of Amazon's. MSK takes the same credentials as tokens: set {sasl.mechanism} "
-    "to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a function that signs them; leave {sasl.jaas.config} and "
-    "{sasl.client.callback.handler.class} out. The page on security has this function."
+_IAM_UNSUPPORTED_MESSAGE = (
+    "AWS_MSK_IAM is implemented by a Java class of Amazon. MSK accepts the same credentials as tokens: set "
+    "{sasl.mechanism} to OAUTHBEARER and {sasl.oauthbearer.token.callback} to a function that signs them, and remove "
+    "{sasl.jaas.config} and {sasl.client.callback.handler.class}. The documentation page on security has the function."
 )
-_RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
+_RETRIEVER_OPTION = "sasl.oauthbearer.jwt.retriever.class"
 _RETRIEVER_PACKAGE = "org.apache.kafka.common.security.oauthbearer."
 _RETRIEVERS = (
     "DefaultJwtRetriever",
@@ -30,15 +35,18 @@ _RETRIEVERS = (
     "JwtBearerJwtRetriever",
     "FileJwtRetriever",
 )
+_DEFAULT_RETRIEVER = _RETRIEVERS[0]
+_ASSERTION_PREFIX = "sasl.oauthbearer.assertion."
 _TOKEN_SOURCE_OPTIONS = ("sasl.oauthbearer.token", ENDPOINT_URL_OPTION)
 _TOKEN_CALLBACK_OPTION = "sasl.oauthbearer.token.callback"
-_UNSECURED_CLAIM = "unsecuredLoginStringClaim_"
-_UNSECURED_LIFETIME = "unsecuredLoginLifetimeSeconds"
-_ONE_SOURCE = (
-    "OAUTHBEARER needs one source of tokens: {sasl.oauthbearer.token.endpoint.url}, {sasl.oauthbearer.token}, "
-    "{sasl.oauthbearer.token.callback}, or unsecuredLoginStringClaim_sub in {sasl.jaas.config} (for tests)."
+_UNSECURED_CLAIM_PREFIX = "unsecuredLoginStringClaim_"
+_UNSECURED_LIFETIME_OPTION = "unsecuredLoginLifetimeSeconds"
+_SINGLE_TOKEN_SOURCE_MESSAGE = (
+    "OAUTHBEARER requires exactly one source of tokens: {sasl.oauthbearer.token.endpoint.url}, "
+    "{sasl.oauthbearer.token}, {sasl.oauthbearer.token.callback}, or unsecuredLoginStringClaim_sub in "
+    "{sasl.jaas.config} (for tests)."
 )
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FUNCTION_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _OAUTH_CALLBACK_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
@@ -47,9 +55,9 @@ _OAUTH_CALLBACK_HANDLERS = (
 
 @dataclass(frozen=True)
 class Login:
-    """Empty where the mechanism has no use for it."""
+    """A SASL mechanism and its credentials. Fields that the mechanism does not use are empty."""
 
-    mechanism: str = default_of("sasl.mechanism")
+    mechanism: str = get_default("sasl.mechanism")
     username: str = ""
     password: str = field(default="", repr=False)
     token_auth: bool = False
@@ -58,41 +66,41 @@ class Login:
     token_file: str = ""
     """A file with a token, which is read for each connection."""
     token_callback: Callable[[], object] | str | None = field(default=None, repr=False)
-    """A callable, or "package.module:function" that is imported where the connection is."""
+    """A callable, or the name `package.module:function`, which is imported in the process that connects."""
     oidc: OidcConfig | None = None
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     unsecured_claims: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     unsecured_lifetime_s: float = 3600.0
 
 
-def parse_login(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    """The login. `faults` get what is wrong with its options."""
-    mechanism = text_of(given, "sasl.mechanism").upper()
+def parse_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+    """Parse the `sasl.*` options. Errors are added to `faults`."""
+    mechanism = get_option(options, "sasl.mechanism").upper()
     if mechanism == "AWS_MSK_IAM":
-        faults.add("sasl.mechanism", _IAM)
+        faults.add("sasl.mechanism", _IAM_UNSUPPORTED_MESSAGE)
     elif mechanism not in SASL_MECHANISMS:
         faults.add("sasl.mechanism", f"must be one of {', '.join(SASL_MECHANISMS)}.")
     elif mechanism == "OAUTHBEARER":
-        return _oauth(given, token_callback, faults)
+        return _parse_oauth_login(options, token_callback, faults)
     elif mechanism != "GSSAPI":
-        return _password_login(given, mechanism, faults)
-    elif missing := _check_mechanism_set(given, token_callback):
+        return _parse_password_login(options, mechanism, faults)
+    elif missing := _check_mechanism_set(options, token_callback):
         faults += missing
     else:
-        return _kerberos(given, faults)
+        return _parse_kerberos_login(options, faults)
     return Login()
 
 
-def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> OptionFaults:
+def _check_mechanism_set(options: Mapping[str, str], token_callback: object) -> OptionFaults:
     """Return an error if `sasl.mechanism` is not set and no other option shows that its default, GSSAPI, is intended.
 
     The error suggests the mechanism that the credentials are for.
     """
     faults = OptionFaults()
-    if "sasl.mechanism" in given:
+    if "sasl.mechanism" in options:
         return faults
-    module = _module(given, faults)
-    tokens = [name for name in _TOKEN_SOURCE_OPTIONS if given.get(name)]
+    module = _parse_login_module(options, faults)
+    tokens = [name for name in _TOKEN_SOURCE_OPTIONS if options.get(name)]
     if token_callback is not None:
         tokens.append(_TOKEN_CALLBACK_OPTION)
     if module is not None and "GSSAPI" in module.mechanisms:
@@ -101,7 +109,7 @@ def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> Op
         remedy = f"{' or '.join(module.mechanisms)}, as {{sasl.jaas.config}} names {module.name}"
     elif tokens:
         remedy = f"OAUTHBEARER, as {{{tokens[0]}}} is set"
-    elif given.get("sasl.kerberos.service.name") and not faults:
+    elif options.get("sasl.kerberos.service.name") and not faults:
         return faults
     else:
         remedy = f"the one that the listener expects, of {', '.join(SASL_MECHANISMS)}"
@@ -109,9 +117,9 @@ def _check_mechanism_set(given: Mapping[str, str], token_callback: object) -> Op
     return OptionFaults([missing, *faults])
 
 
-def _module(given: Mapping[str, str], faults: OptionFaults) -> LoginModule | None:
-    """What `sasl.jaas.config` says, if it is there and can be read."""
-    text = given.get("sasl.jaas.config")
+def _parse_login_module(options: Mapping[str, str], faults: OptionFaults) -> LoginModule | None:
+    """Parse `sasl.jaas.config`. Return None if it is not set or invalid."""
+    text = options.get("sasl.jaas.config")
     if not text:
         return None
     try:
@@ -121,9 +129,9 @@ def _module(given: Mapping[str, str], faults: OptionFaults) -> LoginModule | Non
     return None
 
 
-def _module_options(given: Mapping[str, str], mechanism: str, faults: OptionFaults) -> dict[str, str]:
-    """The options of the login module, which must be one for the mechanism."""
-    module = _module(given, faults)
+def _parse_jaas_options(options: Mapping[str, str], mechanism: str, faults: OptionFaults) -> dict[str, str]:
+    """Return the options of the login module in `sasl.jaas.config`, which must support the mechanism."""
+    module = _parse_login_module(options, faults)
     if module is None:
         return {}
     if mechanism not in module.mechanisms:
@@ -132,25 +140,25 @@ def _module_options(given: Mapping[str, str], mechanism: str, faults: OptionFaul
     return module.options
 
 
-def _password_login(given: Mapping[str, str], mechanism: str, faults: OptionFaults) -> Login:
-    of_module = OptionFaults()
-    options = _module_options(given, mechanism, of_module)
-    username, password = options.get("username", ""), options.get("password", "")
-    # A module that cannot be read, or is of another mechanism, is the reason, and is reported already.
-    if not (username and password) and not of_module:
-        faults.add("sasl.jaas.config", f"must give a username and a password for {{sasl.mechanism}} {mechanism}.")
+def _parse_password_login(options: Mapping[str, str], mechanism: str, faults: OptionFaults) -> Login:
+    module_faults = OptionFaults()
+    jaas_options = _parse_jaas_options(options, mechanism, module_faults)
+    username, password = jaas_options.get("username", ""), jaas_options.get("password", "")
+    # If the login module is invalid or for another mechanism, the missing credentials are only a consequence.
+    if not (username and password) and not module_faults:
+        faults.add("sasl.jaas.config", f"must contain a username and a password for {{sasl.mechanism}} {mechanism}.")
     elif "\0" in username + password:
         faults.add("sasl.jaas.config", "has a NUL character in a username or password.")
-    faults += of_module
-    token_auth = mechanism != "PLAIN" and options.get("tokenauth", "false").lower() == "true"
+    faults += module_faults
+    token_auth = mechanism != "PLAIN" and jaas_options.get("tokenauth", "false").lower() == "true"
     return Login(mechanism, username, password, token_auth)
 
 
-def _kerberos(given: Mapping[str, str], faults: OptionFaults) -> Login:
-    options = _module_options(given, "GSSAPI", faults)
-    service = given.get("sasl.kerberos.service.name") or options.get("serviceName", "")
+def _parse_kerberos_login(options: Mapping[str, str], faults: OptionFaults) -> Login:
+    jaas_options = _parse_jaas_options(options, "GSSAPI", faults)
+    service = options.get("sasl.kerberos.service.name") or jaas_options.get("serviceName", "")
     if not service:
-        faults.add("sasl.kerberos.service.name", "must be set for {sasl.mechanism} GSSAPI (which is the default).")
+        faults.add("sasl.kerberos.service.name", "must be set for {sasl.mechanism} GSSAPI (the default).")
     try:
         import_gssapi()
     except ConfigurationError as error:
@@ -158,26 +166,26 @@ def _kerberos(given: Mapping[str, str], faults: OptionFaults) -> Login:
     return Login("GSSAPI", kerberos_service=service)
 
 
-def _oauth(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
-    options = _module_options(given, "OAUTHBEARER", faults)
-    claims = {
-        name.removeprefix(_UNSECURED_CLAIM): value
-        for name, value in options.items()
-        if name.startswith(_UNSECURED_CLAIM)
+def _parse_oauth_login(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> Login:
+    jaas_options = _parse_jaas_options(options, "OAUTHBEARER", faults)
+    unsecured_claims = {
+        name.removeprefix(_UNSECURED_CLAIM_PREFIX): value
+        for name, value in jaas_options.items()
+        if name.startswith(_UNSECURED_CLAIM_PREFIX)
     }
-    token = given.get("sasl.oauthbearer.token", "")
-    url = given.get(ENDPOINT_URL_OPTION, "")
+    token = options.get("sasl.oauthbearer.token", "")
+    url = options.get(ENDPOINT_URL_OPTION, "")
     is_file = url.startswith("file:")
-    _check_callback(given, token_callback, faults)
-    retriever = _retriever(given, url, faults)
-    token_file = _path_of(url, faults) if is_file else ""
-    oidc = _oidc(url, retriever, given, options, faults) if url and not is_file else None
-    if sum((bool(token), token_callback is not None, bool(url), bool(claims))) != 1:
-        faults.add("sasl.mechanism", _ONE_SOURCE)
-    extensions = _extensions(options, faults)
-    lifetime_s = _positive(options.get(_UNSECURED_LIFETIME, Login.unsecured_lifetime_s))
+    _check_callbacks(options, token_callback, faults)
+    retriever = _parse_retriever(options, url, faults)
+    token_file = _parse_file_url(url, faults) if is_file else ""
+    oidc = _parse_oidc_config(url, retriever, options, jaas_options, faults) if url and not is_file else None
+    if sum((bool(token), token_callback is not None, bool(url), bool(unsecured_claims))) != 1:
+        faults.add("sasl.mechanism", _SINGLE_TOKEN_SOURCE_MESSAGE)
+    extensions = _parse_extensions(jaas_options, faults)
+    lifetime_s = _parse_positive(jaas_options.get(_UNSECURED_LIFETIME_OPTION, Login.unsecured_lifetime_s))
     if lifetime_s is None:
-        faults.add("sasl.jaas.config", f"has {_UNSECURED_LIFETIME}, which must be a positive number.")
+        faults.add("sasl.jaas.config", f"has an invalid {_UNSECURED_LIFETIME_OPTION}: it must be a positive number.")
     return Login(
         "OAUTHBEARER",
         token=token,
@@ -185,54 +193,59 @@ def _oauth(given: Mapping[str, str], token_callback: object, faults: OptionFault
         token_callback=token_callback if callable(token_callback) or isinstance(token_callback, str) else None,
         oidc=oidc,
         extensions=extensions,
-        unsecured_claims=tuple(claims.items()),
+        unsecured_claims=tuple(unsecured_claims.items()),
         unsecured_lifetime_s=Login.unsecured_lifetime_s if lifetime_s is None else lifetime_s,
     )
 
 
-def _check_callback(given: Mapping[str, str], token_callback: object, faults: OptionFaults) -> None:
-    handler = given.get("sasl.login.callback.handler.class")
+def _check_callbacks(options: Mapping[str, str], token_callback: object, faults: OptionFaults) -> None:
+    handler = options.get("sasl.login.callback.handler.class")
     if handler is not None and handler not in _OAUTH_CALLBACK_HANDLERS:
         faults.add("sasl.login.callback.handler.class", "cannot be set: use {sasl.oauthbearer.token.callback}.")
-    named = isinstance(token_callback, str) and _FUNCTION.fullmatch(token_callback) is not None
-    if token_callback is not None and not named and not callable(token_callback):
-        faults.add(_TOKEN_CALLBACK_OPTION, "must be callable, or its name: package.module:function.")
+    is_name = isinstance(token_callback, str) and _FUNCTION_NAME_PATTERN.fullmatch(token_callback) is not None
+    if token_callback is not None and not is_name and not callable(token_callback):
+        faults.add(_TOKEN_CALLBACK_OPTION, "must be a callable, or its name: package.module:function.")
 
 
-def _extensions(options: Mapping[str, str], faults: OptionFaults) -> tuple[tuple[str, str], ...]:
+def _parse_extensions(jaas_options: Mapping[str, str], faults: OptionFaults) -> tuple[tuple[str, str], ...]:
     extensions = tuple(
-        (name.removeprefix("extension_"), value) for name, value in options.items() if name.startswith("extension_")
+        (name.removeprefix("extension_"), value)
+        for name, value in jaas_options.items()
+        if name.startswith("extension_")
     )
     for name, value in extensions:
-        fault = find_extension_error(name, value)
-        if fault is not None:
-            faults.add("sasl.jaas.config", "cannot be used: {fault}.", fault=fault)
+        error = find_extension_error(name, value)
+        if error is not None:
+            faults.add("sasl.jaas.config", "cannot be used: {error}.", error=error)
     return extensions
 
 
-def _retriever(given: Mapping[str, str], url: str, faults: OptionFaults) -> str:
-    """Which of Kafka's own classes is meant; by default the address and the other options say what to do."""
-    name = text_of(given, _RETRIEVER)
-    retriever = name.rpartition(".")[2]
-    if name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
+def _parse_retriever(options: Mapping[str, str], url: str, faults: OptionFaults) -> str:
+    """Return the simple name of the retriever class.
+
+    With the default class, the token URL and the other options determine how tokens are retrieved.
+    """
+    class_name = get_option(options, _RETRIEVER_OPTION)
+    retriever = class_name.rpartition(".")[2]
+    if class_name.removeprefix(_RETRIEVER_PACKAGE) not in _RETRIEVERS:
         faults.add(
-            _RETRIEVER,
-            f"takes Kafka's own classes alone, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. For tokens that "
-            "another class would bring, use a function: {sasl.oauthbearer.token.callback}.",
+            _RETRIEVER_OPTION,
+            f"must be one of Kafka's own classes, {', '.join(_RETRIEVERS)} of {_RETRIEVER_PACKAGE}*. To get tokens "
+            "from another source, set {sasl.oauthbearer.token.callback} to a function.",
         )
-    elif retriever != _RETRIEVERS[0] and not url:
-        faults.add(_RETRIEVER, f"{retriever} needs {{sasl.oauthbearer.token.endpoint.url}}.")
-    elif retriever != _RETRIEVERS[0] and (retriever == "FileJwtRetriever") != url.startswith("file:"):
-        text = f"{retriever} and the address of {{sasl.oauthbearer.token.endpoint.url}} do not fit."
-        faults.add(_RETRIEVER, text)
+    elif retriever != _DEFAULT_RETRIEVER and not url:
+        faults.add(_RETRIEVER_OPTION, f"{retriever} requires {{sasl.oauthbearer.token.endpoint.url}}.")
+    elif retriever != _DEFAULT_RETRIEVER and (retriever == "FileJwtRetriever") != url.startswith("file:"):
+        text = f"{retriever} does not support the URL in {{sasl.oauthbearer.token.endpoint.url}}."
+        faults.add(_RETRIEVER_OPTION, text)
     return retriever
 
 
-def _path_of(url: str, faults: OptionFaults) -> str:
-    """The path of a file: address. The file itself is looked at where the connection is."""
+def _parse_file_url(url: str, faults: OptionFaults) -> str:
+    """Return the path of a file URL. The file is read later, in the process that connects."""
     try:
         parts = urllib.parse.urlsplit(url)
-    except ValueError:  # a bracket that is not closed
+    except ValueError:  # an unclosed bracket
         parts = None
     path = "" if parts is None else urllib.parse.unquote(parts.path)
     if (
@@ -242,102 +255,119 @@ def _path_of(url: str, faults: OptionFaults) -> str:
         or parts.query
         or parts.fragment
     ):
-        faults.add(ENDPOINT_URL_OPTION, "must name a file by its whole path: file:///path/to/token.")
+        faults.add(ENDPOINT_URL_OPTION, "must contain the absolute path of a file: file:///path/to/token.")
         return ""
     return path
 
 
-def _assertion(given: Mapping[str, str], url: str, client_id: str, faults: OptionFaults) -> AssertionConfig | None:
-    """What takes the place of the secret, if anything does; a file with an assertion before a key, as in Kafka."""
-    prefix = "sasl.oauthbearer.assertion."
-    own = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
-    if own.get("file"):
-        return AssertionConfig(file=own["file"])
-    if not own.get("private.key.file"):
-        for name in [*own][:1]:
+def _parse_assertion_config(
+    options: Mapping[str, str], url: str, client_id: str, faults: OptionFaults
+) -> AssertionConfig | None:
+    """Parse the options of assertions. Return None if the client authenticates with its secret.
+
+    As in Kafka, a file with an assertion takes precedence over a private key.
+    """
+    prefix = _ASSERTION_PREFIX
+    assertion_options = {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+    if assertion_options.get("file"):
+        return AssertionConfig(file=assertion_options["file"])
+    if not assertion_options.get("private.key.file"):
+        for name in [*assertion_options][:1]:
             faults.add(prefix + name, f"has no effect without {{{prefix}private.key.file}} or {{{prefix}file}}.")
         return None
-    algorithm = text_of(given, f"{prefix}algorithm").upper()
+    algorithm = get_option(options, f"{prefix}algorithm").upper()
     if algorithm not in ALGORITHMS:
         faults.add(f"{prefix}algorithm", f"must be one of {', '.join(ALGORITHMS)}.")
     if not can_sign():
-        faults.add(f"{prefix}private.key.file", f"{NEEDS}.")
+        faults.add(f"{prefix}private.key.file", f"{MISSING_CRYPTOGRAPHY_MESSAGE}.")
+    issuer = assertion_options.get("claim.iss") or client_id or None
     config = AssertionConfig(
-        key_file=own["private.key.file"],
-        passphrase=own.get("private.key.passphrase"),
+        key_file=assertion_options["private.key.file"],
+        passphrase=assertion_options.get("private.key.passphrase"),
         algorithm=algorithm,
-        template_file=own.get("template.file"),
-        issuer=own.get("claim.iss") or client_id or None,
-        subject=own.get("claim.sub") or own.get("claim.iss") or client_id or None,
-        audience=own.get("claim.aud") or url,
-        exp_seconds=int(_number(given, f"{prefix}claim.exp.seconds", faults)),
-        nbf_seconds=int(_number(given, f"{prefix}claim.nbf.seconds", faults)),
-        jti_include=_switch(given, f"{prefix}claim.jti.include", faults),
+        template_file=assertion_options.get("template.file"),
+        issuer=issuer,
+        subject=assertion_options.get("claim.sub") or issuer,
+        audience=assertion_options.get("claim.aud") or url,
+        exp_seconds=int(_parse_number(options, f"{prefix}claim.exp.seconds", faults)),
+        nbf_seconds=int(_parse_number(options, f"{prefix}claim.nbf.seconds", faults)),
+        jti_include=_parse_boolean(options, f"{prefix}claim.jti.include", faults),
     )
     if not config.issuer and not config.template_file:
         faults.add(
             f"{prefix}private.key.file",
-            "needs to know who signs: {sasl.oauthbearer.client.credentials.client.id}, or "
+            "requires the issuer of the assertion: set {sasl.oauthbearer.client.credentials.client.id}, or "
             f"{{{prefix}claim.iss}} and {{{prefix}claim.sub}}.",
         )
     return config
 
 
-def _oidc(
-    url: str, retriever: str, given: Mapping[str, str], options: Mapping[str, str], faults: OptionFaults
+def _parse_oidc_config(
+    url: str,
+    retriever: str,
+    options: Mapping[str, str],
+    jaas_options: Mapping[str, str],
+    faults: OptionFaults,
 ) -> OidcConfig:
-    """Kafka 4.1 moved id, secret and scope from the login module to options of their own; both are taken."""
+    """Parse the options of a token endpoint.
+
+    Kafka 4.1 moved the client id, the secret and the scope from the login module to separate options. Both are
+    supported.
+    """
     try:
         check_endpoint_url(url)
     except ConfigurationError as error:
         faults += error.unrendered_faults
-    prefix = "sasl.oauthbearer.client.credentials.client"
-    client_id = given.get(f"{prefix}.id") or options.get("clientId", "")
-    client_secret = given.get(f"{prefix}.secret") or options.get("clientSecret", "")
-    assertion = _assertion(given, url, client_id, faults)
+    client_prefix, assertion_prefix = "sasl.oauthbearer.client.credentials.client", _ASSERTION_PREFIX
+    client_id = options.get(f"{client_prefix}.id") or jaas_options.get("clientId", "")
+    client_secret = options.get(f"{client_prefix}.secret") or jaas_options.get("clientSecret", "")
+    assertion = _parse_assertion_config(options, url, client_id, faults)
     is_jwt_bearer = retriever == "JwtBearerJwtRetriever"
-    own = "sasl.oauthbearer.assertion."
     if assertion is None and is_jwt_bearer:
-        faults.add(_RETRIEVER, f"{retriever} needs {{{own}private.key.file}} or {{{own}file}}.")
+        faults.add(
+            _RETRIEVER_OPTION,
+            f"{retriever} requires {{{assertion_prefix}private.key.file}} or {{{assertion_prefix}file}}.",
+        )
     elif assertion is None and not (client_id and client_secret):
         faults.add(
             ENDPOINT_URL_OPTION,
-            f"needs {{{prefix}.id}} and {{{prefix}.secret}}; or, without a secret, {{{own}private.key.file}} or "
-            f"{{{own}file}}.",
+            f"requires {{{client_prefix}.id}} and {{{client_prefix}.secret}}; or, without a secret, "
+            f"{{{assertion_prefix}private.key.file}} or {{{assertion_prefix}file}}.",
         )
     return OidcConfig(
         url,
         client_id,
         "" if assertion is not None else client_secret,
-        scope=given.get("sasl.oauthbearer.scope") or options.get("scope"),
-        header_urlencode=_switch(given, "sasl.oauthbearer.header.urlencode", faults),
-        connect_timeout_ms=int(_number(given, "sasl.login.connect.timeout.ms", faults)),
-        read_timeout_ms=int(_number(given, "sasl.login.read.timeout.ms", faults)),
-        retry_backoff_ms=int(_number(given, "sasl.login.retry.backoff.ms", faults)),
-        retry_backoff_max_ms=int(_number(given, "sasl.login.retry.backoff.max.ms", faults)),
-        refresh_window_factor=min(1.0, _number(given, "sasl.login.refresh.window.factor", faults)),
+        scope=options.get("sasl.oauthbearer.scope") or jaas_options.get("scope"),
+        header_urlencode=_parse_boolean(options, "sasl.oauthbearer.header.urlencode", faults),
+        connect_timeout_ms=int(_parse_number(options, "sasl.login.connect.timeout.ms", faults)),
+        read_timeout_ms=int(_parse_number(options, "sasl.login.read.timeout.ms", faults)),
+        retry_backoff_ms=int(_parse_number(options, "sasl.login.retry.backoff.ms", faults)),
+        retry_backoff_max_ms=int(_parse_number(options, "sasl.login.retry.backoff.max.ms", faults)),
+        refresh_window_factor=min(1.0, _parse_number(options, "sasl.login.refresh.window.factor", faults)),
         assertion=assertion,
         is_jwt_bearer=is_jwt_bearer,
     )
 
 
-def _switch(given: Mapping[str, str], name: str, faults: OptionFaults) -> bool:
-    text = text_of(given, name).lower()
+def _parse_boolean(options: Mapping[str, str], name: str, faults: OptionFaults) -> bool:
+    text = get_option(options, name).lower()
     if text not in ("true", "false"):
         faults.add(name, "must be true or false.")
     return text == "true"
 
 
-def _number(given: Mapping[str, str], name: str, faults: OptionFaults) -> float:
-    """The option as a positive number; its default where it is none."""
-    number = _positive(text_of(given, name))
+def _parse_number(options: Mapping[str, str], name: str, faults: OptionFaults) -> float:
+    """Return the value of an option, which must be a positive number. Return its default if it is invalid."""
+    number = _parse_positive(get_option(options, name))
     if number is None:
         faults.add(name, "must be a positive number.")
-        return float(default_of(name))
+        return float(get_default(name))
     return number
 
 
-def _positive(value: str | float) -> float | None:
+def _parse_positive(value: str | float) -> float | None:
+    """Return a positive number, or None for anything else."""
     try:
         number = float(value)
     except ValueError:

@@ -1,8 +1,10 @@
-"""The certificate that a broker shows by TLS: its names, its issuer and its end. For diagnosis only.
+"""PeerCertificate: the subject, names, issuer and expiry of a broker's TLS certificate. For diagnosis only.
 
-A handshake on a connection of its own, over which nothing else is sent. The certificate of a broker that is not trusted
-is of interest, too; then a second handshake looks at it without any belief: it trusts that very certificate, at any
-time and under any name. That connection is closed at once, so no credentials travel over it.
+The certificate is fetched by a TLS handshake on a separate connection, over which nothing else is sent.
+
+An untrusted certificate can be described as well. Python's ssl parses only a verified certificate, so two more
+handshakes follow: the first fetches the certificate without verification, and the second trusts exactly this
+certificate, at any time and for any host. Their connections are closed immediately, so no credentials are sent.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import DisconnectedError, NetworkError, TlsError
-from spark_kafka_sink.network.security.tls_context import TlsConfig, client_context
+from spark_kafka_sink.network.security.tls_context import TlsConfig, build_client_ssl_context
 from spark_kafka_sink.network.system import (
     EVENT_READ,
     EVENT_WRITE,
@@ -25,70 +27,80 @@ from spark_kafka_sink.network.system import (
     System,
 )
 from spark_kafka_sink.network.tls import TlsTransport
-from spark_kafka_sink.network.transport import connect_result
+from spark_kafka_sink.network.transport import raise_connect_error
 
-_NO_CHECK_TIME = 0x200000
+_NO_CHECK_TIME_FLAG = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL's x509_vfy.h."""
 
-NAMES_SHOWN_MAX = 5
+MAX_SUBJECT_ALT_NAMES = 5
+_SHORT_NAMES = {
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+}
 
 
 @dataclass(frozen=True)
 class PeerCertificate:
     subject: str
     issuer: str
-    names: tuple[str, ...]
-    """The host names that the certificate is for."""
+    subject_alt_names: tuple[str, ...]
+    """At most MAX_SUBJECT_ALT_NAMES of the host names and addresses for which the certificate is valid."""
     not_after_s: float
-    """Seconds since 1970."""
-    refusal: str = ""
-    """Why it is not trusted; empty if it is."""
-    version: str = ""
+    """Expiry in seconds since the epoch."""
+    verification_error: str = ""
+    """The reason why the certificate is not trusted; empty if it is trusted."""
+    tls_version: str = ""
     """TLSv1.2 or TLSv1.3."""
 
 
-def look(config: TlsConfig, address: SocketAddress, system: System, deadline_ms: float) -> PeerCertificate:
-    """NetworkError if there is no TLS at this address, or no answer in time."""
+def fetch_peer_certificate(
+    config: TlsConfig, address: SocketAddress, system: System, deadline_ms: float
+) -> PeerCertificate:
+    """Fetch the certificate of the listener at an address.
+
+    Raise NetworkError if the listener does not speak TLS or does not respond before the deadline.
+    """
     try:
-        return _shown(client_context(config), address, system, deadline_ms, "")
+        return _fetch(build_client_ssl_context(config), address, system, deadline_ms, verification_error="")
     except TlsError as error:
         if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
             raise
-        refusal = str(error)
-    credulous = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    credulous.check_hostname = False
-    credulous.verify_mode = ssl.CERT_NONE
-    encoded = _handshake(credulous, address, system, deadline_ms).certificate(encoded=True)
-    credulous.verify_mode = ssl.CERT_REQUIRED
-    credulous.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
-    credulous.load_verify_locations(cadata=encoded)
-    return _shown(credulous, address, system, deadline_ms, refusal)
+        verification_error = str(error)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    certificate = _handshake(context, address, system, deadline_ms).peer_certificate(as_der=True)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME_FLAG
+    context.load_verify_locations(cadata=certificate)
+    return _fetch(context, address, system, deadline_ms, verification_error)
 
 
-def _shown(
-    context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float, refusal: str
+def _fetch(
+    context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float, verification_error: str
 ) -> PeerCertificate:
     transport = _handshake(context, address, system, deadline_ms)
-    fields = transport.certificate()
-    names = tuple(sanitize(str(name)) for _, name in fields.get("subjectAltName", ())[:NAMES_SHOWN_MAX])
+    fields = transport.peer_certificate()
+    alt_names = fields.get("subjectAltName", ())[:MAX_SUBJECT_ALT_NAMES]
     return PeerCertificate(
-        subject=_name(fields, "subject"),
-        issuer=_name(fields, "issuer"),
-        names=names,
+        subject=_format_distinguished_name(fields, "subject"),
+        issuer=_format_distinguished_name(fields, "issuer"),
+        subject_alt_names=tuple(sanitize(str(name)) for _, name in alt_names),
         not_after_s=ssl.cert_time_to_seconds(fields["notAfter"]),
-        refusal=refusal,
-        version=transport.version or "",
+        verification_error=verification_error,
+        tls_version=transport.version or "",
     )
 
 
-def _name(fields: Mapping[str, Any], which: str) -> str:
-    parts = [f"{key}={value}" for part in fields.get(which, ()) for key, value in part]
-    short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
-    return sanitize(", ".join(f"{short.get(key, key)}={value}" for key, value in (p.split("=", 1) for p in parts)))
+def _format_distinguished_name(fields: Mapping[str, Any], field: str) -> str:
+    attributes = [attribute for relative_name in fields.get(field, ()) for attribute in relative_name]
+    return sanitize(", ".join(f"{_SHORT_NAMES.get(name, name)}={value}" for name, value in attributes))
 
 
 def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, deadline_ms: float) -> TlsTransport:
-    """A connection whose handshake is done, already closed again."""
+    """Connect, complete a TLS handshake and close the connection. Return the closed transport."""
     try:
         sock = system.connect(address, OS_DEFAULT_BUFFER, OS_DEFAULT_BUFFER)
     except OSError as error:
@@ -98,7 +110,7 @@ def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, 
     try:
         poller.register(sock, EVENT_WRITE)
         _wait(poller, system, address, deadline_ms)
-        connect_result(sock)
+        raise_connect_error(sock)
         while not transport.ready:
             transport.handshake()
             if not transport.ready:
@@ -114,7 +126,7 @@ def _handshake(context: ssl.SSLContext, address: SocketAddress, system: System, 
 def _wait(poller: Poller, system: System, address: SocketAddress, deadline_ms: float) -> None:
     left_ms = deadline_ms - system.now()
     if left_ms <= 0 or not poller.select(left_ms / 1000):
-        raise NetworkError(f"{address}: no answer in time")
+        raise NetworkError(f"{address}: no response before the deadline")
 
 
 def _close(poller: Poller, sock: ByteSocket, transport: TlsTransport) -> None:

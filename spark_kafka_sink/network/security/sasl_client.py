@@ -1,12 +1,12 @@
-"""The client's side of SASL authentication (KIP-43, KIP-152), and its repetition on a channel in use (KIP-368).
+"""SaslClientAuthenticator: the client's side of SASL authentication (KIP-43, KIP-152) and re-authentication (KIP-368).
 
-    START --start--> API_VERSIONS --versions--> HANDSHAKE --mechanism accepted--> TOKENS --last answer--> COMPLETE
-                                                    ^                                                        |
-                                                    +------- start again: the session nears its end ---------+
+    START --start--> API_VERSIONS --versions--> HANDSHAKE --mechanism accepted--> TOKENS --last token--> COMPLETE
+                                                    ^                                                       |
+                                                    +------ start, because the session expires soon --------+
 
-ApiVersions is sent in version 0, which every broker understands. A broker that has no SaslAuthenticate (before 1.0)
-takes the tokens bare, one per frame. When the session is repeated, requests may be unanswered: their answers come in
-between; the correlation id distinguishes them from the conversation's.
+ApiVersions is sent in version 0, which every broker supports. A broker without SaslAuthenticate (before 1.0) receives
+the tokens without request headers, one per frame. During re-authentication, responses to earlier requests may still
+arrive. Their correlation ids distinguish them from the responses of the authentication.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from spark_kafka_sink.protocol.messages.sasl_authenticate import SaslAuthenticat
 from spark_kafka_sink.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from spark_kafka_sink.sasl.mechanism import ClientMechanism
 
-REPEAT_AFTER_SHARE = (0.85, 0.95)
-"""Authenticate again after this share of the session: early enough for slow networks, at random so that the channels
-of many clients do not do it all at once."""
+REAUTHENTICATION_FRACTION = (0.85, 0.95)
+"""The range of the random fraction of the session lifetime after which the client re-authenticates.
 
-_LAST_CORRELATION_ID = 2**31 - 1
+It leaves time for slow networks. It is random so that many channels do not re-authenticate at the same time.
+"""
+
+_MAX_CORRELATION_ID = 2**31 - 1
 
 
 class _State(Enum):
@@ -50,22 +52,22 @@ class SaslClientAuthenticator:
     def __init__(
         self,
         mechanism: str,
-        begin_conversation: Callable[[], ClientMechanism],
+        create_sasl_client: Callable[[], ClientMechanism],
         client_id: str,
         *,
-        share: Callable[[float, float], float] = random.uniform,
+        random_uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._mechanism = mechanism
-        self._begin_conversation = begin_conversation
-        self._conversation: ClientMechanism | None = None
+        self._create_sasl_client = create_sasl_client
+        self._sasl_client: ClientMechanism | None = None
         self._client_id = client_id
-        self._share = share
+        self._random_uniform = random_uniform
         self._state = _State.START
-        self._is_first = True
+        self._has_authenticated = False
         self._correlation_id = MIN_RESERVED_CORRELATION_ID - 1
         self._handshake_version = 0
         self._authenticate_version: int | None = None
-        self._repeat_ms: float | None = None
+        self._reauthentication_due_ms: float | None = None
 
     def __repr__(self) -> str:
         return f"<SaslClientAuthenticator {self._mechanism}: {self._state.value}>"
@@ -74,132 +76,136 @@ class SaslClientAuthenticator:
     def complete(self) -> bool:
         return self._state is _State.COMPLETE
 
-    def due(self, now: float) -> bool:
-        return self.complete and self._repeat_ms is not None and now >= self._repeat_ms
+    def is_reauthentication_due(self, now: float) -> bool:
+        return self.complete and self._reauthentication_due_ms is not None and now >= self._reauthentication_due_ms
 
     def start(self, now: float) -> Sequence[Buffer] | None:
         if self._state is _State.START:
             self._state = _State.API_VERSIONS
-            return self._request(ApiVersionsRequest(), 0)
-        self._repeat_ms = None  # the broker says anew how long this login lasts, if not for ever
-        with self._words_for_failures():
-            return self._shake_hands()
+            return self._encode_request(ApiVersionsRequest(), 0)
+        self._reauthentication_due_ms = None  # set again if the broker limits the lifetime of the new session
+        with self._convert_errors():
+            return self._send_handshake()
 
-    def claims(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
         if self.complete:
             return False
-        return self._is_first or peek_correlation_id(frame) == self._correlation_id
+        return not self._has_authenticated or peek_correlation_id(frame) == self._correlation_id
 
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        with self._words_for_failures():
+    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+        with self._convert_errors():
             if self._state is _State.API_VERSIONS:
-                return self._take_versions(frame)
+                return self._handle_api_versions(frame)
             if self._state is _State.HANDSHAKE:
-                return self._take_handshake(frame)
-            return self._take_token(frame, now)
+                return self._handle_handshake(frame)
+            return self._handle_token(frame, now)
 
     @contextlib.contextmanager
-    def _words_for_failures(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
+        """Convert all errors but NetworkErrors to AuthenticationErrors without secrets."""
         try:
             yield
         except (AuthenticationError, NetworkError):
             raise
         except DecodeError as error:
             raise AuthenticationError(
-                f"SASL {self._mechanism}: the answer is none of Kafka's ({error}): is this a SASL listener?"
+                f"SASL {self._mechanism}: the peer sent an invalid response ({error}): "
+                "check that the port is that of a SASL listener"
             ) from error
         except Exception as error:
-            # A user's callback may stand behind the conversation, and raise anything; its words may hold a secret,
-            # and a traceback, which Spark shows to all, would repeat them.
+            # The token callback of a user may raise any error. Its message may contain a secret, and Spark shows
+            # tracebacks to all users, so neither the message nor the traceback is kept.
             raise AuthenticationError(
-                f"SASL {self._mechanism}: the credentials could not be had: {type(error).__name__}"
+                f"SASL {self._mechanism}: failed to obtain the credentials: {type(error).__name__}"
             ) from None
 
-    def _take_versions(self, frame: memoryview) -> Sequence[Buffer]:
-        highest = {api.api_key: api.max_version for api in self._response(frame, ApiVersionsResponse, 0).api_keys}
-        if ApiKey.SASL_HANDSHAKE not in highest:
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker does not know SaslHandshake")
-        self._handshake_version = min(highest[ApiKey.SASL_HANDSHAKE], SaslHandshakeRequest.VERSIONS.max)
-        if ApiKey.SASL_AUTHENTICATE in highest and self._handshake_version > 0:
-            version = highest[ApiKey.SASL_AUTHENTICATE]
-            self._authenticate_version = min(version, SaslAuthenticateRequest.VERSIONS.max)
+    def _handle_api_versions(self, frame: memoryview) -> Sequence[Buffer]:
+        api_keys = self._decode_response(frame, ApiVersionsResponse, 0).api_keys
+        max_versions = {api.api_key: api.max_version for api in api_keys}
+        if ApiKey.SASL_HANDSHAKE not in max_versions:
+            raise AuthenticationError(f"SASL {self._mechanism}: the broker does not support SaslHandshake")
+        self._handshake_version = min(max_versions[ApiKey.SASL_HANDSHAKE], SaslHandshakeRequest.VERSIONS.max)
+        if ApiKey.SASL_AUTHENTICATE in max_versions and self._handshake_version > 0:
+            max_version = max_versions[ApiKey.SASL_AUTHENTICATE]
+            self._authenticate_version = min(max_version, SaslAuthenticateRequest.VERSIONS.max)
         else:
-            # Version 1 of the handshake promises tokens in SaslAuthenticate requests.
+            # Version 1 of SaslHandshake requires that tokens are sent in SaslAuthenticate requests.
             self._handshake_version = 0
-        return self._shake_hands()
+        return self._send_handshake()
 
-    def _shake_hands(self) -> Sequence[Buffer]:
+    def _send_handshake(self) -> Sequence[Buffer]:
         self._state = _State.HANDSHAKE
-        self._conversation = self._begin_conversation()
-        return self._request(SaslHandshakeRequest(mechanism=self._mechanism), self._handshake_version)
+        self._sasl_client = self._create_sasl_client()
+        return self._encode_request(SaslHandshakeRequest(mechanism=self._mechanism), self._handshake_version)
 
-    def _take_handshake(self, frame: memoryview) -> Sequence[Buffer]:
-        response = self._response(frame, SaslHandshakeResponse, self._handshake_version)
+    def _handle_handshake(self, frame: memoryview) -> Sequence[Buffer]:
+        response = self._decode_response(frame, SaslHandshakeResponse, self._handshake_version)
         if response.error_code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            offered = sanitize(", ".join(response.mechanisms)) or "none"
+            supported = sanitize(", ".join(response.mechanisms)) or "none"
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener does not offer this mechanism, it offers {offered}: "
+                f"SASL {self._mechanism}: the listener does not support this mechanism. It supports {supported}: "
                 "compare sasl.mechanism"
             )
         if response.error_code == error_codes.ILLEGAL_SASL_STATE:
             raise ListenerMismatchError(
-                f"SASL {self._mechanism}: the listener expects no SASL: compare security.protocol and the port"
+                f"SASL {self._mechanism}: the listener does not use SASL: compare security.protocol and the port"
             )
         if response.error_code != error_codes.NONE:
             raise AuthenticationError(
-                f"SASL {self._mechanism}: {_name(response.error_code)} in answer to the handshake"
+                f"SASL {self._mechanism}: the broker rejected the handshake: {_error_name(response.error_code)}"
             )
-        assert self._conversation is not None
+        assert self._sasl_client is not None
         self._state = _State.TOKENS
-        return self._token(self._conversation.start())
+        return self._encode_token(self._sasl_client.start())
 
-    def _take_token(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
-        assert self._conversation is not None
-        challenge = self._challenge(frame, now)
-        token = None if self._conversation.complete else self._conversation.step(challenge)
+    def _handle_token(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+        assert self._sasl_client is not None
+        challenge = self._decode_challenge(frame, now)
+        token = None if self._sasl_client.complete else self._sasl_client.step(challenge)
         if token is not None:
-            if self._authenticate_version is None and self._conversation.complete:
-                # A bare last token may have no answer.
+            if self._authenticate_version is None and self._sasl_client.complete:
+                # The broker may send no response to the last token if tokens have no request headers.
                 self._finish()
-            return self._token(token)
-        if not self._conversation.complete:
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker ended the conversation before its end")
+            return self._encode_token(token)
+        if not self._sasl_client.complete:
+            raise AuthenticationError(f"SASL {self._mechanism}: the broker ended the authentication early")
         self._finish()
         return None
 
-    def _challenge(self, frame: memoryview, now: float) -> bytes:
+    def _decode_challenge(self, frame: memoryview, now: float) -> bytes:
         if self._authenticate_version is None:
             return bytes(frame)
-        response = self._response(frame, SaslAuthenticateResponse, self._authenticate_version)
+        response = self._decode_response(frame, SaslAuthenticateResponse, self._authenticate_version)
         if response.error_code != error_codes.NONE:
-            reason = sanitize(response.error_message) or _name(response.error_code)
-            raise AuthenticationError(f"SASL {self._mechanism}: the broker refused: {reason}")
+            reason = sanitize(response.error_message) or _error_name(response.error_code)
+            raise AuthenticationError(f"SASL {self._mechanism}: the broker rejected the login: {reason}")
         if response.session_lifetime_ms > 0:
-            self._repeat_ms = now + response.session_lifetime_ms * self._share(*REPEAT_AFTER_SHARE)
+            fraction = self._random_uniform(*REAUTHENTICATION_FRACTION)
+            self._reauthentication_due_ms = now + response.session_lifetime_ms * fraction
         return bytes(response.auth_bytes)
 
     def _finish(self) -> None:
         self._state = _State.COMPLETE
-        self._is_first = False
-        self._conversation = None
+        self._has_authenticated = True
+        self._sasl_client = None
 
-    def _token(self, token: bytes) -> Sequence[Buffer]:
+    def _encode_token(self, token: bytes) -> Sequence[Buffer]:
         if self._authenticate_version is None:
             return [token]
-        return self._request(SaslAuthenticateRequest(auth_bytes=token), self._authenticate_version)
+        return self._encode_request(SaslAuthenticateRequest(auth_bytes=token), self._authenticate_version)
 
-    def _request(self, message: Message, version: int) -> Sequence[Buffer]:
+    def _encode_request(self, message: Message, version: int) -> Sequence[Buffer]:
         self._correlation_id += 1
-        if self._correlation_id > _LAST_CORRELATION_ID:
+        if self._correlation_id > _MAX_CORRELATION_ID:
             self._correlation_id = MIN_RESERVED_CORRELATION_ID
         return encode_request(message, version, self._correlation_id, self._client_id)
 
-    def _response(self, frame: memoryview, response_type: type[MessageT], version: int) -> MessageT:
+    def _decode_response(self, frame: memoryview, response_type: type[MessageT], version: int) -> MessageT:
         correlation_id, response = decode_response(frame, response_type, version)
         if correlation_id != self._correlation_id:
-            raise DecodeError(f"correlation id {correlation_id} in answer to {self._correlation_id}")
+            raise DecodeError(f"the correlation id is {correlation_id}, not {self._correlation_id}")
         return response
 
 
-def _name(code: int) -> str:
+def _error_name(code: int) -> str:
     return error_codes.lookup_error_code(code).name

@@ -1,12 +1,13 @@
-"""The listener's side of SASL authentication: what the embedded broker does before it takes requests.
+"""SaslServerAuthenticator: the listener's side of SASL authentication, for the embedded broker.
 
-    HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake, if sessions end--> TOKENS ...
+    HANDSHAKE --SaslHandshake--> TOKENS --last token--> COMPLETE --SaslHandshake, if sessions expire--> TOKENS ...
 
-Before the handshake a client may send ApiVersions, and nothing else. With `connections_max_reauth_ms` a session has an
-end: the answer says when, and the client must authenticate again before it, by the same mechanism and as the same
-principal. A frame that comes later, and is no handshake, ends the channel.
+Before the handshake, a client may only send ApiVersions. With `connections_max_reauth_ms`, sessions expire: the
+response to the last token tells the client when, and the client must re-authenticate before that, with the same
+mechanism and principal. After the session has expired, any frame but a SaslHandshake closes the channel.
 
-A refusal is an answer first and the end of the channel after it, so that a client sees an error and not a timeout.
+When a client is rejected, the error response is written before the channel is closed, so that the client sees an error
+and not a timeout.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ class SaslServerAuthenticator:
     def __init__(
         self,
         mechanisms: Mapping[str, Callable[[], ServerMechanism]],
-        answer_api_versions: Callable[[memoryview], Sequence[Buffer]],
+        handle_api_versions: Callable[[memoryview], Sequence[Buffer]],
         *,
         connections_max_reauth_ms: float = 0,
     ) -> None:
         self.failure: AuthenticationError | None = None
         self.principal = ANONYMOUS
         self._mechanisms = mechanisms
-        self._answer_api_versions = answer_api_versions
+        self._answer_api_versions = handle_api_versions
         self._max_reauth_ms = connections_max_reauth_ms
         self._state = _State.HANDSHAKE
         self._mechanism: str | None = None
-        self._conversation: ServerMechanism | None = None
-        self._has_headers = True
-        self._session_end_ms: float | None = None
+        self._server: ServerMechanism | None = None
+        self._uses_authenticate_requests = True  # otherwise tokens are sent without a request header
+        self._session_expires_ms: float | None = None
 
     def __repr__(self) -> str:
         return f"<SaslServerAuthenticator {self._mechanism}: {self._state.value}>"
@@ -57,96 +58,98 @@ class SaslServerAuthenticator:
     def complete(self) -> bool:
         return self._state is _State.COMPLETE
 
-    def due(self, now: float) -> bool:
+    def is_reauthentication_due(self, now: float) -> bool:
         return False
 
     def start(self, now: float) -> Sequence[Buffer] | None:
         return None
 
-    def claims(self, frame: memoryview, now: float) -> bool:
+    def is_authentication_frame(self, frame: memoryview, now: float) -> bool:
         if not self.complete:
             return True
-        if self._session_end_ms is None:
+        if self._session_expires_ms is None:
             return False
         if int.from_bytes(frame[:2], "big") == ApiKey.SASL_HANDSHAKE:
             self._state = _State.HANDSHAKE
             return True
-        if now > self._session_end_ms:
-            raise AuthenticationError(f"the session of {self.principal} has ended and was not renewed")
+        if now > self._session_expires_ms:
+            raise AuthenticationError(f"the session of {self.principal} has expired and was not renewed")
         return False
 
-    def step(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
+    def handle_frame(self, frame: memoryview, now: float) -> Sequence[Buffer] | None:
         try:
-            if self._state is _State.TOKENS and not self._has_headers:
-                return [self._take_token(bytes(frame))]
+            if self._state is _State.TOKENS and not self._uses_authenticate_requests:
+                return [self._process_token(bytes(frame))]
             header, _ = decode_request_header(frame)
             if self._state is _State.TOKENS:
-                return self._take_authenticate(header, frame, now)
+                return self._handle_authenticate(header, frame, now)
             if header.api_key == ApiKey.API_VERSIONS and self.principal == ANONYMOUS:
                 return self._answer_api_versions(frame)
-            return self._take_handshake(header, frame)
+            return self._handle_handshake(header, frame)
         except (DecodeError, UnsupportedVersionError) as error:
-            raise AuthenticationError(f"not a frame of a SASL authentication: {error}") from error
+            raise AuthenticationError(
+                f"the client sent an invalid frame before it was authenticated: {error}"
+            ) from error
 
-    def _take_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
+    def _handle_handshake(self, header: RequestHeader, frame: memoryview) -> Sequence[Buffer]:
         request = _decode(header, frame, SaslHandshakeRequest)
-        name = request.mechanism
+        mechanism = request.mechanism
         allowed = [self._mechanism] if self._mechanism is not None else list(self._mechanisms)
-        if name not in allowed:
-            self.failure = AuthenticationError(f"SASL mechanism {name!r} is not offered")
-            refusal = SaslHandshakeResponse(error_code=error_codes.UNSUPPORTED_SASL_MECHANISM, mechanisms=allowed)
-            return _answer(header, refusal)
-        self._mechanism = name
-        self._conversation = self._mechanisms[name]()
-        self._has_headers = header.api_version >= 1
+        if mechanism not in allowed:
+            self.failure = AuthenticationError(f"the SASL mechanism {mechanism!r} is not supported")
+            response = SaslHandshakeResponse(error_code=error_codes.UNSUPPORTED_SASL_MECHANISM, mechanisms=allowed)
+            return _encode(header, response)
+        self._mechanism = mechanism
+        self._server = self._mechanisms[mechanism]()
+        self._uses_authenticate_requests = header.api_version >= 1
         self._state = _State.TOKENS
-        return _answer(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
+        return _encode(header, SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
-    def _take_authenticate(self, header: RequestHeader, frame: memoryview, now: float) -> Sequence[Buffer]:
+    def _handle_authenticate(self, header: RequestHeader, frame: memoryview, now: float) -> Sequence[Buffer]:
         request = _decode(header, frame, SaslAuthenticateRequest)
         try:
-            token = self._take_token(request.auth_bytes)
+            token = self._process_token(request.auth_bytes)
         except AuthenticationError as error:
             self.failure = error
             code = error_codes.SASL_AUTHENTICATION_FAILED
-            return _answer(header, SaslAuthenticateResponse(error_code=code, error_message=str(error)))
-        lifetime_ms = self._session_lifetime_ms(now) if self.complete else 0
-        return _answer(header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms))
+            return _encode(header, SaslAuthenticateResponse(error_code=code, error_message=str(error)))
+        lifetime_ms = self._start_session(now) if self.complete else 0
+        return _encode(header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms))
 
-    def _take_token(self, token: bytes) -> bytes:
-        conversation = self._conversation
-        assert conversation is not None
-        answer = conversation.step(token)
-        if conversation.complete:
-            if self.principal not in (ANONYMOUS, conversation.principal):
+    def _process_token(self, token: bytes) -> bytes:
+        """Process a token of the client and return the token to send."""
+        server = self._server
+        assert server is not None
+        response = server.step(token)
+        if server.complete:
+            if self.principal not in (ANONYMOUS, server.principal):
                 raise AuthenticationError("the principal cannot change when a session is renewed")
-            self.principal = conversation.principal
+            self.principal = server.principal
             self._state = _State.COMPLETE
-        return answer
+        return response
 
-    def _session_lifetime_ms(self, now: float) -> int:
-        assert self._conversation is not None
+    def _start_session(self, now: float) -> int:
+        """Set when the session expires. Return its lifetime in milliseconds; 0 if it does not expire."""
+        assert self._server is not None
         limits = [
-            limit
-            for limit in (self._max_reauth_ms or None, self._conversation.credential_lifetime_ms)
-            if limit is not None
+            limit for limit in (self._max_reauth_ms or None, self._server.credential_lifetime_ms) if limit is not None
         ]
         if not limits:
-            self._session_end_ms = None
+            self._session_expires_ms = None
             return 0
         lifetime_ms = max(0, int(min(limits)))
-        self._session_end_ms = now + lifetime_ms
+        self._session_expires_ms = now + lifetime_ms
         return lifetime_ms
 
 
 def _decode(header: RequestHeader, frame: memoryview, expected: type[MessageT]) -> MessageT:
-    """Nothing but what is expected is even parsed: the client is a stranger still."""
+    """Decode a request of the expected type. Other requests of an unauthenticated client are not even parsed."""
     if header.api_key != expected.API_KEY:
-        raise AuthenticationError(f"a request of type {header.api_key} came before authentication")
+        raise AuthenticationError(f"the client sent a request of type {header.api_key} before it was authenticated")
     _, request = decode_request(frame)
     assert isinstance(request, expected)
     return request
 
 
-def _answer(header: RequestHeader, response: Message) -> Sequence[Buffer]:
+def _encode(header: RequestHeader, response: Message) -> Sequence[Buffer]:
     return encode_response(response, header.api_version, header.correlation_id)

@@ -1,7 +1,8 @@
-"""TlsConfig, and the SSLContext that OpenSSL needs for it.
+"""TlsConfig, and the SSLContext that is built from it.
 
-Nothing below TLS 1.2, certificates are always verified, and the name unless the user has switched that off. OpenSSL
-takes a private key from a path only: it gets that of an open descriptor, whose file has no name in any directory.
+TLS versions before 1.2 are not supported. The broker's certificate is always verified, its host name unless the user
+has disabled the check. OpenSSL loads private keys only from a path, so it receives the path of an open file descriptor
+whose file has no name in any directory.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.network.security.keystores import Store, read_pem, read_store
 from spark_kafka_sink.options.files import read_regular_file
 
-VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS13_SUITES = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
-_IANA_SUITE = re.compile(
+_IANA_SUITE_PATTERN = re.compile(
     r"TLS_(?:(?P<exchange>ECDHE|DHE)_)?(?P<signature>RSA|ECDSA)_WITH_"
     r"(?:AES_(?P<bits>128|256)_(?P<mode>GCM|CBC|CCM)|(?P<chacha>CHACHA20_POLY1305))(?:_(?P<hash>SHA\d*))?"
 )
@@ -30,7 +31,7 @@ _IANA_SUITE = re.compile(
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """Where keys or certificates are: in a file, or in the configuration itself."""
+    """Location of a keystore or truststore: a file, or PEM text in the configuration itself."""
 
     location: str | None = None
     type_name: str | None = None
@@ -39,7 +40,7 @@ class StoreConfig:
     pem: str | None = field(default=None, repr=False)
 
     def read(self, option: str) -> Store:
-        """`option` is named in errors."""
+        """Read the keys and certificates. Raise a ConfigurationError about `option` if that fails."""
         try:
             if self.pem is not None:
                 return read_pem(self.pem, self.key_password)
@@ -56,40 +57,46 @@ class StoreConfig:
                 OptionFault(option, "is {file}, which cannot be read: {reason}.", values)
             ) from error
         except ConfigurationError as error:
-            values = {"file": self.location or "a PEM text", "problem": str(error)}
+            values = {"file": self.location or "PEM text", "problem": str(error)}
             raise type(error)(OptionFault(option, "is {file}, which {problem}.", values)) from error
 
 
 @dataclass(frozen=True)
 class TlsConfig:
-    trust: StoreConfig | None = None
-    identity: StoreConfig | None = None
+    truststore: StoreConfig | None = None
+    keystore: StoreConfig | None = None
     check_hostname: bool = True
     cipher_suites: tuple[str, ...] = ()
-    versions: tuple[str, ...] = tuple(VERSIONS)
+    versions: tuple[str, ...] = tuple(TLS_VERSIONS)
 
 
-def client_context(config: TlsConfig) -> ssl.SSLContext:
-    """Reads the files. ConfigurationError says which option is at fault."""
+def build_client_ssl_context(config: TlsConfig) -> ssl.SSLContext:
+    """Read the keystore and truststore and build the SSLContext of a client.
+
+    Raise a ConfigurationError that names the invalid option.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.check_hostname
     context.verify_mode = ssl.CERT_REQUIRED
-    # As in Java, whatever is in the truststore is trusted: also an intermediate authority, or the broker's certificate.
+    # As in Java, every certificate of the truststore is trusted, even that of an intermediate authority or of a broker.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    _set_versions(context, config)
-    if config.trust is None:
+    _set_versions_and_suites(context, config)
+    if config.truststore is None:
         context.load_default_certs()
     else:
-        _trust(context, config.trust)
-    if config.identity is not None:
-        _identify(context, config.identity)
+        _load_truststore(context, config.truststore)
+    if config.keystore is not None:
+        _load_keystore(context, config.keystore)
     return context
 
 
-def openssl_suite(name: str) -> str | None:
-    """OpenSSL's name of a suite before TLS 1.3, given by that name or by IANA's; None if there is none."""
-    parts = _IANA_SUITE.fullmatch(name)
-    candidate = name if parts is None else _openssl_name(parts)
+def find_openssl_suite(name: str) -> str | None:
+    """Return OpenSSL's name of a TLS 1.2 cipher suite, or None if OpenSSL does not support the suite.
+
+    `name` is either OpenSSL's or IANA's name.
+    """
+    parts = _IANA_SUITE_PATTERN.fullmatch(name)
+    candidate = name if parts is None else _build_openssl_name(parts)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(candidate)
     except ssl.SSLError:
@@ -97,36 +104,37 @@ def openssl_suite(name: str) -> str | None:
     return candidate
 
 
-def _openssl_name(parts: re.Match[str]) -> str:
-    words = [parts["exchange"], parts["signature"]] if parts["exchange"] else []
+def _build_openssl_name(parts: re.Match[str]) -> str:
+    """Build OpenSSL's name from a match of _IANA_SUITE_PATTERN."""
+    components = [parts["exchange"], parts["signature"]] if parts["exchange"] else []
     if parts["chacha"]:
-        return "-".join([*words, "CHACHA20-POLY1305"])
-    words.append(f"AES{parts['bits']}")
+        return "-".join([*components, "CHACHA20-POLY1305"])
+    components.append(f"AES{parts['bits']}")
     if parts["mode"] != "CBC":
-        words.append(parts["mode"])
-    return "-".join([*words, parts["hash"]] if parts["hash"] else words)
+        components.append(parts["mode"])
+    return "-".join([*components, parts["hash"]] if parts["hash"] else components)
 
 
-def _set_versions(context: ssl.SSLContext, config: TlsConfig) -> None:
-    """A list of suites decides about versions too, as in Java: without a suite of TLS 1.3 there is no TLS 1.3."""
+def _set_versions_and_suites(context: ssl.SSLContext, config: TlsConfig) -> None:
+    """Set the TLS versions and cipher suites. As in Java, a TLS version without an allowed suite is disabled."""
     versions = set(config.versions)
     if config.cipher_suites:
-        older = [openssl_suite(name) for name in config.cipher_suites if name not in TLS13_SUITES]
-        if older:
-            context.set_ciphers(":".join(name for name in older if name))
+        tls12_suites = [find_openssl_suite(name) for name in config.cipher_suites if name not in TLS13_SUITES]
+        if tls12_suites:
+            context.set_ciphers(":".join(name for name in tls12_suites if name))
         else:
             versions.discard("TLSv1.2")
         if not TLS13_SUITES & set(config.cipher_suites):
             versions.discard("TLSv1.3")
     if not versions:
         raise ConfigurationError(OptionFault("ssl.cipher.suites", "has no suite for any of {ssl.enabled.protocols}."))
-    chosen = sorted(VERSIONS[name] for name in versions)
-    context.minimum_version, context.maximum_version = chosen[0], chosen[-1]
+    tls_versions = sorted(TLS_VERSIONS[name] for name in versions)
+    context.minimum_version, context.maximum_version = tls_versions[0], tls_versions[-1]
 
 
-def _trust(context: ssl.SSLContext, store: StoreConfig) -> None:
-    option = "ssl.truststore.certificates" if store.pem is not None else "ssl.truststore.location"
-    authorities = store.read(option).authorities
+def _load_truststore(context: ssl.SSLContext, truststore: StoreConfig) -> None:
+    option = "ssl.truststore.certificates" if truststore.pem is not None else "ssl.truststore.location"
+    authorities = truststore.read(option).authorities
     if not authorities:
         raise ConfigurationError(OptionFault(option, "has no certificate of an authority."))
     try:
@@ -135,45 +143,48 @@ def _trust(context: ssl.SSLContext, store: StoreConfig) -> None:
         raise ConfigurationError(OptionFault(option, "has a certificate that is damaged.")) from error
 
 
-def _identify(context: ssl.SSLContext, store: StoreConfig) -> None:
-    option = "ssl.keystore.key" if store.pem is not None else "ssl.keystore.location"
-    content = store.read(option)
+def _load_keystore(context: ssl.SSLContext, keystore: StoreConfig) -> None:
+    option = "ssl.keystore.key" if keystore.pem is not None else "ssl.keystore.location"
+    content = keystore.read(option)
     if not content.private_key or not content.chain:
         raise ConfigurationError(OptionFault(option, "needs a private key and its certificate chain."))
-    with _nameless_file(content.chain) as chain, _nameless_file(content.private_key) as key:
-        _load_identity(context, (chain, key), content.key_password, option)
+    with _anonymous_file(content.chain) as chain_path, _anonymous_file(content.private_key) as key_path:
+        _load_cert_chain(context, chain_path, key_path, content.key_password, option)
 
 
-def _load_identity(context: ssl.SSLContext, paths: tuple[str, str], password: str | None, option: str) -> None:
-    """`paths` of the chain and of the key."""
-
-    def answer() -> str:
-        # OpenSSL asks only for an encrypted key. Without this it would ask on the terminal.
+def _load_cert_chain(
+    context: ssl.SSLContext, chain_path: str, key_path: str, password: str | None, option: str
+) -> None:
+    def get_password() -> str:
+        # OpenSSL calls this function for an encrypted key. Without it, OpenSSL would prompt on the terminal.
         return password or ""
 
     try:
-        context.load_cert_chain(*paths, password=answer)
+        context.load_cert_chain(chain_path, key_path, password=get_password)
     except (ssl.SSLError, ValueError) as error:
-        fault = (
-            "is for another certificate than the chain's first"
+        problem = (
+            "does not belong to the first certificate of the chain"
             if "KEY_VALUES_MISMATCH" in str(error)
             else "or its certificate chain is damaged, or {ssl.key.password} is wrong or missing"
         )
-        raise ConfigurationError(OptionFault(option, f"cannot be used: the private key {fault}.")) from error
+        raise ConfigurationError(OptionFault(option, f"cannot be used: the private key {problem}.")) from error
 
 
 @contextlib.contextmanager
-def _nameless_file(text: str) -> Iterator[str]:
-    """A path that OpenSSL can open once, to a file in memory; where there are none, to one whose name is gone before
-    anything is written."""
-    with _in_memory() as file:
+def _anonymous_file(text: str) -> Iterator[str]:
+    """Yield a path to the text that OpenSSL can open once.
+
+    The file is in memory where the platform supports that. Otherwise it is a temporary file, whose name is removed
+    before anything is written to it.
+    """
+    with _open_anonymous_file() as file:
         file.write(text.encode())
         file.flush()
         file.seek(0)
         yield f"/dev/fd/{file.fileno()}"
 
 
-def _in_memory() -> IO[bytes]:
+def _open_anonymous_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("identity", os.MFD_CLOEXEC), "wb+")
     return tempfile.TemporaryFile()

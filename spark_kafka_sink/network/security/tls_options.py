@@ -1,4 +1,4 @@
-"""The `ssl.*` options as a TlsConfig."""
+"""Parser of the `ssl.*` options into a TlsConfig."""
 
 from __future__ import annotations
 
@@ -6,44 +6,51 @@ import logging
 from collections.abc import Mapping
 
 from spark_kafka_sink.errors import OptionFaults
-from spark_kafka_sink.network.security.tls_context import TLS13_SUITES, VERSIONS, StoreConfig, TlsConfig, openssl_suite
-from spark_kafka_sink.network.security_options import default_of, text_of
+from spark_kafka_sink.network.security.tls_context import (
+    TLS13_SUITES,
+    TLS_VERSIONS,
+    StoreConfig,
+    TlsConfig,
+    find_openssl_suite,
+)
+from spark_kafka_sink.network.security_options import get_default, get_option
 
 _STORE_TYPES = ("PEM", "PKCS12", "JKS")
-_PROTOCOLS = (*VERSIONS, "TLS")  # what ssl.protocol may be; TLS is the newest
+_SSL_PROTOCOLS = (*TLS_VERSIONS, "TLS")  # "TLS" stands for the newest version
 
-_log = logging.getLogger("spark_kafka_sink.network.security_config")  # there before this module is: see defer_log
+# This logger exists before this module is imported, as defer_log requires.
+_log = logging.getLogger("spark_kafka_sink.network.security_config")
 
 
-def parse_tls(given: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
-    """How TLS is used. `faults` get what is wrong with its options."""
+def parse_tls(options: Mapping[str, str], faults: OptionFaults) -> TlsConfig:
+    """Parse the `ssl.*` options. Errors are added to `faults`."""
     return TlsConfig(
-        _trust(given, faults),
-        _identity(given, faults),
-        _check_hostname(given, faults),
-        _cipher_suites(given, faults),
-        _versions(given, faults),
+        _parse_truststore(options, faults),
+        _parse_keystore(options, faults),
+        _parse_check_hostname(options, faults),
+        _parse_cipher_suites(options, faults),
+        _parse_versions(options, faults),
     )
 
 
-def _trust(given: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
-    location, pem = given.get("ssl.truststore.location"), given.get("ssl.truststore.certificates")
-    is_there = bool(location or pem)
-    _check_store(given, "truststore", is_there, faults)
-    if not is_there:
+def _parse_truststore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+    location, pem = options.get("ssl.truststore.location"), options.get("ssl.truststore.certificates")
+    has_store = bool(location or pem)
+    _check_store_options(options, "truststore", has_store, faults)
+    if not has_store:
         return None
     if location and pem:
         faults.add("ssl.truststore.location", "cannot be set together with {ssl.truststore.certificates}.")
-    password = given.get("ssl.truststore.password")
-    return StoreConfig(location, _type(given, "truststore"), password, None, pem or None)
+    password = options.get("ssl.truststore.password")
+    return StoreConfig(location, _store_type(options, "truststore"), password, None, pem or None)
 
 
-def _identity(given: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
-    location, key = given.get("ssl.keystore.location"), given.get("ssl.keystore.key")
-    chain = given.get("ssl.keystore.certificate.chain")
-    is_there = bool(location or key or chain)
-    _check_store(given, "keystore", is_there, faults)
-    if not is_there:
+def _parse_keystore(options: Mapping[str, str], faults: OptionFaults) -> StoreConfig | None:
+    location, key = options.get("ssl.keystore.location"), options.get("ssl.keystore.key")
+    chain = options.get("ssl.keystore.certificate.chain")
+    has_store = bool(location or key or chain)
+    _check_store_options(options, "keystore", has_store, faults)
+    if not has_store:
         return None
     if location and (key or chain):
         faults.add(
@@ -53,55 +60,59 @@ def _identity(given: Mapping[str, str], faults: OptionFaults) -> StoreConfig | N
     if not location and not (key and chain):
         faults.add("ssl.keystore.key", "and {ssl.keystore.certificate.chain} must be set together.")
     pem = None if location else f"{key}\n{chain}"
-    passwords = given.get("ssl.keystore.password"), given.get("ssl.key.password")
-    return StoreConfig(location, _type(given, "keystore"), *passwords, pem)
+    store_password, key_password = options.get("ssl.keystore.password"), options.get("ssl.key.password")
+    return StoreConfig(location, _store_type(options, "keystore"), store_password, key_password, pem)
 
 
-def _type(given: Mapping[str, str], store: str) -> str | None:
-    return given[f"ssl.{store}.type"].upper() if f"ssl.{store}.type" in given else None
+def _store_type(options: Mapping[str, str], store: str) -> str | None:
+    return options[f"ssl.{store}.type"].upper() if f"ssl.{store}.type" in options else None
 
 
-def _check_store(given: Mapping[str, str], store: str, is_there: bool, faults: OptionFaults) -> None:
+def _check_store_options(options: Mapping[str, str], store: str, has_store: bool, faults: OptionFaults) -> None:
     """Check the type and the password of a keystore or truststore."""
-    kind, password = _type(given, store), f"ssl.{store}.password"
-    if kind is not None and kind not in _STORE_TYPES:
+    store_type, password_option = _store_type(options, store), f"ssl.{store}.password"
+    if store_type is not None and store_type not in _STORE_TYPES:
         faults.add(f"ssl.{store}.type", f"must be one of {', '.join(_STORE_TYPES)}.")
-    if password in given and not is_there:
-        faults.add(password, f"is set, but there is no {{ssl.{store}.location}}.")
-    elif password in given and kind == "PEM":
-        instead = "; use {ssl.key.password}." if store == "keystore" else "."
-        faults.add(password, f"has no meaning for PEM{instead}")
+    if password_option in options and not has_store:
+        faults.add(password_option, f"is set, but {{ssl.{store}.location}} is not.")
+    elif password_option in options and store_type == "PEM":
+        remedy = "; use {ssl.key.password}." if store == "keystore" else "."
+        faults.add(password_option, f"has no meaning for PEM{remedy}")
 
 
-def _check_hostname(given: Mapping[str, str], faults: OptionFaults) -> bool:
-    name = "ssl.endpoint.identification.algorithm"
-    algorithm = text_of(given, name).lower()
+def _parse_check_hostname(options: Mapping[str, str], faults: OptionFaults) -> bool:
+    option = "ssl.endpoint.identification.algorithm"
+    algorithm = get_option(options, option).lower()
     if algorithm not in ("", "https"):
-        faults.add(name, "must be https, or empty to switch the check off.")
+        faults.add(option, "must be https, or empty to disable the check.")
     return algorithm != ""
 
 
-def _cipher_suites(given: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
-    suites = tuple(_list(given.get("ssl.cipher.suites", "")))
-    newest = TLS13_SUITES & set(suites)
-    if newest and newest != TLS13_SUITES:
-        _log.warning("ssl.cipher.suites: Python cannot choose among the suites of TLS 1.3; all three stay allowed")
+def _parse_cipher_suites(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
+    suites = tuple(_split_list(options.get("ssl.cipher.suites", "")))
+    tls13_suites = TLS13_SUITES & set(suites)
+    if tls13_suites and tls13_suites != TLS13_SUITES:
+        _log.warning(
+            "ssl.cipher.suites: Python cannot select single cipher suites of TLS 1.3; all three remain allowed."
+        )
     for name in suites:
-        if name not in newest and openssl_suite(name) is None:
+        if name not in tls13_suites and find_openssl_suite(name) is None:
             faults.add("ssl.cipher.suites", "has {name!r}, which this machine's OpenSSL does not support.", name=name)
     return suites
 
 
-def _versions(given: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
-    newest = text_of(given, "ssl.protocol")
-    if newest not in _PROTOCOLS:
-        faults.add("ssl.protocol", f"must be one of {', '.join(_PROTOCOLS)}; older versions are broken.")
-    default = newest if newest == "TLSv1.2" else default_of("ssl.enabled.protocols")
-    versions = tuple(_list(given.get("ssl.enabled.protocols", "")) or _list(default))
-    if not set(versions) <= set(VERSIONS):
-        faults.add("ssl.enabled.protocols", f"must be of {', '.join(VERSIONS)}; older versions are broken.")
+def _parse_versions(options: Mapping[str, str], faults: OptionFaults) -> tuple[str, ...]:
+    ssl_protocol = get_option(options, "ssl.protocol")
+    if ssl_protocol not in _SSL_PROTOCOLS:
+        faults.add("ssl.protocol", f"must be one of {', '.join(_SSL_PROTOCOLS)}; older versions are insecure.")
+    default = ssl_protocol if ssl_protocol == "TLSv1.2" else get_default("ssl.enabled.protocols")
+    versions = tuple(_split_list(options.get("ssl.enabled.protocols", "")) or _split_list(default))
+    if not set(versions) <= set(TLS_VERSIONS):
+        faults.add(
+            "ssl.enabled.protocols", f"must be a list of {', '.join(TLS_VERSIONS)}; older versions are insecure."
+        )
     return versions
 
 
-def _list(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]

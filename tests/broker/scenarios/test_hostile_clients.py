@@ -17,7 +17,7 @@ from spark_kafka_sink.broker import acceptor, processor, socket_server
 from spark_kafka_sink.broker.acceptor import Acceptor
 from spark_kafka_sink.broker.request_purgatory import RequestPurgatory
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.network.deadlines import Deadlines
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
 from spark_kafka_sink.network.frame_memory import FrameMemory
 from spark_kafka_sink.network.system import HasFileno, OperatingSystem
 from spark_kafka_sink.protocol.message import ApiKey
@@ -203,14 +203,14 @@ class RecordedMemory(FrameMemory[Any]):
     max_reserved_bytes = 0
     wait_count = 0
 
-    def take(self, owner: Any, size: int) -> bool:
-        granted = super().take(owner, size)
+    def try_reserve(self, owner: Any, size: int) -> bool:
+        granted = super().try_reserve(owner, size)
         RecordedMemory.wait_count += not granted
         return granted
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "bytes_left":
-            RecordedMemory.max_reserved_bytes = max(RecordedMemory.max_reserved_bytes, self.bytes_max - value)
+        if name == "available_bytes":
+            RecordedMemory.max_reserved_bytes = max(RecordedMemory.max_reserved_bytes, self.max_bytes - value)
         super().__setattr__(name, value)
 
 
@@ -233,7 +233,7 @@ def test_reads_concurrent_long_frames_within_memory_limit(monkeypatch: pytest.Mo
 
 
 def test_closes_connections_with_incomplete_frame_or_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "DEADLINES", Deadlines(idle_ms=-1, setup_ms=1, frame_ms=1))
+    monkeypatch.setattr(processor, "TIMEOUTS", ChannelTimeouts(idle_ms=-1, setup_ms=1, frame_ms=1))
     with embedded_broker({"t": 1}) as broker:
         incomplete_client = LoopbackClient(broker.bootstrap_servers)
         incomplete_client.socket.sendall(struct.pack(">i", 1000) + b"half")

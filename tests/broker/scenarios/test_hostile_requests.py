@@ -221,7 +221,7 @@ def test_request_with_too_many_elements_closes_connection(monkeypatch: pytest.Mo
 def test_response_longer_than_a_frame_closes_connection_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kafka_apis, "FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr(kafka_apis, "DEFAULT_MAX_FRAME_BYTES", 100)
     outcome = InProcessBroker().handle(MetadataRequest(topics=None), 12)
     assert isinstance(outcome, ChannelResponse)
     assert (outcome.frame, outcome.action) == (None, ChannelAction.CLOSE)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, DecodeError, DisconnectedError
 from spark_kafka_sink.network.channel import ChannelBuilder
-from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.network.peers import FramePeer, frame, poll_until
 from tests.network.security.sasl_peers import Mutual, sasl_channels
-from tests.network.test_tls import client_context, tls_channels
+from tests.network.test_tls import build_client_ssl_context, tls_channels
 
 CHANNELS = ("a", "b", "c")
 
@@ -101,7 +101,11 @@ class Babbler(Peer):
 def builders(tmp_path_factory: pytest.TempPathFactory) -> list[ChannelBuilder]:
     folder: Path = tmp_path_factory.mktemp("certificates")
     write_certificates(folder)
-    return [plaintext_channels, sasl_channels(Mutual), tls_channels(client_context(folder), server=False)]
+    return [
+        build_plaintext_channel,
+        sasl_channels(Mutual),
+        tls_channels(build_client_ssl_context(folder), server=False),
+    ]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -123,7 +127,7 @@ def test_no_bytes_of_a_peer_make_a_poll_raise(builders: list[ChannelBuilder], pi
 def _hear_out(channels: ChannelBuilder, pieces: list[bytes]) -> None:
     system = FakeSystem()
     system.listen("broker", 9092, Babbler(pieces))
-    selector = Selector(system, channels=channels)
+    selector = Selector(system, channel_builder=channels)
     selector.connect("a", system.resolve("broker", 9092)[0])
     poll_until(selector, lambda: bool(selector.disconnected), 200)
     error = selector.disconnected["a"].error

@@ -12,7 +12,7 @@ from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import SilentPeer, connect, frame, received
-from tests.network.test_tls import TlsPair, client_context, server_context
+from tests.network.test_tls import TlsPair, build_client_ssl_context, server_context
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_frames_that_arrived_are_handed_out_when_a_write_finds_the_connection_br
 
 
 def test_a_length_above_the_limit_ends_the_connection_although_no_more_bytes_come(system: FakeSystem) -> None:
-    selector = Selector(system, frame_bytes_max=10_000)
+    selector = Selector(system, max_frame_bytes=10_000)
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(bytes(10_001))[:4])
     selector.poll(1000)
@@ -98,13 +98,13 @@ def test_a_length_above_the_limit_ends_the_connection_although_no_more_bytes_com
     before = system.now()
     selector.poll(1000)
     assert selector.disconnected["a"].kind is ChannelStateKind.READY
-    assert "10001 bytes was announced" in str(selector.disconnected["a"].error)
+    assert "announced a frame of 10001 bytes" in str(selector.disconnected["a"].error)
     assert system.now() == before
 
 
 def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
     write_certificates(tmp_path)
-    pair = TlsPair(client_context(tmp_path), server_context(tmp_path))
+    pair = TlsPair(build_client_ssl_context(tmp_path), server_context(tmp_path))
     pair.shake_hands()
     for payload in (b"1", b"2", bytes(5000)):
         pair.server.send(NetworkSend("a", [payload]))

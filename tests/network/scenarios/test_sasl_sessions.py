@@ -85,7 +85,7 @@ def test_a_refused_renewal_is_an_authentication_failure() -> None:
     system.advance(950)
     send_number(selector, 1)
     poll_until(selector, lambda: "a" in selector.disconnected)
-    assert selector.disconnected["a"].authentication_failed
+    assert selector.disconnected["a"].has_failed_authentication
     assert peer.requests == []
     assert authentication_counts(selector) == (1, 0, 0, 1)
 

@@ -14,12 +14,12 @@ import pytest
 
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.network.channel import ChannelBuilder
-from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.selector import Selector
 from tests.fake_system import FakeConnection, FakeSystem
 from tests.network.peers import SilentPeer, connect
-from tests.network.test_tls import TlsPair, client_context, server_context
+from tests.network.test_tls import TlsPair, build_client_ssl_context, server_context
 
 
 def is_referenced(memory: bytearray) -> bool:
@@ -31,11 +31,11 @@ def is_referenced(memory: bytearray) -> bool:
     return False
 
 
-def begin_send(channels: ChannelBuilder = plaintext_channels) -> tuple[Selector, FakeConnection, bytearray]:
+def begin_send(channels: ChannelBuilder = build_plaintext_channel) -> tuple[Selector, FakeConnection, bytearray]:
     """A send of which the peer has taken only the beginning."""
     system = FakeSystem(window_bytes=1000)
     system.listen("broker", 9092, SilentPeer())
-    selector = Selector(system, channels=channels)
+    selector = Selector(system, channel_builder=channels)
     connection = connect(system, selector)
     connection.stall()
     memory = bytearray(b"x" * 5000)
@@ -101,7 +101,7 @@ def test_an_error_that_is_kept_does_not_keep_the_memory_of_the_send_that_failed(
 
 def test_with_tls_memory_is_referenced_until_all_of_it_is_encrypted(tmp_path: Path) -> None:
     write_certificates(tmp_path)
-    client: ssl.SSLContext = client_context(tmp_path)
+    client: ssl.SSLContext = build_client_ssl_context(tmp_path)
     pair = TlsPair(client, server_context(tmp_path))
     pair.shake_hands()
     memory = bytearray(b"x" * 1_000_000)

@@ -10,7 +10,7 @@ from spark_kafka_sink.network.channel import ChannelBuilder, ChannelState, Kafka
 from spark_kafka_sink.network.frame import NetworkSend
 from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
-from spark_kafka_sink.network.security.secured_channels import server_channels
+from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
 from spark_kafka_sink.network.transport import PlaintextTransport
@@ -98,7 +98,7 @@ class MutualCheck:
         return self._proof
 
 
-def answer_api_versions(request: memoryview) -> Sequence[Buffer]:
+def handle_api_versions(request: memoryview) -> Sequence[Buffer]:
     header, _ = decode_request(request)
     ranges = [
         ApiVersion(api_key=key, min_version=0, max_version=newest)
@@ -124,13 +124,13 @@ class SaslListener(FramePeer):
     def _take(self, connection: FakeConnection, payload: bytes) -> None:
         authenticator, now = self.authenticators[connection], connection.system.now()
         try:
-            if not authenticator.claims(memoryview(payload), now):
+            if not authenticator.is_authentication_frame(memoryview(payload), now):
                 self.log.append("data")
                 self.requests.append(payload)
                 connection.send(frame(payload), after_ms=self.answer_after_ms)
                 return
             self.log.append(str(decode_request_header(payload)[0].api_key))
-            answer = authenticator.step(memoryview(payload), now)
+            answer = authenticator.handle_frame(memoryview(payload), now)
         except AuthenticationError:
             connection.close()
             return
@@ -142,10 +142,10 @@ class SaslListener(FramePeer):
 
 def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.9) -> ChannelBuilder:
     def build(
-        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, frame_bytes_max: int
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
     ) -> KafkaChannel:
         authenticator = SaslClientAuthenticator(
-            conversation().name, conversation, "client", share=lambda low, high: share
+            conversation().name, conversation, "client", random_uniform=lambda low, high: share
         )
         return KafkaChannel(
             channel_id,
@@ -153,7 +153,7 @@ def sasl_channels(conversation: Callable[[], ClientMechanism], share: float = 0.
             PlaintextTransport(sock),
             authenticator,
             connecting=connecting,
-            frame_bytes_max=frame_bytes_max,
+            max_frame_bytes=max_frame_bytes,
         )
 
     return build
@@ -166,7 +166,7 @@ def listener(*, connections_max_reauth_ms: float = 0) -> SaslListener:
 def meet(peer: FramePeer, channels: ChannelBuilder) -> tuple[FakeSystem, Selector]:
     system = FakeSystem(latency_ms=1.0)
     system.listen("broker", 9092, peer)
-    selector = Selector(system, channels=channels)
+    selector = Selector(system, channel_builder=channels)
     selector.connect("a", system.resolve("broker", 9092)[0])
     return system, selector
 
@@ -239,8 +239,8 @@ class Stranger:
 
     def ask(self, message: Message, version: int) -> bytes:
         request = memoryview(b"".join(encode_request(message, version, 1, "x")))
-        assert self.authenticator.claims(request, self.now)
-        return b"".join(self.authenticator.step(request, self.now) or [])
+        assert self.authenticator.is_authentication_frame(request, self.now)
+        return b"".join(self.authenticator.handle_frame(request, self.now) or [])
 
     def log_in(self, password: bytes = b"right-secret") -> SaslAuthenticateResponse:
         self.ask(SaslHandshakeRequest(mechanism="PASSWORD"), 1)
@@ -251,7 +251,7 @@ class Stranger:
 def stranger(*, connections_max_reauth_ms: float = 0) -> Stranger:
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck, "MUTUAL": MutualCheck}
     return Stranger(
-        SaslServerAuthenticator(mechanisms, answer_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
+        SaslServerAuthenticator(mechanisms, handle_api_versions, connections_max_reauth_ms=connections_max_reauth_ms)
     )
 
 
@@ -276,11 +276,11 @@ def serve(client: ScriptedClient, *, connections_max_reauth_ms: float = 0) -> Se
     system.listen("client", 1, client)
     where = system.resolve("client", 1)[0]
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
-    channels = server_channels(
+    channels = server_channel_builder(
         mechanisms=mechanisms,
-        answer_api_versions=answer_api_versions,
+        handle_api_versions=handle_api_versions,
         connections_max_reauth_ms=connections_max_reauth_ms,
     )
-    selector = Selector(system, channels=channels)
+    selector = Selector(system, channel_builder=channels)
     selector.register("c", system.connect(where, -1, -1), where)
     return selector

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.broker.listener_security import ListenerSecurity
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
-from spark_kafka_sink.network.security import assertions, conversations
-from spark_kafka_sink.network.security.assertions import assertion_of, token_of_file
+from spark_kafka_sink.network.security import assertions, client_mechanisms
+from spark_kafka_sink.network.security.assertions import create_assertion, read_token_file
 from spark_kafka_sink.network.security.oidc import TokenSource
-from spark_kafka_sink.network.security_config import SecurityConfig, security_config
+from spark_kafka_sink.network.security_config import SecurityConfig, parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token, decode_token_part
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker
 from tests.network.security.oidc_provider import CLIENT, Provider, oidc_provider
@@ -62,13 +62,13 @@ def key_file(tmp_path: Path) -> Path:
 def configured(provider: Provider, **options: object) -> SecurityConfig:
     own = {PREFIX + name.replace("_", "."): value for name, value in options.items()}
     named = {PREFIX + "token.endpoint.url": provider.url, PREFIX + "client.credentials.client.id": CLIENT}
-    return security_config(OAUTH | named | own)
+    return parse_security_config(OAUTH | named | own)
 
 
 def source(config: SecurityConfig, now_s: float = NOW_S) -> TokenSource:
     assert config.login is not None
     assert config.login.oidc is not None
-    return TokenSource(config.login.oidc, now_s=lambda: now_s, wait_s=lambda _: None)
+    return TokenSource(config.login.oidc, now_s=lambda: now_s, sleep=lambda _: None)
 
 
 @pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
@@ -102,7 +102,7 @@ def test_an_assertion_goes_before_a_secret_as_in_kafka(provider: Provider, key_f
 
 
 def test_by_the_grant_jwt_bearer_the_assertion_is_exchanged_for_a_token(provider: Provider, key_file: Path) -> None:
-    config = security_config(
+    config = parse_security_config(
         OAUTH
         | {
             PREFIX + "token.endpoint.url": provider.url,
@@ -140,7 +140,7 @@ def test_a_key_that_is_replaced_is_used_for_the_next_request(provider: Provider,
     config = configured(provider, assertion_private_key_file=str(key_file))
     assert config.login is not None
     assert config.login.oidc is not None
-    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, wait_s=lambda _: None)
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, sleep=lambda _: None)
     tokens.token()
     key_file.write_bytes(pem(OTHER_RSA))
     provider.keys = [OTHER_RSA.public_key()]
@@ -160,13 +160,13 @@ def test_an_assertion_in_a_file_is_read_again_for_each_request(
     clock = SimpleNamespace(now_s=NOW_S)
     assert config.login is not None
     assert config.login.oidc is not None
-    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, wait_s=lambda _: None)
+    tokens = TokenSource(config.login.oidc, now_s=lambda: clock.now_s, sleep=lambda _: None)
     for number in range(2):
-        path.write_text(assertion_of(made.oidc.assertion, clock.now_s) + "\n")
+        path.write_text(create_assertion(made.oidc.assertion, clock.now_s) + "\n")
         assert tokens.token() == f"token-{number + 1}"
         clock.now_s = provider.now_s = clock.now_s + 101
     clock.now_s = provider.now_s = clock.now_s + 1_000
-    with pytest.raises(AuthenticationError, match=r"assertion.jwt ended \d+ s ago by the clock of this machine"):
+    with pytest.raises(AuthenticationError, match=r"assertion.jwt expired \d+ s ago by the clock of this machine"):
         tokens.token()
 
 
@@ -192,10 +192,13 @@ def test_a_template_adds_to_the_header_and_to_the_claims(provider: Provider, key
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"audience": "someone else"}, "status 401: invalid_client. It was asked with the assertion with iss"),
-        ({"keys": [OTHER_RSA.public_key()]}, "signed by RS256"),
-        ({"now_s": NOW_S + 400}, r"The clock of this machine is 400 s behind the endpoint's: set it right"),
-        ({"now_s": NOW_S - 400}, r"The clock of this machine is 400 s ahead of the endpoint's: set it right"),
+        ({"audience": "someone else"}, "status 401: invalid_client. The request contained the assertion with iss"),
+        ({"keys": [OTHER_RSA.public_key()]}, "signed with RS256"),
+        ({"now_s": NOW_S + 400}, r"The clock of this machine is 400 s behind the endpoint's clock. Correct the clock"),
+        (
+            {"now_s": NOW_S - 400},
+            r"The clock of this machine is 400 s ahead of the endpoint's clock. Correct the clock",
+        ),
     ],
 )
 def test_a_refused_assertion_is_shown_with_what_may_be_wrong_with_it(
@@ -240,13 +243,13 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
 @pytest.mark.parametrize(
     ("content", "options", "words"),
     [
-        (None, {}, "key.pem cannot be read here: No such file"),
-        (b"hush-2", {}, "is no private key in PEM"),
-        (pem(RSA, "hush-3"), {}, "passphrase is not the one that it has"),
-        (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is not the one that it has"),
-        (pem(SMALL_RSA), {}, "has an RSA key of 1024 bits. RS256 needs at least 2048"),
-        (pem(RSA, "hush-6"), {"assertion_private_key_passphrase": "\ud800"}, "passphrase is not the one that it has"),
-        (pem(EC), {}, "is not an RSA key, which sasl.oauthbearer.assertion.algorithm RS256 needs"),
+        (None, {}, "key.pem cannot be read on this machine: No such file"),
+        (b"hush-2", {}, "is not a private key in PEM"),
+        (pem(RSA, "hush-3"), {}, "passphrase is wrong or missing"),
+        (pem(RSA, "hush-3"), {"assertion_private_key_passphrase": "hush-4"}, "passphrase is wrong or missing"),
+        (pem(SMALL_RSA), {}, "has an RSA key of 1024 bits. RS256 requires at least 2048"),
+        (pem(RSA, "hush-6"), {"assertion_private_key_passphrase": "\ud800"}, "passphrase is wrong or missing"),
+        (pem(EC), {}, "is not an RSA key, which sasl.oauthbearer.assertion.algorithm RS256 requires"),
         (pem(RSA), {"assertion_algorithm": "ES256"}, "is not a key of the curve P-256"),
         (
             pem(ec.generate_private_key(ec.SECP384R1())),
@@ -279,7 +282,7 @@ def test_without_the_package_that_signs_the_driver_says_what_to_install(
 ) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file))
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], on Spark's workers, too"):
+    with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], also on Spark's workers"):
         source(config).token()
     monkeypatch.setattr(assertions, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"install spark-kafka-sink\[oauth\]"):
@@ -293,57 +296,60 @@ def test_without_the_package_that_signs_the_driver_says_what_to_install(
             {"client.credentials.client.id": "me"},
             "or, without a secret, sasl.oauthbearer.assertion.private.key.file or",
         ),
-        ({"assertion.private.key.file": "k"}, "needs to know who signs"),
+        ({"assertion.private.key.file": "k"}, "requires the issuer of the assertion"),
         ({"assertion.private.key.file": "k", "assertion.algorithm": "HS256"}, "must be one of RS256, ES256"),
         ({"assertion.private.key.file": "k", "assertion.claim.jti.include": "yes"}, "must be true or false"),
         ({"assertion.private.key.file": "k", "assertion.claim.exp.seconds": "-1"}, "must be a positive number"),
         ({"assertion.claim.aud": "x"}, "assertion.claim.aud has no effect without"),
         (
             {"jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"},
-            "needs sasl.oauthbearer.assertion.private.key.file",
+            "requires sasl.oauthbearer.assertion.private.key.file",
         ),
-        ({"jwt.retriever.class": "com.example.Mine"}, "takes Kafka's own classes alone"),
-        ({"jwt.retriever.class": KAFKAS + "FileJwtRetriever"}, "do not fit"),
-        ({"token.endpoint.url": "file:///t", "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"}, "do not fit"),
-        ({"token.endpoint.url": "file:relative"}, "must name a file by its whole path"),
-        ({"token.endpoint.url": "file:///t", "token": "x"}, "needs one source of tokens"),
+        ({"jwt.retriever.class": "com.example.Mine"}, "must be one of Kafka's own classes"),
+        ({"jwt.retriever.class": KAFKAS + "FileJwtRetriever"}, "does not support the URL"),
+        (
+            {"token.endpoint.url": "file:///t", "jwt.retriever.class": KAFKAS + "JwtBearerJwtRetriever"},
+            "does not support the URL",
+        ),
+        ({"token.endpoint.url": "file:relative"}, "must contain the absolute path of a file"),
+        ({"token.endpoint.url": "file:///t", "token": "x"}, "requires exactly one source of tokens"),
         (
             {"token.endpoint.url": None, "jwt.retriever.class": KAFKAS + "FileJwtRetriever"},
-            "needs sasl.oauthbearer.token",
+            "requires sasl.oauthbearer.token",
         ),
     ],
 )
 def test_each_fault_of_the_options_has_a_sentence(options: dict[str, Any], words: str) -> None:
     given = {"token.endpoint.url": "https://login.example.com/token"} | options
     with pytest.raises(ConfigurationError) as caught:
-        security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
+        parse_security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
     assert any(words in fault for fault in caught.value.faults), caught.value.faults
 
 
 def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a token"
-    config = security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
-    monkeypatch.setattr(conversations, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
+    config = parse_security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
+    monkeypatch.setattr(client_mechanisms, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
     for number in range(2):  # Kubernetes replaces a link to the file
         (tmp_path / f"{number}").write_text(build_unsecured_token({"exp": NOW_S + 10, "n": number}) + "\n")
         path.unlink(missing_ok=True)
         path.symlink_to(tmp_path / f"{number}")
-        first = pickle.loads(pickle.dumps(config)).conversation("b").start().decode()
+        first = pickle.loads(pickle.dumps(config)).create_mechanism("b").start().decode()
         assert decode_token_part(first.partition("Bearer ")[2].partition("\x01")[0], 1)["n"] == number
     path.unlink()
-    with pytest.raises(AuthenticationError, match="a token cannot be read here: No such file"):
-        config.conversation("b")
+    with pytest.raises(AuthenticationError, match="a token cannot be read on this machine: No such file"):
+        config.create_mechanism("b")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"hush-6", "has no JSON Web Token in it"),
-        ("straße.a.b".encode(), "has no JSON Web Token in it"),
+        (b"hush-6", "contains no JSON Web Token"),
+        ("straße.a.b".encode(), "contains no JSON Web Token"),
         (b"hush.7.8", "is not a JSON Web Token"),
         (
             build_unsecured_token({"exp": NOW_S - 30}).encode(),
-            "ended 30 s ago by the clock of this machine. Look whether",
+            "expired 30 s ago by the clock of this machine. Check that",
         ),
         (b"x" * 70_000, "the file is longer than"),
     ],
@@ -352,7 +358,7 @@ def test_a_file_without_a_token_that_is_of_use_is_a_sentence(tmp_path: Path, con
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(AuthenticationError, match=words) as caught:
-        token_of_file(str(path), "the option", NOW_S)
+        read_token_file(str(path), "the option", NOW_S)
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import serialization
 
 from spark_kafka_sink.errors import ConfigurationError, MissingDependencyError
 from spark_kafka_sink.network.security.keystores import read_pem, read_store
-from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, client_context
-from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.network.security.tls_context import StoreConfig, TlsConfig, build_client_ssl_context
+from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.options.files import MAX_FILE_BYTES
 
 STORES = Path(__file__).parent / "stores"
@@ -42,7 +42,7 @@ def authorities(context: ssl.SSLContext) -> int:
 
 def failure(given: dict[str, object]) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        security_config(given).ssl_context()
+        parse_security_config(given).build_ssl_context()
     assert "secret" not in str(caught.value)
     return str(caught.value)
 
@@ -53,7 +53,7 @@ def test_truststores_of_java_are_read_whatever_java_calls_them(name: str, kind: 
     given = options(truststore_location=str(STORES / name), truststore_password=STORE_PASSWORD)
     if kind:
         given["ssl.truststore.type"] = kind
-    assert authorities(security_config(given).ssl_context()) == 1
+    assert authorities(parse_security_config(given).build_ssl_context()) == 1
 
 
 @pytest.mark.parametrize(("name", "key_password"), [("identity.jks", KEY_PASSWORD), ("identity.p12", None)])
@@ -70,7 +70,7 @@ def test_keystores_of_java_identify_the_client(
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     store = StoreConfig(str(STORES / name), None, STORE_PASSWORD, key_password)
-    client_context(TlsConfig(identity=store))
+    build_client_ssl_context(TlsConfig(keystore=store))
     pem = "".join(loaded)
     assert pem.count("BEGIN PRIVATE KEY") == 1
     assert pem.count("BEGIN CERTIFICATE") == 1
@@ -89,7 +89,7 @@ def test_pem_survives_what_configurations_do_to_line_breaks(mangled: Any) -> Non
     given = options(
         keystore_key=mangled(KEY), keystore_certificate_chain=mangled(CHAIN), truststore_certificates=mangled(CHAIN)
     )
-    assert authorities(security_config(given).ssl_context()) == 1
+    assert authorities(parse_security_config(given).build_ssl_context()) == 1
 
 
 def test_pem_files_hold_key_and_chain(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_pem_files_hold_key_and_chain(tmp_path: Path) -> None:
     location, trust = str(tmp_path / "node.pem"), str(tmp_path / "ca.pem")
     for kind in ({}, {"keystore_type": "PEM", "truststore_type": "pem"}):
         given = options(keystore_location=location, truststore_location=trust, **kind)
-        assert authorities(security_config(given).ssl_context()) == 1
+        assert authorities(parse_security_config(given).build_ssl_context()) == 1
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
@@ -107,7 +107,7 @@ def test_an_encrypted_key_is_opened_with_its_password_only(form: serialization.P
     encryption = serialization.BestAvailableEncryption(KEY_PASSWORD.encode())
     pem = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
     given = options(keystore_key=pem, keystore_certificate_chain=CHAIN, key_password=KEY_PASSWORD)
-    security_config(given).ssl_context()
+    parse_security_config(given).build_ssl_context()
     assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": "wrong"})
     # It does not ask on the terminal either.
     assert "ssl.key.password is wrong or missing" in failure(given | {"ssl.key.password": None})
@@ -129,7 +129,7 @@ def test_a_private_key_never_lies_in_a_file_with_a_name(
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", spy)
     good = options(keystore_key=KEY, keystore_certificate_chain=CHAIN)
-    security_config(good).ssl_context()
+    parse_security_config(good).build_ssl_context()
     assert "damaged" in failure(good | {"ssl.keystore.certificate.chain": CHAIN.replace("M", "N")})
     assert len(seen) == 4
     assert all(name.endswith("(deleted)") and not files for name, files in seen)
@@ -172,7 +172,7 @@ def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pyt
     monkeypatch.setattr(importlib, "import_module", missing)
     store = StoreConfig(str(STORES / "trust.p12"), None, STORE_PASSWORD)
     with pytest.raises(MissingDependencyError, match="openssl pkcs12 -in") as caught:
-        client_context(TlsConfig(trust=store))
+        build_client_ssl_context(TlsConfig(truststore=store))
     assert "ssl.truststore.location" in str(caught.value)
     assert "spark-kafka-sink[pkcs12]" in str(caught.value)
 
@@ -186,7 +186,7 @@ def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pyt
         ({"keystore_key": CHAIN, "keystore_certificate_chain": CHAIN}, "needs a private key"),
         ({"keystore_key": KEY + KEY, "keystore_certificate_chain": CHAIN}, "more than one private key"),
         ({"keystore_location": str(STORES / "trust.jks")}, "needs a private key"),
-        ({"keystore_location": __file__}, "is no PEM, PKCS12 or JKS file"),
+        ({"keystore_location": __file__}, "is not a PEM, PKCS12 or JKS file"),
         ({"keystore_location": str(STORES / "identity.jks"), "keystore_type": "PEM"}, "needs a private key"),
         ({"keystore_location": str(STORES / "identity.jks")}, "needs a password for its private key"),
     ],
@@ -217,7 +217,7 @@ def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
 
 def test_no_secret_is_in_a_repr() -> None:
     store = StoreConfig("file", "JKS", "hush-1", "hush-2", "hush-3")
-    assert "hush" not in repr(TlsConfig(trust=store, identity=store)) + repr(
+    assert "hush" not in repr(TlsConfig(truststore=store, keystore=store)) + repr(
         read_pem(KEY.replace("\n", "hush"), "hush")
     )
     assert KEY.split("\n")[1] not in repr(JKS_IDENTITY)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from spark_kafka_sink.errors import AuthenticationError
-from spark_kafka_sink.network.security.oidc import ANSWER_BYTES_MAX, ATTEMPTS_MAX, OidcConfig, TokenSource
-from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.network.security.oidc import MAX_ATTEMPTS, MAX_RESPONSE_BYTES, OidcConfig, TokenSource
+from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.sasl.oauthbearer import build_unsecured_token
 from tests.waiting import wait_until
 
@@ -82,7 +82,7 @@ class Clock:
 def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> TokenSource:
     clock = clock or Clock()
     config = replace(OidcConfig(endpoint.url, "me", "hush:1", "kafka produce"), **changed)
-    return TokenSource(config, now_s=clock.now_s, wait_s=clock.wait_s, in_background=clock.later.append)
+    return TokenSource(config, now_s=clock.now_s, sleep=clock.wait_s, run_in_background=clock.later.append)
 
 
 def test_the_client_credentials_grant_is_asked_for(endpoint: Endpoint) -> None:
@@ -166,7 +166,7 @@ def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
     clock.run_thread()
     assert [tokens.token() for _ in range(3)] == ["first"] * 3
     assert len(endpoint.asked) == 2, "neither for each connection nor several times"
-    assert "used for another 20 s at most. OAUTHBEARER: no token from the endpoint" in caplog.text
+    assert "which expires in 20 s. OAUTHBEARER: the token request failed" in caplog.text
     clock.seconds += 11
     tokens.token()
     clock.run_thread()
@@ -174,7 +174,7 @@ def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
     clock.seconds += 10
     with pytest.raises(AuthenticationError, match="status 503"):
         tokens.token()
-    assert len(endpoint.asked) == 3 + ATTEMPTS_MAX
+    assert len(endpoint.asked) == 3 + MAX_ATTEMPTS
     endpoint.answers = []
     endpoint.answer({"access_token": "second", "expires_in": 100})
     assert tokens.token() == "second"
@@ -206,8 +206,8 @@ def test_a_busy_endpoint_is_asked_again_with_growing_waits(
     endpoint.answer({"access_token": "t"})
     assert source(endpoint, clock).token() == "t"
     assert clock.waits == [0.1, 0.2]
-    assert "(status 503). It is asked again in 0.1 s." in caplog.text
-    assert "(status 429). It is asked again in 0.2 s." in caplog.text
+    assert "(status 503). Retrying in 0.1 s." in caplog.text
+    assert "(status 429). Retrying in 0.2 s." in caplog.text
 
 
 def test_attempts_are_bounded(endpoint: Endpoint) -> None:
@@ -219,7 +219,7 @@ def test_attempts_are_bounded(endpoint: Endpoint) -> None:
 
 
 def test_an_endpoint_that_refuses_connections_is_an_authentication_error() -> None:
-    with pytest.raises(AuthenticationError, match="no token from the endpoint"):
+    with pytest.raises(AuthenticationError, match="the token request failed"):
         source(Endpoint("http://127.0.0.1:9/")).token()
 
 
@@ -234,7 +234,7 @@ def test_an_endpoint_that_refuses_connections_is_an_authentication_error() -> No
         (["access_token"], 200, "no access_token"),
         (b"[" * 100_000, 200, "no access_token"),
         (b"\xff", 200, "no access_token"),
-        (b"x" * (ANSWER_BYTES_MAX + 1), 200, "exceeds"),
+        (b"x" * (MAX_RESPONSE_BYTES + 1), 200, "exceeds"),
     ],
 )
 def test_an_answer_that_is_no_token_is_final_and_not_repeated(
@@ -255,7 +255,7 @@ def test_what_comes_in_place_of_http_is_not_repeated_in_a_traceback(
 
     monkeypatch.setattr(http.client.HTTPConnection, "getresponse", no_http)
     endpoint.answer(b"")
-    with pytest.raises(AuthenticationError, match="no token from the endpoint: BadStatusLine") as caught:
+    with pytest.raises(AuthenticationError, match="the token request failed: BadStatusLine") as caught:
         source(endpoint, Clock()).token()
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
@@ -279,7 +279,7 @@ def test_all_connections_of_a_configuration_share_one_token(endpoint: Endpoint) 
         prefix + "client.credentials.client.secret": "hush-4",
     }
     for _ in range(3):
-        assert b"Bearer shared\x01" in security_config(options).conversation("broker").start()
+        assert b"Bearer shared\x01" in parse_security_config(options).create_mechanism("broker").start()
     assert len(endpoint.asked) == 1
 
 
@@ -303,8 +303,8 @@ def test_an_endpoint_that_drips_its_answer_is_given_up_at_the_read_timeout() -> 
     thread.start()
     config = OidcConfig(f"http://127.0.0.1:{server.server_port}/", "me", "secret", read_timeout_ms=150)
     try:
-        with pytest.raises(AuthenticationError, match="no token from the endpoint"):
-            TokenSource(config, wait_s=lambda _: None).token()
+        with pytest.raises(AuthenticationError, match="the token request failed"):
+            TokenSource(config, sleep=lambda _: None).token()
     finally:
         gone.set()
         server.shutdown()

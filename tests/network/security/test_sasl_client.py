@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_sink.errors import AuthenticationError, DecodeError
 from spark_kafka_sink.network.channel import ChannelStateKind
-from spark_kafka_sink.network.channels import plaintext_channels
+from spark_kafka_sink.network.channel_builders import build_plaintext_channel
 from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
 from spark_kafka_sink.protocol import error_codes
 from spark_kafka_sink.protocol.headers import decode_request_header
@@ -28,9 +28,9 @@ from tests.network.security.sasl_peers import (
     Password,
     SaslListener,
     ScriptedBroker,
-    answer_api_versions,
     authenticated,
     authentication_counts,
+    handle_api_versions,
     listener,
     meet,
     refused,
@@ -59,7 +59,7 @@ def test_a_wrong_password_is_an_authentication_error_in_the_brokers_words_withou
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert isinstance(state.error, AuthenticationError)
     assert str(state.error) == (
-        "broker:9092: SASL PASSWORD: the broker refused: Authentication failed: invalid credentials"
+        "broker:9092: SASL PASSWORD: the broker rejected the login: Authentication failed: invalid credentials"
     )
     assert "secret" not in repr(state)
 
@@ -70,12 +70,12 @@ def test_a_mechanism_that_is_not_offered_is_answered_by_those_that_are() -> None
 
     state = refused(listener(), sasl_channels(Other))
     assert isinstance(state.error, AuthenticationError)
-    assert "it offers PASSWORD, MUTUAL" in str(state.error)
+    assert "It supports PASSWORD, MUTUAL" in str(state.error)
 
 
 def test_a_listener_that_does_not_prove_itself_is_refused() -> None:
     peer = SaslListener(
-        lambda: SaslServerAuthenticator({"MUTUAL": lambda: MutualCheck(b"forged")}, answer_api_versions)
+        lambda: SaslServerAuthenticator({"MUTUAL": lambda: MutualCheck(b"forged")}, handle_api_versions)
     )
     state = refused(peer, sasl_channels(Mutual))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
@@ -124,7 +124,7 @@ def test_a_bare_last_token_needs_no_answer_but_is_written_before_anything_else()
 def test_a_last_token_that_is_not_bare_is_judged_by_its_answer() -> None:
     refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
     broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
-    assert "the broker refused: no" in str(refused(broker, sasl_channels(LastWord)).error)
+    assert "the broker rejected the login: no" in str(refused(broker, sasl_channels(LastWord)).error)
 
 
 def test_an_empty_bare_token_is_an_answer() -> None:
@@ -148,9 +148,9 @@ def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ([MODERN, SaslHandshakeResponse(error_code=error_codes.ILLEGAL_SASL_STATE)], "expects no SASL"),
+        ([MODERN, SaslHandshakeResponse(error_code=error_codes.ILLEGAL_SASL_STATE)], "does not use SASL"),
         ([MODERN, SaslHandshakeResponse(error_code=error_codes.UNKNOWN_SERVER_ERROR)], "UNKNOWN_SERVER_ERROR"),
-        ([versions()], "does not know SaslHandshake"),
+        ([versions()], "does not support SaslHandshake"),
         ([b"\0"], "is this a SASL listener"),
         ([b"\0\0\0\1" + bytes(10)], "correlation id"),
         (
@@ -201,7 +201,7 @@ def test_authentications_are_counted_once_whether_they_succeed_or_fail(
 
 def test_a_plaintext_connection_is_no_authentication() -> None:
     peer = FramePeer(lambda connection, payload: connection.send(frame(payload)))
-    _, selector = authenticated(peer, plaintext_channels)
+    _, selector = authenticated(peer, build_plaintext_channel)
     send_number(selector, 1)
     poll_until(selector, lambda: bool(selector.completed_receives))
     assert selector.counts.connections_opened == 1

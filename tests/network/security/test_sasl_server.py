@@ -42,7 +42,7 @@ def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
     )
     selector = serve(client)
     poll_until(selector, lambda: bool(selector.disconnected))
-    assert selector.disconnected["c"].authentication_failed
+    assert selector.disconnected["c"].has_failed_authentication
     selector.poll(10)
     answer = SaslAuthenticateResponse.decode(client.frames[-1][4:], 1)
     assert answer.error_code == error_codes.SASL_AUTHENTICATION_FAILED
@@ -51,7 +51,7 @@ def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
 
 def test_a_stranger_may_ask_for_versions_and_for_nothing_else() -> None:
     assert stranger().ask(ApiVersionsRequest(), 0)
-    with pytest.raises(AuthenticationError, match="type 3 came before authentication"):
+    with pytest.raises(AuthenticationError, match="type 3 before it was authenticated"):
         stranger().ask(MetadataRequest(), 1)
 
 
@@ -63,7 +63,7 @@ def test_tokens_before_the_handshake_are_refused() -> None:
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff" * 40, b"\0\x11\0\x09\0\0\0\0\xff\xff"])
 def test_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises(AuthenticationError):
-        stranger().authenticator.step(memoryview(garbage), 0.0)
+        stranger().authenticator.handle_frame(memoryview(garbage), 0.0)
 
 
 def test_a_refusal_is_answered_before_the_channel_ends() -> None:
@@ -78,9 +78,9 @@ def test_the_client_learns_when_its_session_ends_and_is_disconnected_after_it() 
     client = stranger(connections_max_reauth_ms=500)
     assert client.log_in().session_lifetime_ms == 500
     request = memoryview(b"".join(encode_request(MetadataRequest(), 1, 1, "x")))
-    assert not client.authenticator.claims(request, 499.0)
+    assert not client.authenticator.is_authentication_frame(request, 499.0)
     with pytest.raises(AuthenticationError, match="has ended"):
-        client.authenticator.claims(request, 501.0)
+        client.authenticator.is_authentication_frame(request, 501.0)
 
 
 def test_a_token_that_ends_earlier_ends_the_session_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,4 +104,4 @@ def test_without_an_end_of_session_a_handshake_is_a_request_like_any_other() -> 
     client = stranger()
     client.log_in()
     request = memoryview(b"".join(encode_request(SaslHandshakeRequest(mechanism="PASSWORD"), 1, 1, "x")))
-    assert not client.authenticator.claims(request, 1e9)
+    assert not client.authenticator.is_authentication_frame(request, 1e9)

@@ -25,7 +25,7 @@ import pytest
 import spark_kafka_sink
 from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.clients import new_client
-from spark_kafka_sink.network.security import conversations
+from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
 from spark_kafka_sink.producer.calls import Share
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -148,13 +148,13 @@ def test_forked_child_has_empty_pool_although_parents_pool_was_locked() -> None:
 
 def test_forked_child_requests_own_tokens_while_thread_of_parent_was_requesting() -> None:
     """The source of a token has a lock, which its thread holds while it waits for the identity provider."""
-    conversations.forget()  # of tests before
-    conversations._token_sources["endpoint"] = TokenSource(OidcConfig("https://localhost/token", "id", "secret"))
+    client_mechanisms.clear_token_sources()  # of tests before
+    client_mechanisms._token_sources["endpoint"] = TokenSource(OidcConfig("https://localhost/token", "id", "secret"))
     try:
-        assert in_child(lambda: not conversations._token_sources)
-        assert len(conversations._token_sources) == 1
+        assert in_child(lambda: not client_mechanisms._token_sources)
+        assert len(client_mechanisms._token_sources) == 1
     finally:
-        conversations.forget()
+        client_mechanisms.clear_token_sources()
 
 
 def test_producer_of_forked_child_writes_over_the_network() -> None:

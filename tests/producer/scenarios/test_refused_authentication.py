@@ -213,7 +213,9 @@ def test_19_transaction_waits_for_coordinator_that_temporarily_rejects_authentic
 def test_19_timeout_names_coordinator_that_rejects_authentication(version: int) -> None:
     cluster, producer = begun(version, max_block_ms=5000)
     cluster.refuse_the_user(0)
-    with pytest.raises(TransactionTimeoutError, match=r"broker0:9092: SASL PLAIN: the broker refused: unknown user"):
+    with pytest.raises(
+        TransactionTimeoutError, match=r"broker0:9092: SASL PLAIN: the broker rejected the login: unknown user"
+    ):
         producer.commit_transaction()
     cluster.refusing.clear()
     producer.commit_transaction()

@@ -8,21 +8,21 @@ from collections.abc import Callable
 import pytest
 
 from spark_kafka_sink.network.channel import ChannelStateKind
-from spark_kafka_sink.network.deadlines import Deadlines
-from spark_kafka_sink.network.security.secured_channels import server_channels
+from spark_kafka_sink.network.channel_timeouts import ChannelTimeouts
+from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.protocol.headers import encode_request
 from spark_kafka_sink.protocol.messages.api_versions import ApiVersionsRequest
 from spark_kafka_sink.sasl.mechanism import ServerMechanism
 from tests.fake_system import FakeConnection, FakeSystem, Peer
 from tests.network.peers import connect, frame, received
-from tests.network.security.sasl_peers import PasswordCheck, answer_api_versions
+from tests.network.security.sasl_peers import PasswordCheck, handle_api_versions
 
 
 def listener(**limits: float) -> tuple[FakeSystem, Selector, FakeConnection]:
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
-    selector = Selector(system, deadlines=Deadlines(**limits))
+    selector = Selector(system, timeouts=ChannelTimeouts(**limits))
     return system, selector, connect(system, selector)
 
 
@@ -46,7 +46,7 @@ def test_half_a_frame_does_not_stay_even_if_its_bytes_go_on_dripping(begun: byte
     ended = end_of(system, selector, 5000)
     assert ended is not None
     assert ended[0] == pytest.approx(1000, abs=20)
-    assert "a frame of it was not whole within 1000 ms" in ended[1]
+    assert "a frame was incomplete after 1000 ms" in ended[1]
     assert not system.open_sockets
 
 
@@ -80,8 +80,8 @@ def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
-    channels = server_channels(mechanisms=mechanisms, answer_api_versions=answer_api_versions)
-    selector = Selector(system, channels=channels, deadlines=Deadlines(setup_ms=1000))
+    channels = server_channel_builder(mechanisms=mechanisms, handle_api_versions=handle_api_versions)
+    selector = Selector(system, channel_builder=channels, timeouts=ChannelTimeouts(setup_ms=1000))
     peer = connect(system, selector)
     for number in range(30):
         asking = b"".join(encode_request(ApiVersionsRequest(), 0, number, "x"))
@@ -89,7 +89,7 @@ def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
     ended = end_of(system, selector, 5000)
     assert ended is not None
     assert ended[0] == pytest.approx(1000, abs=20)
-    assert "it was not ready within 1000 ms" in ended[1]
+    assert "setup took longer than 1000 ms" in ended[1]
 
 
 def test_a_channel_that_is_ready_needs_no_setup_and_may_be_silent() -> None:

@@ -11,17 +11,17 @@ import pytest
 from integration.support.certificates import write_certificates
 from spark_kafka_sink.errors import AuthenticationError, ConfigurationError
 from spark_kafka_sink.network.channel import ChannelState
-from spark_kafka_sink.network.channels import client_channels
+from spark_kafka_sink.network.channel_builders import client_channel_builder
 from spark_kafka_sink.network.frame import NetworkSend
-from spark_kafka_sink.network.security.secured_channels import server_channels
-from spark_kafka_sink.network.security_config import security_config
+from spark_kafka_sink.network.security.secured_channel_builders import server_channel_builder
+from spark_kafka_sink.network.security_config import parse_security_config
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.system import OperatingSystem, SocketAddress
 from spark_kafka_sink.sasl.mechanism import ServerMechanism
 from spark_kafka_sink.sasl.plain import PlainServer
 from spark_kafka_sink.sasl.scram import build_scram_credential
 from spark_kafka_sink.sasl.scram_server import ScramServer
-from tests.network.security.sasl_peers import answer_api_versions
+from tests.network.security.sasl_peers import handle_api_versions
 from tests.network.test_tls import server_context
 
 CREDENTIAL = build_scram_credential("SCRAM-SHA-256", "right-secret", salt=b"a salt of the test")
@@ -40,13 +40,13 @@ class Meeting:
         for sock in (near, far):
             sock.setblocking(False)
         system = OperatingSystem()
-        self.client = Selector(system, channels=client_channels(security_config(options), "client"))
+        self.client = Selector(system, channel_builder=client_channel_builder(parse_security_config(options), "client"))
         self.server = Selector(
             system,
-            channels=server_channels(
+            channel_builder=server_channel_builder(
                 ssl_context=server_context(certificates) if "SSL" in protocol else None,
                 mechanisms=MECHANISMS if "SASL" in protocol else None,
-                answer_api_versions=answer_api_versions,
+                handle_api_versions=handle_api_versions,
             ),
         )
         self.client.register("a", near, SocketAddress("localhost", 9092, socket.AF_UNIX, ("localhost",)))
@@ -125,7 +125,7 @@ def test_a_wrong_password_is_an_authentication_error_without_it(
 ) -> None:
     with Meeting(options_for(protocol, certificates, mechanism, "wrong-secret"), certificates) as meeting:
         state = meeting.end()
-        assert state.authentication_failed
+        assert state.has_failed_authentication
         assert type(state.error) is AuthenticationError
         assert "secret" not in repr(state)
 
@@ -133,4 +133,4 @@ def test_a_wrong_password_is_an_authentication_error_without_it(
 def test_a_truststore_that_cannot_be_read_is_found_before_anything_is_connected(tmp_path: Path) -> None:
     options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(tmp_path / "x")}
     with pytest.raises(ConfigurationError, match=r"ssl\.truststore\.location"):
-        client_channels(security_config(options), "client")
+        client_channel_builder(parse_security_config(options), "client")

@@ -1,0 +1,39 @@
+"""Builders of client channels for each security.protocol.
+
+security.protocol   transport   authenticator
+PLAINTEXT           plain       none
+SSL                 TLS         none: the TLS handshake verifies certificates
+SASL_PLAINTEXT      plain       SASL
+SASL_SSL            TLS         SASL
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.network.authenticator import NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
+from spark_kafka_sink.network.security_config import SecurityConfig
+from spark_kafka_sink.network.system import ByteSocket, SocketAddress
+from spark_kafka_sink.network.transport import PlaintextTransport
+
+
+def build_plaintext_channel(
+    channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+) -> KafkaChannel:
+    """Build a channel for security.protocol=PLAINTEXT. A ChannelBuilder for clients and listeners."""
+    transport, authenticator = PlaintextTransport(sock), NoAuthentication()
+    return KafkaChannel(
+        channel_id, address, transport, authenticator, connecting=connecting, max_frame_bytes=max_frame_bytes
+    )
+
+
+def client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
+    """Return a builder of channels to brokers.
+
+    Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.
+    """
+    if security.tls is None and security.login is None:
+        return build_plaintext_channel
+    # Imported only when TLS or SASL is used: a PLAINTEXT client does without the ssl module.
+    from spark_kafka_sink.network.security.secured_channel_builders import secured_client_channel_builder
+
+    return secured_client_channel_builder(security, client_id)

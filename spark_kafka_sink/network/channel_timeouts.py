@@ -1,0 +1,61 @@
+"""ChannelTimeouts: limits after which an idle, slow or unauthenticated channel is closed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_kafka_sink.errors import DisconnectedError
+from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, KafkaChannel
+
+
+@dataclass(frozen=True)
+class ChannelTimeouts:
+    idle_ms: float = 540_000.0
+    """How long a channel may be without events. Negative: without limit."""
+    setup_ms: float = math.inf
+    """How long connecting, the TLS handshake and authentication may take together."""
+    frame_ms: float = math.inf
+    """How long a frame may take from its first byte to its last. Time in which the channel is not read is excluded."""
+
+    def update_deadline(self, channel: KafkaChannel, now: float) -> float:
+        """Record how long the channel's setup and current frame take, and return the channel's deadline.
+
+        To be called whenever the channel's state may have changed.
+        """
+        if channel.ready:
+            channel.setup_started_ms = None
+        elif channel.setup_started_ms is None:
+            channel.setup_started_ms = now
+        if not channel.is_reading_frame:
+            channel.frame_started_ms = None
+        elif channel.frame_started_ms is None:
+            channel.frame_started_ms = now
+        return self.deadline_ms(channel)
+
+    def deadline_ms(self, channel: KafkaChannel) -> float:
+        """Return when the channel must be closed unless something happens on it first."""
+        idle_deadline_ms = channel.last_active_ms + self.idle_ms if self.idle_ms >= 0 else math.inf
+        setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
+        return min(
+            idle_deadline_ms,
+            math.inf if setup_started_ms is None else setup_started_ms + self.setup_ms,
+            math.inf if frame_started_ms is None else frame_started_ms + self.frame_ms,
+        )
+
+    def find_expired(self, channels: Iterable[KafkaChannel], now: float) -> list[tuple[KafkaChannel, ChannelState]]:
+        """Return the channels whose deadline has passed, each with its final state."""
+        return [
+            (channel, self._expired_state(channel, now)) for channel in channels if self.deadline_ms(channel) <= now
+        ]
+
+    def _expired_state(self, channel: KafkaChannel, now: float) -> ChannelState:
+        setup_started_ms, frame_started_ms = channel.setup_started_ms, channel.frame_started_ms
+        if setup_started_ms is not None and setup_started_ms + self.setup_ms <= now:
+            reason, kind = f"setup took longer than {self.setup_ms:.0f} ms", channel.state.kind
+        elif frame_started_ms is not None and frame_started_ms + self.frame_ms <= now:
+            reason, kind = f"a frame was incomplete after {self.frame_ms:.0f} ms", channel.state.kind
+        else:
+            reason, kind = f"idle for {self.idle_ms:.0f} ms", ChannelStateKind.EXPIRED
+        return ChannelState(kind, DisconnectedError(f"connection closed: {reason}", address=str(channel.address)))

@@ -1,0 +1,217 @@
+"""HTTP requests to identity providers and schema registries, with strict limits.
+
+Connecting and the whole request have a timeout each, even if the server sends its response byte by byte. The size of a
+response is limited. Redirects are not followed, and proxies from the environment are not used. The timeout does not
+interrupt the system's resolver while it looks up a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import http.client
+import io
+import json
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from spark_kafka_sink.diagnostics.text import sanitize
+from spark_kafka_sink.network.system import find_host_error
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class HttpResponse(NamedTuple):
+    status: int
+    data: bytes
+    retry_after: str | None = None
+    """The Retry-After header, unparsed."""
+    date_s: float | None = None
+    """The server's time in seconds since the epoch, from the Date header."""
+
+
+class HttpResponseTooLong(OSError):
+    """The response exceeds the allowed size."""
+
+
+class _Reader(io.BufferedReader):
+    """A reader that rejects negative sizes.
+
+    http.client passes on the size of a chunk unchecked, and a negative size would read until the connection is closed.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            raise http.client.HTTPException("a chunk has a negative size")
+        return super().read(size)
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = _Reader(self.fp.detach())
+
+
+def find_url_error(url: str) -> str | None:
+    """Return why a URL is not allowed, or None if it is. The reason does not contain the URL and its password."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "is not a valid URL"
+    if parts.scheme not in ("http", "https") or not host:
+        return "must begin with https:// or http://"
+    if any(not "!" <= character <= "~" for character in url):  # urlsplit silently removes line breaks
+        return "must not contain spaces, line breaks or non-ASCII characters"
+    if parts.username is not None or parts.password is not None:
+        return "must not contain a user name and password"
+    if "#" in url or find_host_error(host) is not None:
+        return "is not a valid URL"
+    return None
+
+
+def is_https(url: str) -> bool:
+    return url.startswith("https:")
+
+
+def is_loopback(url: str) -> bool:
+    return urllib.parse.urlsplit(url).hostname in LOOPBACK_HOSTS
+
+
+def open_connection(url: str, context: ssl.SSLContext | None, timeout_s: float) -> http.client.HTTPConnection:
+    """Connect to the server of a URL, with TLS for https. Raise OSError if that fails or takes too long."""
+    parts = urllib.parse.urlsplit(url)
+    assert parts.hostname is not None
+    deadline_s = time.monotonic() + timeout_s
+    if parts.scheme != "https":
+        connection = http.client.HTTPConnection(parts.hostname, parts.port)
+        connection.sock = _connect_socket(parts.hostname, connection.port, deadline_s)
+        return connection
+    context = context or ssl.create_default_context()
+    https_connection = http.client.HTTPSConnection(parts.hostname, parts.port, context=context)
+    sock = _connect_socket(parts.hostname, https_connection.port, deadline_s)
+    try:
+        sock.settimeout(_remaining_s(deadline_s))
+        https_connection.sock = context.wrap_socket(sock, server_hostname=parts.hostname)
+    except BaseException:
+        sock.close()
+        raise
+    return https_connection
+
+
+def send_request(  # noqa: PLR0913 - the parts of the request, and the limits of the response
+    connection: http.client.HTTPConnection,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    *,
+    timeout_s: float,
+    max_bytes: int,
+) -> HttpResponse:
+    """Send a request, receive the complete response and close the connection.
+
+    Raise OSError or HTTPException if there is no complete response within the timeout.
+    """
+    connection.response_class = _Response
+    parts = urllib.parse.urlsplit(url)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # The timeout of a socket starts again with each read, so a server that sends single bytes would never exceed it.
+    # A timer limits the whole request.
+    timed_out = threading.Event()
+    timer = threading.Timer(timeout_s, _abort, (connection.sock, timed_out))
+    timer.daemon = True
+    timer.start()
+    try:
+        connection.sock.settimeout(timeout_s)
+        connection.request(method, target, body=body, headers=dict(headers))
+        with connection.getresponse() as response:
+            data = response.read(max_bytes + 1)
+            is_truncated = bool(response.length) and len(data) <= max_bytes
+    except (OSError, http.client.HTTPException):
+        if timed_out.is_set():
+            raise _timeout_error(timeout_s) from None
+        raise
+    finally:
+        timer.cancel()
+        connection.close()
+    if timed_out.is_set():  # a response without a length appears complete when the timer ends the connection
+        raise _timeout_error(timeout_s)
+    if len(data) > max_bytes:
+        raise HttpResponseTooLong(f"the response exceeds {max_bytes} bytes")
+    if is_truncated:
+        raise http.client.IncompleteRead(b"")
+    return HttpResponse(
+        response.status, data, response.headers.get("Retry-After"), _parse_date_s(response.headers.get("Date"))
+    )
+
+
+def _parse_date_s(text: str | None) -> float | None:
+    parts = None if text is None else email.utils.parsedate_tz(text)
+    try:
+        return None if parts is None else float(email.utils.mktime_tz(parts))
+    except (ValueError, OverflowError):
+        return None
+
+
+def describe_http_error(error: Exception) -> str:
+    """Return the type of an error, with its message if it is an OSError.
+
+    The message of an HTTPException may repeat what the server sent, so it is left out.
+    """
+    message = f" ({sanitize(str(error))})" if isinstance(error, OSError) and str(error) else ""
+    return type(error).__name__ + message
+
+
+def parse_json_object(data: bytes) -> dict[str, object]:
+    """Return the JSON object in the data, or an empty dict if the data is not a JSON object."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _connect_socket(host: str, port: int, deadline_s: float) -> socket.socket:
+    """Connect to the first address of the host that accepts the connection.
+
+    The remaining time is divided equally among the addresses that were not tried yet.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label of the name is empty or too long
+        raise OSError("invalid host name") from error
+    last_error: OSError = OSError("the host has no address")
+    for index, (family, kind, protocol, _, sockaddr) in enumerate(addresses):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(_remaining_s(deadline_s) / (len(addresses) - index))
+            sock.connect(sockaddr)
+            return sock
+        except OSError as error:
+            sock.close()
+            last_error = error
+    raise last_error
+
+
+def _remaining_s(deadline_s: float) -> float:
+    remaining_s = deadline_s - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError("the connection timed out")
+    return remaining_s
+
+
+def _abort(sock: socket.socket, timed_out: threading.Event) -> None:
+    timed_out.set()
+    with contextlib.suppress(OSError):
+        # SSLSocket.shutdown would remove the SSLObject that another thread is reading from.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _timeout_error(timeout_s: float) -> TimeoutError:
+    return TimeoutError(f"no complete response within {timeout_s * 1000:.0f} ms")

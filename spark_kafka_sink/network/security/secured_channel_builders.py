@@ -1,0 +1,93 @@
+"""Builders of channels with TLS or SASL, for clients and listeners."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_kafka_sink.network.authenticator import Authenticator, NoAuthentication
+from spark_kafka_sink.network.channel import ChannelBuilder, KafkaChannel
+from spark_kafka_sink.network.security.sasl_client import SaslClientAuthenticator
+from spark_kafka_sink.network.security.sasl_server import SaslServerAuthenticator
+from spark_kafka_sink.network.security_config import SecurityConfig
+from spark_kafka_sink.network.system import Buffer, ByteSocket, SocketAddress
+from spark_kafka_sink.network.tls import TlsTransport
+from spark_kafka_sink.network.transport import PlaintextTransport, Transport
+from spark_kafka_sink.sasl.mechanism import ServerMechanism
+
+TransportFactory = Callable[[ByteSocket, SocketAddress], Transport]
+AuthenticatorFactory = Callable[[SocketAddress], Authenticator]
+
+
+def secured_client_channel_builder(security: SecurityConfig, client_id: str) -> ChannelBuilder:
+    """Return a builder of channels to brokers.
+
+    Certificates and keys are read here, once. Raise ConfigurationError if they cannot be read.
+    """
+    login = security.login
+
+    def create_authenticator(address: SocketAddress) -> Authenticator:
+        assert login is not None
+        host = address.host
+        return SaslClientAuthenticator(login.mechanism, lambda: security.create_mechanism(host), client_id)
+
+    context = security.build_ssl_context() if security.tls is not None else None
+    return _channel_builder(
+        _client_transport_factory(context), create_authenticator if login is not None else _no_authentication
+    )
+
+
+def server_channel_builder(
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    mechanisms: Mapping[str, Callable[[], ServerMechanism]] | None = None,
+    handle_api_versions: Callable[[memoryview], Sequence[Buffer]] | None = None,
+    connections_max_reauth_ms: float = 0,
+) -> ChannelBuilder:
+    """Return a builder of a listener's channels, with TLS if there is a context and SASL if there are mechanisms.
+
+    `handle_api_versions` returns the response to an ApiVersions request of a client that is not authenticated yet.
+    """
+
+    def create_authenticator(address: SocketAddress) -> Authenticator:
+        assert mechanisms is not None
+        assert handle_api_versions is not None, "clients send ApiVersions before they authenticate with SASL"
+        return SaslServerAuthenticator(
+            mechanisms, handle_api_versions, connections_max_reauth_ms=connections_max_reauth_ms
+        )
+
+    return _channel_builder(
+        _server_transport_factory(ssl_context), create_authenticator if mechanisms else _no_authentication
+    )
+
+
+def _channel_builder(create_transport: TransportFactory, create_authenticator: AuthenticatorFactory) -> ChannelBuilder:
+    def build(
+        channel_id: str, sock: ByteSocket, address: SocketAddress, *, connecting: bool, max_frame_bytes: int
+    ) -> KafkaChannel:
+        transport, authenticator = create_transport(sock, address), create_authenticator(address)
+        return KafkaChannel(
+            channel_id, address, transport, authenticator, connecting=connecting, max_frame_bytes=max_frame_bytes
+        )
+
+    return build
+
+
+def _client_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
+    if context is None:
+        return _plaintext
+    return lambda sock, address: TlsTransport(sock, context, server_hostname=address.host)
+
+
+def _server_transport_factory(context: ssl.SSLContext | None) -> TransportFactory:
+    if context is None:
+        return _plaintext
+    return lambda sock, address: TlsTransport(sock, context, server_hostname=None)
+
+
+def _plaintext(sock: ByteSocket, address: SocketAddress) -> Transport:
+    return PlaintextTransport(sock)
+
+
+def _no_authentication(address: SocketAddress) -> Authenticator:
+    return NoAuthentication()
