@@ -150,7 +150,7 @@ def test_a_wrong_password_is_named_and_not_shown(strict_kafka: KafkaCluster, cap
     [
         ("SSL", "ca.pem", {"passed", "warning"}, "CN=node for localhost; issued by CN=test authority"),
         ("SSL", "stranger-ca.pem", {"failed"}, "an authority that is not trusted"),
-        ("EXPIRED", "ca.pem", {"failed"}, "has expired: it must be renewed there"),
+        ("EXPIRED", "ca.pem", {"failed"}, "has expired: renew it on the broker"),
     ],
 )
 def test_certificates_are_shown_with_what_is_wrong_with_them(

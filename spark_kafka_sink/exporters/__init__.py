@@ -1,1 +1,1 @@
-"""Metrics for others: prometheus.py and opentelemetry.py, each by the client of its project, which is an extra."""
+"""Metrics exporters for Prometheus and OpenTelemetry. Each requires an extra that installs the client library."""

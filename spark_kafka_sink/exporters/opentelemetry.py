@@ -1,9 +1,9 @@
-"""Metrics for OpenTelemetry, by its own API (`pip install "spark-kafka-sink[opentelemetry]"`).
+"""Metrics for OpenTelemetry (`pip install "spark-kafka-sink[opentelemetry]"`).
 
-    observe_producer(producer)          a producer's metrics, read when they are collected
-    WriteInstruments().record           writes of Spark, from their reports: it may be a `reportCallback`
+    observe_producer(producer)          metrics of a producer, read when OpenTelemetry collects them
+    WriteInstruments().record           metrics of Spark writes from their reports; usable as a `reportCallback`
 
-Both take a MeterProvider; without one the global provider is used.
+Both accept a MeterProvider. The default is the global provider.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.errors import MissingDependencyError
-from spark_kafka_sink.exporters.units import WRITE_METRICS, base_unit
+from spark_kafka_sink.exporters.units import WRITE_METRICS, find_base_unit
 from spark_kafka_sink.producer.metrics import split_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.reports.write_report import WriteReport, get_query_id
@@ -21,29 +21,31 @@ try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'Metrics for OpenTelemetry need its API: pip install "spark-kafka-sink[opentelemetry]".'
+        'Metrics for OpenTelemetry require its API: pip install "spark-kafka-sink[opentelemetry]".'
     ) from error
 
-_METER = "spark_kafka_sink"
+_METER_NAME = "spark_kafka_sink"
 _QUANTILES = (0.5, 0.95, 0.99)
 
 
 def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = None) -> None:
-    """Observe the metrics of docs/metrics.md: `kafka.producer.record_send` for `record-send-total`, and so on.
+    """Create an observable instrument for each metric of docs/metrics.md.
 
-    Those of a topic begin with `kafka.producer.topic.`, those of a node with `kafka.producer.node.`. Times are in
-    seconds; each instrument has its unit. Averages and maxima of nothing are left out.
+    For example, `record-send-total` becomes `kafka.producer.record_send`. Metrics of a topic begin with
+    `kafka.producer.topic.`, metrics of a node with `kafka.producer.node.`. Times are in seconds. Averages and maxima
+    without any samples are omitted.
     """
-    meter = _meter(provider)
+    meter = _get_meter(provider)
     for name in sorted(name.stem for name in map(split_name, producer.metrics()) if name.tag is None):
-        _observe(meter, "kafka.producer", name, _read_metric(producer, name))
+        _create_instrument(meter, "kafka.producer", name, _metric_callback(producer, name))
     for tag, names in _TAGGED_METRICS.items():
+        prefix = f"kafka.producer.{tag.removesuffix('-id')}"
         for name in names:
-            _observe(meter, f"kafka.producer.{tag.removesuffix('-id')}", name, _read_tagged_metric(producer, tag, name))
+            _create_instrument(meter, prefix, name, _tagged_metric_callback(producer, tag, name))
 
 
-def _rates_and_totals(*names: str) -> list[str]:
-    return [f"{name}-{kind}" for name in names for kind in ("rate", "total")]
+def _rates_and_totals(*stems: str) -> list[str]:
+    return [f"{stem}-{kind}" for stem in stems for kind in ("rate", "total")]
 
 
 _TAGGED_METRICS = {
@@ -53,55 +55,55 @@ _TAGGED_METRICS = {
         *("request-size-avg", "request-size-max", "request-latency-avg", "request-latency-max"),
     ],
 }
-"""The metrics of each topic and of each node: instruments are made before there is one."""
+"""Metrics of each topic and of each node. Their instruments are created before the producer has such a metric."""
 
-_Observations = Callable[[CallbackOptions], Iterable[Observation]]
+_ObservableCallback = Callable[[CallbackOptions], Iterable[Observation]]
 
 
-def _observe(meter: Meter, prefix: str, metric: str, read: _Observations) -> None:
-    name, unit, _ = base_unit(metric)
-    instrument = f"{prefix}.{name.replace('-', '_')}"
+def _create_instrument(meter: Meter, prefix: str, metric: str, callback: _ObservableCallback) -> None:
+    name, unit, _ = find_base_unit(metric)
+    instrument_name = f"{prefix}.{name.replace('-', '_')}"
     if metric.endswith("-total"):
-        meter.create_observable_counter(instrument.removesuffix("_total"), [read], unit)
+        meter.create_observable_counter(instrument_name.removesuffix("_total"), [callback], unit)
     else:
-        meter.create_observable_gauge(instrument, [read], unit)
+        meter.create_observable_gauge(instrument_name, [callback], unit)
 
 
-def _read_metric(producer: KafkaProducer, metric: str) -> _Observations:
-    factor = base_unit(metric).factor
+def _metric_callback(producer: KafkaProducer, metric: str) -> _ObservableCallback:
+    factor = find_base_unit(metric).factor
 
-    def read(options: CallbackOptions) -> Iterator[Observation]:
+    def observe(options: CallbackOptions) -> Iterator[Observation]:
         value = producer.metric(metric)
         if not math.isnan(value):
             yield Observation(value * factor, {"client_id": producer.config.client_id})
 
-    return read
+    return observe
 
 
-def _read_tagged_metric(producer: KafkaProducer, tag: str, metric: str) -> _Observations:
-    factor = base_unit(metric).factor
+def _tagged_metric_callback(producer: KafkaProducer, tag: str, metric: str) -> _ObservableCallback:
+    factor = find_base_unit(metric).factor
 
-    def read(options: CallbackOptions) -> Iterator[Observation]:
+    def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
             stem, found_tag, tag_value = split_name(name)
             if (stem, found_tag) == (metric, tag) and not math.isnan(value):
                 attributes = {"client_id": producer.config.client_id, tag.replace("-", "_"): tag_value}
                 yield Observation(value * factor, attributes)
 
-    return read
+    return observe
 
 
 class WriteInstruments:
-    """Counters and gauges of the writes of Spark's sink.
+    """Counters, gauges and a histogram of Spark writes.
 
-    The attribute `query` is the id of a stream's query, or of a batch job's application.
+    The attribute `query` contains the query id of a stream, or the application id of a batch job.
     """
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self._provider = provider if provider is not None else get_meter_provider()
-        meter = _meter(self._provider)
+        meter = _get_meter(self._provider)
         self._counters = {
-            counter: meter.create_counter(f"pykafka.{_with_size(name)}", unit)
+            counter: meter.create_counter(f"pykafka.{_to_instrument_name(name)}", unit)
             for counter, (name, unit, _) in WRITE_METRICS.items()
         }
         self._writes = meter.create_counter("pykafka.writes", "{write}")
@@ -109,7 +111,10 @@ class WriteInstruments:
         self._latency = meter.create_gauge("pykafka.write.latency", "s")
 
     def record(self, report: WriteReport) -> None:
-        """Add one, and let the provider export it: the process that commits may not live until the next interval."""
+        """Record the report of a write.
+
+        The provider is flushed, because the process that commits the write may end before the next export.
+        """
         query = {"query": get_query_id(report)}
         for counter, count in report.counts().items():
             self._counters[counter].add(count * WRITE_METRICS[counter].factor, query)
@@ -119,15 +124,15 @@ class WriteInstruments:
             latency_ms = report.latency_ms(quantile)
             if not math.isnan(latency_ms):
                 self._latency.set(latency_ms / 1000, {**query, "quantile": quantile})
-        flush = getattr(self._provider, "force_flush", None)  # the API's own provider, without an SDK, has none
-        if flush is not None:
-            flush()
+        force_flush = getattr(self._provider, "force_flush", None)  # missing in the provider of the API without an SDK
+        if force_flush is not None:
+            force_flush()
 
 
-def _with_size(name: str) -> str:
-    """Return OpenTelemetry's name of an amount of bytes: `wire.size` for `wire_bytes`."""
+def _to_instrument_name(name: str) -> str:
+    """Return the name of a write metric by OpenTelemetry's conventions: `wire.size` for `wire_bytes`."""
     return f"{name.removesuffix('_bytes')}.size" if name.endswith("_bytes") else name
 
 
-def _meter(provider: MeterProvider | None) -> Meter:
-    return (provider if provider is not None else get_meter_provider()).get_meter(_METER)
+def _get_meter(provider: MeterProvider | None) -> Meter:
+    return (provider if provider is not None else get_meter_provider()).get_meter(_METER_NAME)

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, by its own client (`pip install "spark-kafka-sink[prometheus]"`).
+"""Metrics for Prometheus (`pip install "spark-kafka-sink[prometheus]"`).
 
-REGISTRY.register(ProducerCollector(producer))     the metrics of producers, read when Prometheus asks
-REGISTRY.register(WriteCollector())                writes of Spark, from the reports that `record` is called with
+REGISTRY.register(ProducerCollector(producer))     metrics of producers, read when Prometheus scrapes them
+REGISTRY.register(WriteCollector())                metrics of Spark writes, from the reports that `record` receives
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import MissingDependencyError
-from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, base_unit
+from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, find_base_unit
 from spark_kafka_sink.producer.metrics import split_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS
@@ -31,23 +31,24 @@ try:
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'Metrics for Prometheus need its client: pip install "spark-kafka-sink[prometheus]".'
+        'Metrics for Prometheus require its client library: pip install "spark-kafka-sink[prometheus]".'
     ) from error
 
 _BUCKETS_MS = tuple(float(1 << power) for power in range(18))
-"""1 ms to 131 s. The producer counts in finer buckets, whose ends meet these."""
+"""Bucket boundaries from 1 ms to 131 s. Each of them is also the end of one of the producer's finer buckets."""
 
-
-_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
+_UNIT_SUFFIXES = {SECONDS: "seconds", BYTES: "bytes"}
 
 
 class ProducerCollector(Collector):
-    """`kafka_producer_record_send_total{client_id="..."}` and so on: docs/metrics.md has the names, with dashes.
+    """Collects the metrics of producers, which docs/metrics.md lists: `kafka_producer_record_send_total` and others.
 
-    Those of a topic begin with `kafka_producer_topic_` and have the label `topic`; those of a node begin with
-    `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and say so.
-    Averages and maxima of nothing are left out. A registry takes one collector, for all producers of the program: `add`
-    adds one that is made later, and one that is gone is left out.
+    All metrics have the label `client_id`. Metrics of a topic begin with `kafka_producer_topic_` and have the label
+    `topic`; metrics of a node begin with `kafka_producer_node_` and have the label `node_id`. Times are in seconds, and
+    the names include the unit. Averages and maxima without any samples are omitted.
+
+    A registry accepts one collector, which collects from all producers of the program. Producers that are created later
+    are added with `add`; producers that were garbage-collected are omitted.
     """
 
     def __init__(self, *producers: KafkaProducer) -> None:
@@ -59,66 +60,71 @@ class ProducerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         latencies: dict[tuple[str, ...], Latencies] = {}
-        for producer in sorted(self._producers, key=lambda one: one.config.client_id):
-            client = producer.config.client_id
-            if (client,) in latencies:
-                client = f"{client} ({len(latencies) + 1})"  # two series of the same labels would be no page
-            latencies[(client,)] = producer.totals().latencies
+        for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
+            client_id = producer.config.client_id
+            if (client_id,) in latencies:
+                # Prometheus rejects a page on which two series have the same labels.
+                client_id = f"{client_id} ({len(latencies) + 1})"
+            latencies[(client_id,)] = producer.totals().latencies
             for name, value in producer.metrics().items():
                 if not math.isnan(value):
-                    _add(families, client, name, value)
+                    _add_sample(families, client_id, name, value)
         yield from families.values()
-        yield _producer_latencies(latencies)
+        yield _build_producer_histogram(latencies)
 
     def describe(self) -> list[Metric]:
-        """A name that is always there: a registry refuses a second collector, whose page Prometheus could not read."""
-        return [_producer_latencies({})]
+        """Return a metric that is always exported, so that a registry rejects a second collector.
+
+        Prometheus could not read a page that contains the metrics of two collectors.
+        """
+        return [_build_producer_histogram({})]
 
 
-def _add(families: dict[str, Metric], client: str, name: str, value: float) -> None:
-    stem, tag, tag_value = split_name(name)
-    bare, factor = _with_unit(stem)
-    names, values = ["client_id"], [client]
+def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
+    """Add a sample to the family of its metric, which is created if necessary."""
+    stem, tag, tag_value = split_name(metric)
+    family_name, factor = _add_unit(stem)
+    label_names, label_values = ["client_id"], [client_id]
     if tag is not None:
-        bare = f"{tag.removesuffix('-id')}-{bare}"
-        names.append(tag.replace("-", "_"))
-        values.append(tag_value)
-    family = families.get(bare)
+        family_name = f"{tag.removesuffix('-id')}-{family_name}"
+        label_names.append(tag.replace("-", "_"))
+        label_values.append(tag_value)
+    family = families.get(family_name)
     if family is None:
-        family = families[bare] = _family(bare, stem, names)
-    family.add_metric(values, value * factor)  # type: ignore[attr-defined]
+        family = families[family_name] = _create_family(family_name, stem, label_names)
+    family.add_metric(label_values, value * factor)  # type: ignore[attr-defined]
 
 
-def _with_unit(metric: str) -> tuple[str, float]:
-    """The name with Prometheus' base unit at its end, and what the value is multiplied with."""
+def _add_unit(metric: str) -> tuple[str, float]:
+    """Return the metric's name with Prometheus' base unit as suffix, and the factor that converts a value to it."""
     if metric == "connection-count":
-        return "connections", 1.0  # Prometheus keeps the end `_count` for histograms
-    name, unit, factor = base_unit(metric)
-    suffix = _SUFFIXES.get(unit)
+        return "connections", 1.0  # Prometheus reserves the suffix `_count` for histograms
+    name, unit, factor = find_base_unit(metric)
+    suffix = _UNIT_SUFFIXES.get(unit)
     if suffix is None or "byte" in name:
         return name, factor
     stem, _, kind = name.rpartition("-")
     return (f"{stem}-{suffix}-total" if kind == "total" and unit == SECONDS else f"{name}-{suffix}"), factor
 
 
-def _family(name: str, stem: str, labels: list[str]) -> Metric:
-    words = f"kafka_producer_{name.replace('-', '_')}"
-    kind = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
-    return kind(words, f"{stem} of KafkaProducer.metrics()", labels=labels)
+def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
+    full_name = f"kafka_producer_{name.replace('-', '_')}"
+    family_type = CounterMetricFamily if name.endswith("-total") else GaugeMetricFamily
+    return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)
 
 
-def _producer_latencies(latencies: dict[tuple[str, ...], Latencies]) -> HistogramMetricFamily:
-    words = "From a batch's first record to the acknowledgement, by record"
-    return _histogram("kafka_producer_delivery_latency_seconds", words, latencies, ["client_id"])
+def _build_producer_histogram(latencies: dict[tuple[str, ...], Latencies]) -> HistogramMetricFamily:
+    name = "kafka_producer_delivery_latency_seconds"
+    return _build_histogram(name, _LATENCY_DOCUMENTATION, latencies, ["client_id"])
 
 
 @dataclass
-class _Query:
-    """The sums over the reports of a stream's query or of a batch job's application, and its latest report."""
+class _QueryTotals:
+    """Totals of the reports of a streaming query or of a batch application, and the latest report."""
 
-    sums: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
     latencies: Latencies = field(default_factory=Latencies)
-    last: WriteReport | None = None
+    last_report: WriteReport | None = None
     last_micro_batch_s: float | None = None
     last_failed_s: float = 0
     last_dead_letter_s: float = 0
@@ -129,47 +135,58 @@ def _counter_name(counter: str) -> str:
     return f"pykafka_{name}_seconds" if unit == SECONDS else f"pykafka_{name}"
 
 
-_SUMS = {
+_LATENCY_DOCUMENTATION = "Time from the first record of a batch to its acknowledgement, for each record"
+_COUNTERS = {
     **{_counter_name(name): counter.meaning for name, counter in WRITE_COUNTERS.items()},
     "pykafka_writes": "Batch jobs or micro-batches that were committed",
     "pykafka_failed_writes": "Batch jobs or micro-batches that failed",
 }
-_LAST = {
-    "pykafka_last_write_timestamp_seconds": "When the latest write ended",
-    "pykafka_last_write_duration_seconds": "How long the latest write took",
+"""Documentation of the counters of writes, by name."""
+
+_GAUGES = {
+    "pykafka_last_write_timestamp_seconds": "Time at which the latest write ended",
+    "pykafka_last_write_duration_seconds": "Duration of the latest write",
     "pykafka_last_write_rows": "Rows of the latest write",
-    "pykafka_last_write_longest_task_seconds": "The longest task of the latest write",
-    "pykafka_last_micro_batch_timestamp_seconds": "When a stream's latest micro-batch ended",
-    "pykafka_last_failed_write_timestamp_seconds": "When the latest failed write ended; 0 if none has failed",
-    "pykafka_last_dead_letter_timestamp_seconds": "When the latest write with dead letters ended; 0 if there is none",
+    "pykafka_last_write_longest_task_seconds": "Duration of the longest task of the latest write",
+    "pykafka_last_micro_batch_timestamp_seconds": "Time at which the latest micro-batch of a stream ended",
+    "pykafka_last_failed_write_timestamp_seconds": "Time at which the latest failed write ended; 0 if none has failed",
+    "pykafka_last_dead_letter_timestamp_seconds": (
+        "Time at which the latest write with dead letters ended; 0 if there is none"
+    ),
 }
-_QUERIES_MAX = 1_000
-"""Queries that a collector remembers; the first one is forgotten for the next."""
+"""Documentation of the gauges of writes, by name."""
+
+_MAX_QUERIES = 1_000
+"""Maximum number of queries in a collector. The oldest query is removed to make room for a new one."""
 
 
 class WriteCollector(Collector):
-    """The writes of Spark's sink, by the label `query`: a stream's query id, or a batch job's application id.
+    """Collects metrics of Spark writes from their reports.
 
-    Counters live as long as the process: a long-lived one, such as the program that starts the streams, should call
-    `record`, from spark_kafka_sink.spark.progress.
+    The label `query` is the query id of a stream, or the application id of a batch job. The counters are lost when the
+    process ends, so `record` should be called in a long-lived process, such as the program that starts the streams
+    (see spark_kafka_sink.spark.progress).
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queries: dict[str, _Query] = {}  # guarded by _lock
+        self._queries: dict[str, _QueryTotals] = {}  # guarded by _lock
 
     def add_query(self, query_id: str) -> None:
-        """Export the query's counters as 0 until its first report, so that `increase()` sees what that counts."""
+        """Export the counters of a query as 0 before its first report.
+
+        Without these zeros, `increase()` would not see the counts of the first report.
+        """
         with self._lock:
-            self._query(query_id)
+            self._get_query(query_id)
 
     def record(self, report: WriteReport) -> None:
-        """Add a report; may be used as a `reportCallback`."""
+        """Add the report of a write. Usable as a `reportCallback`."""
         with self._lock:
-            query = self._query(get_query_id(report))
-            query.sums.update(_amounts(report))
+            query = self._get_query(get_query_id(report))
+            query.counters.update(_counter_increments(report))
             query.latencies.merge(report.latencies)
-            query.last = report
+            query.last_report = report
             ended_s = report.ended_ms / 1000
             if report.is_micro_batch:
                 query.last_micro_batch_s = ended_s
@@ -178,37 +195,35 @@ class WriteCollector(Collector):
             if report.dead_letters:
                 query.last_dead_letter_s = ended_s
 
-    def _query(self, query_id: str) -> _Query:
-        if query_id not in self._queries and len(self._queries) >= _QUERIES_MAX:
+    def _get_query(self, query_id: str) -> _QueryTotals:
+        if query_id not in self._queries and len(self._queries) >= _MAX_QUERIES:
             del self._queries[next(iter(self._queries))]
-        return self._queries.setdefault(query_id, _Query())
+        return self._queries.setdefault(query_id, _QueryTotals())
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            counters = {name: CounterMetricFamily(name, words, labels=["query"]) for name, words in _SUMS.items()}
-            gauges = {name: GaugeMetricFamily(name, words, labels=["query"]) for name, words in _LAST.items()}
+            counters = {name: CounterMetricFamily(name, text, labels=["query"]) for name, text in _COUNTERS.items()}
+            gauges = {name: GaugeMetricFamily(name, text, labels=["query"]) for name, text in _GAUGES.items()}
             for query_id, query in self._queries.items():
-                for counter, family in counters.items():
-                    family.add_metric([query_id], query.sums[counter])
-                for gauge, value in _latest(query).items():
-                    gauges[gauge].add_metric([query_id], value)
+                for name, counter in counters.items():
+                    counter.add_metric([query_id], query.counters[name])
+                for name, value in _gauge_values(query).items():
+                    gauges[name].add_metric([query_id], value)
             latencies: dict[tuple[str, ...], Latencies]
             latencies = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
         yield from counters.values()
         yield from gauges.values()
-        yield _histogram(
-            "pykafka_delivery_latency_seconds",
-            "From a batch's first record to the acknowledgement",
-            latencies,
-            ["query"],
-        )
+        yield _build_histogram("pykafka_delivery_latency_seconds", _LATENCY_DOCUMENTATION, latencies, ["query"])
 
     def describe(self) -> list[Metric]:
-        """Names that are always there: a registry refuses a second collector, whose page Prometheus could not read."""
-        return [CounterMetricFamily(name, words) for name, words in _SUMS.items()]
+        """Return metrics that are always exported, so that a registry rejects a second collector.
+
+        Prometheus could not read a page that contains the metrics of two collectors.
+        """
+        return [CounterMetricFamily(name, text) for name, text in _COUNTERS.items()]
 
 
-def _amounts(report: WriteReport) -> dict[str, float]:
+def _counter_increments(report: WriteReport) -> dict[str, float]:
     failed = report.status == FAILED
     return {
         **{_counter_name(name): count * WRITE_METRICS[name].factor for name, count in report.counts().items()},
@@ -217,32 +232,37 @@ def _amounts(report: WriteReport) -> dict[str, float]:
     }
 
 
-def _latest(query: _Query) -> dict[str, float]:
+def _gauge_values(query: _QueryTotals) -> dict[str, float]:
     values = {
         "pykafka_last_failed_write_timestamp_seconds": query.last_failed_s,
         "pykafka_last_dead_letter_timestamp_seconds": query.last_dead_letter_s,
     }
     if query.last_micro_batch_s is not None:
         values["pykafka_last_micro_batch_timestamp_seconds"] = query.last_micro_batch_s
-    if query.last is not None:
-        values["pykafka_last_write_timestamp_seconds"] = query.last.ended_ms / 1000
-        values["pykafka_last_write_duration_seconds"] = query.last.duration_ms / 1000
-        values["pykafka_last_write_rows"] = query.last.rows
-        values["pykafka_last_write_longest_task_seconds"] = query.last.longest_task_ms / 1000
+    report = query.last_report
+    if report is not None:
+        values["pykafka_last_write_timestamp_seconds"] = report.ended_ms / 1000
+        values["pykafka_last_write_duration_seconds"] = report.duration_ms / 1000
+        values["pykafka_last_write_rows"] = report.rows
+        values["pykafka_last_write_longest_task_seconds"] = report.longest_task_ms / 1000
     return values
 
 
-def _histogram(
-    name: str, words: str, latencies: dict[tuple[str, ...], Latencies], labels: list[str]
+def _build_histogram(
+    name: str, documentation: str, latencies: dict[tuple[str, ...], Latencies], label_names: list[str]
 ) -> HistogramMetricFamily:
-    """The sum is made of the ends of the producer's buckets, so it is at most a sixteenth too high."""
-    family = HistogramMetricFamily(name, words, labels=labels)
-    for values, one in latencies.items():
-        ends = [(bucket_end_ms(bucket), records) for bucket, records in one.counts.items()]
+    """Build a histogram from the latencies by label values.
+
+    Each record counts with the end of its bucket in the producer, so the sum is at most a sixteenth too high.
+    """
+    family = HistogramMetricFamily(name, documentation, labels=label_names)
+    for label_values, distribution in latencies.items():
+        ends = [(bucket_end_ms(bucket), records) for bucket, records in distribution.counts.items()]
         buckets = [
-            (str(limit_ms / 1000), float(sum(records for end_ms, records in ends if end_ms <= limit_ms)))
-            for limit_ms in _BUCKETS_MS
+            (str(boundary_ms / 1000), float(sum(records for end_ms, records in ends if end_ms <= boundary_ms)))
+            for boundary_ms in _BUCKETS_MS
         ]
-        buckets.append(("+Inf", float(sum(one.counts.values()))))
-        family.add_metric(list(values), buckets, sum_value=sum(end_ms * records for end_ms, records in ends) / 1000)
+        buckets.append(("+Inf", float(sum(distribution.counts.values()))))
+        sum_s = sum(end_ms * records for end_ms, records in ends) / 1000
+        family.add_metric(list(label_values), buckets, sum_value=sum_s)
     return family

@@ -1,4 +1,4 @@
-"""The base unit of each metric of a producer or a write, by UCUM, as OpenTelemetry and Prometheus want it."""
+"""Base units of the metrics of producers and writes, in UCUM notation, for OpenTelemetry and Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from spark_kafka_sink.producer.totals import WRITE_COUNTERS, Counter
 
 SECONDS, BYTES = "s", "By"
 
-_NANOSECOND, _MILLISECOND = 1e-9, 1e-3
-_IN_MILLISECONDS = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
-_IN_BYTES = ("batch-size-", "record-size-", "request-size-")
-_BYTE_COUNTERS = ("byte-", "incoming-byte-", "outgoing-byte-")
-_RATIOS = ("compression-rate", "io-ratio", "io-wait-ratio", "bufferpool-wait-ratio")
-_COUNTED = {
+_SECONDS_PER_NANOSECOND, _SECONDS_PER_MILLISECOND = 1e-9, 1e-3
+_MILLISECOND_PREFIXES = ("record-queue-time-", "request-latency-", "produce-throttle-time-")
+_BYTE_SIZE_PREFIXES = ("batch-size-", "record-size-", "request-size-")
+_BYTE_COUNTER_PREFIXES = ("byte-", "incoming-byte-", "outgoing-byte-")
+_RATIO_PREFIXES = ("compression-rate", "io-ratio", "io-wait-ratio", "bufferpool-wait-ratio")
+_COUNTER_UNITS = {
     "batch-split": "{split}",
     "buffer-exhausted": "{record}",
     "connection": "{connection}",
@@ -27,45 +27,48 @@ _COUNTED = {
     "successful-": "{authentication}",
     "waiting-threads": "{thread}",
 }
-"""The unit of a counter, by the beginning of its name."""
+"""Units of counters by the prefix of their name."""
 
 
 class BaseUnit(NamedTuple):
     name: str
-    """The metric's name without the unit that Java's producer puts into it."""
+    """Name of the metric without the unit that the Java producer includes in it."""
     unit: str
     factor: float
-    """Multiplies a value of the producer into the base unit."""
+    """Factor that converts a value of the producer to the base unit."""
 
 
-def base_unit(metric: str) -> BaseUnit:
+def find_base_unit(metric: str) -> BaseUnit:
+    """Return the base unit of a producer metric."""
     stem, _, kind = metric.rpartition("-")
     if stem.endswith("-ns"):
-        return BaseUnit(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _NANOSECOND)
-    if metric.startswith(_IN_MILLISECONDS):
-        return BaseUnit(metric, SECONDS, _MILLISECOND)
+        return BaseUnit(f"{stem.removesuffix('-ns')}-{kind}", SECONDS, _SECONDS_PER_NANOSECOND)
+    if metric.startswith(_MILLISECOND_PREFIXES):
+        return BaseUnit(metric, SECONDS, _SECONDS_PER_MILLISECOND)
     if metric == "metadata-age":
         return BaseUnit(metric, SECONDS, 1)
     if kind == "bytes":
         return BaseUnit(stem, BYTES, 1)
-    if metric.startswith(_IN_BYTES):
+    if metric.startswith(_BYTE_SIZE_PREFIXES):
         return BaseUnit(metric, BYTES, 1)
-    if metric.startswith(_RATIOS):
+    if metric.startswith(_RATIO_PREFIXES):
         return BaseUnit(metric, "1", 1)
-    counted = BYTES if metric.startswith(_BYTE_COUNTERS) else _counted(metric)
-    return BaseUnit(metric, f"{counted}/s" if kind == "rate" else counted, 1)
+    counter_unit = BYTES if metric.startswith(_BYTE_COUNTER_PREFIXES) else _find_counter_unit(metric)
+    return BaseUnit(metric, f"{counter_unit}/s" if kind == "rate" else counter_unit, 1)
 
 
-def _counted(metric: str) -> str:
-    return next(unit for beginning, unit in _COUNTED.items() if metric.startswith(beginning))
+def _find_counter_unit(metric: str) -> str:
+    return next(unit for prefix, unit in _COUNTER_UNITS.items() if metric.startswith(prefix))
 
 
-def _write_metric(name: str, counter: Counter) -> BaseUnit:
+def _build_write_metric(name: str, counter: Counter) -> BaseUnit:
     metric = counter.metric_name or name
     if metric.endswith("_ms"):
-        return BaseUnit(metric.removesuffix("_ms"), SECONDS, _MILLISECOND)
+        return BaseUnit(metric.removesuffix("_ms"), SECONDS, _SECONDS_PER_MILLISECOND)
     return BaseUnit(metric, f"{{{counter.things}}}" if counter.things else BYTES, 1)
 
 
-WRITE_METRICS: Mapping[str, BaseUnit] = {name: _write_metric(name, counter) for name, counter in WRITE_COUNTERS.items()}
-"""The metrics of a write's counters, by their names in reports."""
+WRITE_METRICS: Mapping[str, BaseUnit] = {
+    name: _build_write_metric(name, counter) for name, counter in WRITE_COUNTERS.items()
+}
+"""Metrics of the counters of a write, by the counter's name in reports."""

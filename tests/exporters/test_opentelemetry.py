@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import (
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.opentelemetry import WriteInstruments, observe_producer
-from spark_kafka_sink.exporters.units import base_unit
+from spark_kafka_sink.exporters.units import find_base_unit
 from spark_kafka_sink.producer.record import ProducerRecord
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, simulated_producer
@@ -42,7 +42,7 @@ def collected(reader: InMemoryMetricReader) -> dict[tuple[str, object], Any]:
     return values
 
 
-def test_a_producers_metrics_are_read_when_they_are_collected() -> None:
+def test_reads_producer_metrics_on_collection() -> None:
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     reader = InMemoryMetricReader()
     observe_producer(producer, MeterProvider([reader]))
@@ -57,7 +57,7 @@ def test_a_producers_metrics_are_read_when_they_are_collected() -> None:
     names = {name for name, _ in values}
     for name, value in producer.metrics().items():
         stem, _, tag = name.partition("{")
-        bare = base_unit(stem).name
+        bare = find_base_unit(stem).name
         bare = (bare.removesuffix("-total") if stem.endswith("-total") else bare).replace("-", "_")
         wanted = f"kafka.producer.{'topic.' if tag.startswith('topic') else 'node.' if tag else ''}{bare}"
         assert wanted in names or value != value, name  # nan: an average of nothing
@@ -88,7 +88,7 @@ UNITS = {
 }
 
 
-def test_instruments_have_units_and_none_in_their_names() -> None:
+def test_instruments_have_units_but_no_unit_in_name() -> None:
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
@@ -104,7 +104,7 @@ def test_instruments_have_units_and_none_in_their_names() -> None:
     producer.close()
 
 
-def test_the_writes_of_a_job_add_up() -> None:
+def test_sums_counters_over_writes_of_a_job() -> None:
     reader = InMemoryMetricReader()
     writes = WriteInstruments(MeterProvider([reader]))
     for number in range(3):
@@ -135,7 +135,7 @@ class Kept(MetricExporter):
         pass
 
 
-def test_a_write_is_exported_at_once() -> None:
+def test_exports_each_write_immediately() -> None:
     """The process that commits may end before the next interval."""
     exporter = Kept()
     provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
@@ -144,11 +144,11 @@ def test_a_write_is_exported_at_once() -> None:
     provider.shutdown()
 
 
-def test_without_a_provider_it_does_nothing() -> None:
+def test_records_nothing_without_provider() -> None:
     WriteInstruments().record(make_report())
 
 
-def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_missing_opentelemetry_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
     monkeypatch.delitem(sys.modules, "spark_kafka_sink.exporters.opentelemetry")
     with pytest.raises(MissingDependencyError, match=r'pip install "spark-kafka-sink\[opentelemetry\]"'):

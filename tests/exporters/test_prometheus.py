@@ -34,7 +34,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, str], float]:
     }
 
 
-def test_a_producers_metrics_are_read_when_prometheus_asks() -> None:
+def test_reads_producer_metrics_on_scrape() -> None:
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     registry = CollectorRegistry()
     registry.register(ProducerCollector(producer))
@@ -60,7 +60,7 @@ UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "connection
 NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
 
 
-def test_every_metric_of_the_producer_is_scraped_in_base_units() -> None:
+def test_exports_every_producer_metric_in_base_units() -> None:
     producer = simulated_producer(SimulatedCluster(FakeSystem(latency_ms=3), topics={"t": 1}))
     outcome(producer, producer.send(ProducerRecord("t", b"v")))
     registry = CollectorRegistry()
@@ -81,7 +81,7 @@ def test_every_metric_of_the_producer_is_scraped_in_base_units() -> None:
         assert values[(f"kafka_producer_{name}", "")] == pytest.approx(producer.metric(java) * factor) != 0
 
 
-def test_one_collector_has_all_producers_and_each_name_stands_once_on_the_page() -> None:
+def test_collector_exports_each_name_once_for_several_producers() -> None:
     registry, collector = CollectorRegistry(), ProducerCollector()
     registry.register(collector)
     producers = [simulated_producer(SimulatedCluster(FakeSystem(latency_ms=1), topics={"t": 1})) for _ in range(2)]
@@ -100,7 +100,7 @@ def test_one_collector_has_all_producers_and_each_name_stands_once_on_the_page()
 
 
 @pytest.mark.parametrize("collector", [ProducerCollector, WriteCollector])
-def test_a_second_collector_is_refused_for_prometheus_could_not_read_its_page(
+def test_registry_rejects_second_collector(
     collector: type[ProducerCollector] | type[WriteCollector],
 ) -> None:
     registry = CollectorRegistry()
@@ -109,7 +109,7 @@ def test_a_second_collector_is_refused_for_prometheus_could_not_read_its_page(
         registry.register(collector())
 
 
-def test_the_writes_of_a_job_add_up() -> None:
+def test_sums_counters_over_writes_of_a_job() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     for number in range(3):
@@ -129,7 +129,7 @@ def test_the_writes_of_a_job_add_up() -> None:
     assert values[("pykafka_delivery_latency_seconds_bucket", "+Inf")] == 4_000
 
 
-def test_a_query_that_was_added_has_counters_of_0_before_its_first_report() -> None:
+def test_added_query_has_zero_counters_before_first_report() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.add_query("6d2a")
@@ -138,7 +138,7 @@ def test_a_query_that_was_added_has_counters_of_0_before_its_first_report() -> N
     assert ("pykafka_last_write_timestamp_seconds", "6d2a") not in values
 
 
-def test_the_last_failure_and_the_last_dead_letters_have_their_times() -> None:
+def test_exports_times_of_last_failure_and_last_dead_letters() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.record(dataclasses.replace(make_report(0), dead_letters=0))
@@ -152,14 +152,14 @@ def test_the_last_failure_and_the_last_dead_letters_have_their_times() -> None:
     assert values[("pykafka_last_dead_letter_timestamp_seconds", "6d2a")] == 1_700_000_010.5
 
 
-def test_a_batch_job_has_no_time_of_a_micro_batch() -> None:
+def test_batch_job_has_no_micro_batch_time() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     writes.record(dataclasses.replace(make_report(), batch="app-20261127/stage-3"))
     assert ("pykafka_last_micro_batch_timestamp_seconds", "app-20261127") not in scraped(registry)
 
 
-def test_a_collector_forgets_the_first_of_too_many_jobs() -> None:
+def test_collector_removes_oldest_query_above_limit() -> None:
     registry, writes = CollectorRegistry(), WriteCollector()
     registry.register(writes)
     for number in range(1_001):
@@ -169,7 +169,7 @@ def test_a_collector_forgets_the_first_of_too_many_jobs() -> None:
     assert ("pykafka_rows_total", "job-1000") in values
 
 
-def test_without_prometheus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_missing_prometheus_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client.core", None)
     monkeypatch.delitem(sys.modules, "spark_kafka_sink.exporters.prometheus")
     with pytest.raises(MissingDependencyError, match=r'pip install "spark-kafka-sink\[prometheus\]"'):

@@ -112,7 +112,7 @@ def options_for(protocol: str, certificates: Path, mechanism: str, password: str
 
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_request_arrives_by_each_protocol(certificates: Path, protocol: str, mechanism: str) -> None:
+def test_receives_request_over_each_security_protocol(certificates: Path, protocol: str, mechanism: str) -> None:
     with Meeting(options_for(protocol, certificates, mechanism), certificates) as meeting:
         assert meeting.request_arrives() == b"\0\3the request"
         assert meeting.principal() == ("alice" if "SASL" in protocol else "ANONYMOUS")
@@ -120,9 +120,7 @@ def test_a_request_arrives_by_each_protocol(certificates: Path, protocol: str, m
 
 @pytest.mark.parametrize("mechanism", list(MECHANISMS))
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_wrong_password_is_an_authentication_error_without_it(
-    certificates: Path, protocol: str, mechanism: str
-) -> None:
+def test_wrong_password_error_does_not_contain_password(certificates: Path, protocol: str, mechanism: str) -> None:
     with Meeting(options_for(protocol, certificates, mechanism, "wrong-secret"), certificates) as meeting:
         state = meeting.end()
         assert state.has_failed_authentication
@@ -130,7 +128,7 @@ def test_a_wrong_password_is_an_authentication_error_without_it(
         assert "secret" not in repr(state)
 
 
-def test_a_truststore_that_cannot_be_read_is_found_before_anything_is_connected(tmp_path: Path) -> None:
+def test_reports_unreadable_truststore_before_connecting(tmp_path: Path) -> None:
     options = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(tmp_path / "x")}
     with pytest.raises(ConfigurationError, match=r"ssl\.truststore\.location"):
         client_channel_builder(parse_security_config(options), "client")

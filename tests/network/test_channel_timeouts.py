@@ -38,7 +38,7 @@ def end_of(system: FakeSystem, selector: Selector, for_ms: float) -> tuple[float
 
 @pytest.mark.parametrize("begun", [b"\0", struct.pack(">i", 50) + b"1", struct.pack(">i", 100_000) + bytes(50_000)])
 @pytest.mark.parametrize("drips", [0, 40])
-def test_half_a_frame_does_not_stay_even_if_its_bytes_go_on_dripping(begun: bytes, drips: int) -> None:
+def test_closes_channel_when_frame_takes_too_long(begun: bytes, drips: int) -> None:
     system, selector, peer = listener(frame_ms=1000)
     peer.send(begun)
     for drip in range(min(drips, 2) if len(begun) == 1 else drips):
@@ -50,7 +50,7 @@ def test_half_a_frame_does_not_stay_even_if_its_bytes_go_on_dripping(begun: byte
     assert not system.open_sockets
 
 
-def test_frames_one_after_the_other_have_each_their_own_time() -> None:
+def test_each_frame_has_its_own_timeout() -> None:
     _, selector, peer = listener(frame_ms=1000)
     whole = frame(b"hello")
     for number in range(20):
@@ -64,7 +64,7 @@ def test_frames_one_after_the_other_have_each_their_own_time() -> None:
     assert got == 20
 
 
-def test_a_frame_has_no_deadline_while_its_channel_is_not_read() -> None:
+def test_frame_has_no_deadline_while_channel_is_muted() -> None:
     system, selector, peer = listener(frame_ms=1000)
     peer.send(frame(b"x") + struct.pack(">i", 5) + b"12")
     selector.poll(100)
@@ -76,7 +76,7 @@ def test_a_frame_has_no_deadline_while_its_channel_is_not_read() -> None:
     assert received(selector) == [("a", b"12345")]
 
 
-def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
+def test_closes_busy_client_that_does_not_authenticate() -> None:
     system = FakeSystem()
     system.listen("broker", 9092, Peer())
     mechanisms: dict[str, Callable[[], ServerMechanism]] = {"PASSWORD": PasswordCheck}
@@ -92,12 +92,12 @@ def test_a_client_that_does_not_log_in_is_ended_however_busy_it_is() -> None:
     assert "setup took longer than 1000 ms" in ended[1]
 
 
-def test_a_channel_that_is_ready_needs_no_setup_and_may_be_silent() -> None:
+def test_ready_channel_has_no_setup_timeout() -> None:
     system, selector, _ = listener(setup_ms=1000, frame_ms=1000)
     assert end_of(system, selector, 5000) is None
 
 
-def test_an_idle_channel_ends_with_another_error_than_a_late_one() -> None:
+def test_idle_channel_has_different_error_than_slow_channel() -> None:
     system, selector, _ = listener(idle_ms=500, setup_ms=1000, frame_ms=1000)
     ended = end_of(system, selector, 5000)
     assert ended is not None

@@ -36,9 +36,7 @@ def feed(reader: FrameReader, data: bytes, max_bytes: int = DEFAULT_MAX_FRAME_BY
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 60), min_size=1), st.integers(1, 5))
-def test_whatever_a_socket_takes_at_a_time_the_bytes_are_the_frame(
-    segments: list[bytes], takes: list[int], segments_max: int
-) -> None:
+def test_partial_writes_add_up_to_the_frame(segments: list[bytes], takes: list[int], segments_max: int) -> None:
     writer, written, turn = FrameWriter(segments), bytearray(), 0
     while not writer.done:
         window = writer.next_segments(segments_max)
@@ -53,14 +51,14 @@ def test_whatever_a_socket_takes_at_a_time_the_bytes_are_the_frame(
     assert writer.size == writer.written == len(written)
 
 
-def test_segments_are_views_of_the_callers_memory() -> None:
+def test_segments_are_views_of_caller_memory() -> None:
     memory = bytearray(b"abc")
     writer = FrameWriter([memory])
     memory[0] = ord("x")
     assert [bytes(view) for view in writer.next_segments(10)] == [b"\0\0\0\3", b"xbc"]
 
 
-def test_ten_thousand_tiny_segments_are_each_looked_at_once_per_write() -> None:
+def test_writes_many_tiny_segments_in_linear_time() -> None:
     writer = FrameWriter([b"xy"] * 10_000)
     handled = 0
     while not writer.done:
@@ -84,7 +82,7 @@ PAYLOADS = st.one_of(
 @given(
     st.lists(PAYLOADS, min_size=1, max_size=6), st.lists(st.integers(1, 3 * READ_AHEAD_BYTES), min_size=1, max_size=20)
 )
-def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes], cuts: list[int]) -> None:
+def test_reads_same_frames_from_any_chunks(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(struct.pack(">i", len(payload)) + payload for payload in payloads)
     found: list[bytes] = []
     reader, turn = FrameReader(), 0
@@ -96,7 +94,7 @@ def test_however_the_bytes_are_cut_the_same_frames_come_out(payloads: list[bytes
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=8), st.integers(1, READ_AHEAD_BYTES))
-def test_a_reader_knows_whether_a_whole_frame_is_waiting_in_it(sizes: list[int], arrived: int) -> None:
+def test_reader_reports_buffered_complete_frame(sizes: list[int], arrived: int) -> None:
     reader = FrameReader()
     stream = b"".join(struct.pack(">i", size) + bytes(size) for size in sizes)[:arrived]
     reader.get_buffer()[: len(stream)] = stream
@@ -106,7 +104,7 @@ def test_a_reader_knows_whether_a_whole_frame_is_waiting_in_it(sizes: list[int],
     assert reader.next_frame(1000) is None
 
 
-def test_a_payload_keeps_its_bytes_while_others_are_read() -> None:
+def test_payload_is_unchanged_by_later_reads() -> None:
     reader, kept = FrameReader(), []
     for letter in b"abc":
         message = struct.pack(">i", 100) + bytes([letter]) * 100
@@ -116,7 +114,7 @@ def test_a_payload_keeps_its_bytes_while_others_are_read() -> None:
     assert [bytes(payload) for payload in kept if payload is not None] == [b"a" * 100, b"b" * 100, b"c" * 100]
 
 
-def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
+def test_allocates_memory_only_as_bytes_arrive() -> None:
     reader = FrameReader()
     feed(reader, struct.pack(">i", DEFAULT_MAX_FRAME_BYTES))
     arrived = 0
@@ -126,7 +124,7 @@ def test_a_huge_length_takes_memory_only_as_bytes_arrive() -> None:
         assert len(reader.get_buffer()) + arrived <= max(64 * 1024, 5 * arrived)
 
 
-def test_who_has_sent_long_frames_gets_the_room_for_another_at_once_but_not_for_any_length() -> None:
+def test_peer_of_long_frames_gets_limited_memory_at_once() -> None:
     for size, room in ((1_000_000, 1_000_000), (2 * MAX_TRUSTED_BYTES, MAX_TRUSTED_BYTES)):
         reader = FrameReader()
         assert feed(reader, struct.pack(">i", size) + bytes(size)) == [bytes(size)]
@@ -134,7 +132,7 @@ def test_who_has_sent_long_frames_gets_the_room_for_another_at_once_but_not_for_
         assert len(reader.get_buffer()) == room
 
 
-def test_a_long_frame_is_read_to_where_it_stays_but_for_its_beginning() -> None:
+def test_receives_long_frame_into_its_own_memory() -> None:
     reader = FrameReader()
     feed(reader, struct.pack(">i", 60_000) + bytes(READ_AHEAD_BYTES - 4))
     space = reader.get_buffer()
@@ -146,13 +144,13 @@ def test_a_long_frame_is_read_to_where_it_stays_but_for_its_beginning() -> None:
     assert payload[-1] == 7
 
 
-def test_a_length_at_the_limit_is_taken_and_one_above_is_refused_before_anything_is_allocated() -> None:
+def test_rejects_length_above_limit_before_allocation() -> None:
     assert feed(FrameReader(), struct.pack(">i", 5) + b"12345", max_bytes=5) == [b"12345"]
     with pytest.raises(DecodeError, match="announced a frame of 6 bytes; at most 5"):
         feed(FrameReader(), struct.pack(">i", 6), max_bytes=5)
 
 
-def test_a_length_that_is_refused_is_refused_behind_a_good_frame_too() -> None:
+def test_rejects_excessive_length_after_valid_frame() -> None:
     reader = FrameReader()
     message = struct.pack(">i", 2) + b"ok" + struct.pack(">i", 2**31 - 1)
     reader.get_buffer()[: len(message)] = message
@@ -172,10 +170,10 @@ def test_a_length_that_is_refused_is_refused_behind_a_good_frame_too() -> None:
         (b"SSH-", "SSH"),
         (b"\x15\x03\x03\x00", "security.protocol"),
         (b"\x16\x03\x01\x02", "TLS handshake"),
-        (b"\xff\xff\xff\xff", "-1 bytes"),
-        (b"\x80\x00\x00\x00", "out of step"),
+        (b"\xff\xff\xff\xff", "invalid frame length -1"),
+        (b"\x80\x00\x00\x00", "the stream is corrupt"),
     ],
 )
-def test_what_is_not_kafka_is_called_by_its_name(start: bytes, words: str) -> None:
+def test_names_foreign_protocol_in_error(start: bytes, words: str) -> None:
     with pytest.raises(DecodeError, match=words):
         feed(FrameReader(), start)

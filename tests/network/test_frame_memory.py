@@ -46,7 +46,7 @@ class Listener:
         del self.kept[:count]
 
 
-def test_a_frame_for_which_there_is_no_memory_is_not_read_until_there_is_some() -> None:
+def test_does_not_read_frame_until_memory_is_available() -> None:
     listener = Listener(frames=2.5, connections=10)
     for peer in listener.peers:
         peer.send(frame(bytes(LONG)))
@@ -64,7 +64,7 @@ def test_a_frame_for_which_there_is_no_memory_is_not_read_until_there_is_some() 
     assert listener.ended == {}
 
 
-def test_a_frame_longer_than_what_is_left_is_not_overtaken_by_shorter_ones_for_ever() -> None:
+def test_short_frames_do_not_overtake_queued_long_frame() -> None:
     listener = Listener(frames=3, connections=3)
     small, large, other = listener.peers
     small.send(frame(bytes(LONG)))
@@ -80,7 +80,7 @@ def test_a_frame_longer_than_what_is_left_is_not_overtaken_by_shorter_ones_for_e
     assert listener.poll() == ["2"]
 
 
-def test_short_frames_need_none_of_it() -> None:
+def test_short_frames_need_no_reservation() -> None:
     listener = Listener(frames=1, connections=2)
     listener.peers[0].send(struct.pack(">i", LONG))
     listener.poll()
@@ -91,7 +91,7 @@ def test_short_frames_need_none_of_it() -> None:
 
 
 @pytest.mark.parametrize("how", ["ended by its client", "closed here", "too late"])
-def test_what_a_half_frame_has_reserved_comes_back_with_its_end(how: str) -> None:
+def test_releases_memory_of_partial_frame_on_disconnection(how: str) -> None:
     listener = Listener(frames=1, connections=2)
     half, whole = listener.peers
     half.send(struct.pack(">i", LONG) + bytes(10))
@@ -110,7 +110,7 @@ def test_what_a_half_frame_has_reserved_comes_back_with_its_end(how: str) -> Non
     assert ("1" in listener.ended, listener.memory.available_bytes) == (False, 0)
 
 
-def test_who_waits_for_memory_and_goes_leaves_the_line() -> None:
+def test_disconnected_channel_leaves_memory_queue() -> None:
     listener = Listener(frames=1, connections=3)
     for peer in listener.peers:
         peer.send(frame(bytes(LONG)))
@@ -120,15 +120,15 @@ def test_who_waits_for_memory_and_goes_leaves_the_line() -> None:
     assert [name for _ in range(3) for name in listener.poll()] == ["2"]
 
 
-def test_a_frame_longer_than_all_of_it_ends_its_connection() -> None:
+def test_closes_connection_when_frame_exceeds_all_memory() -> None:
     listener = Listener(frames=1, connections=1)
     listener.peers[0].send(struct.pack(">i", LONG + 1))
     listener.poll()
-    assert f"at most {LONG} are taken" in listener.ended["0"]
+    assert f"at most {LONG} bytes are allowed" in listener.ended["0"]
     assert listener.memory.available_bytes == LONG
 
 
-def test_a_muted_channel_that_waited_for_memory_reads_on_when_it_is_unmuted() -> None:
+def test_muted_channel_with_granted_memory_resumes_when_unmuted() -> None:
     listener = Listener(frames=1, connections=2)
     for peer in listener.peers:
         peer.send(frame(bytes(LONG)))
@@ -140,7 +140,7 @@ def test_a_muted_channel_that_waited_for_memory_reads_on_when_it_is_unmuted() ->
     assert listener.poll() == ["1"]
 
 
-def test_whatever_connections_do_all_memory_comes_back() -> None:
+def test_releases_all_memory_after_any_sequence_of_events() -> None:
     source = random.Random(3)
     listener = Listener(frames=3.5, connections=12)
     for _ in range(400):

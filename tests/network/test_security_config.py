@@ -29,7 +29,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", [name for name, option in SECURITY_OPTIONS.items() if option.default is not None])
-def test_the_default_of_the_table_is_the_one_that_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_uses_default_of_option_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
     given[PREFIX + "client.credentials.client.id"] = CLIENT
     given.pop(name, None)
@@ -42,7 +42,7 @@ def test_the_default_of_the_table_is_the_one_that_is_used(name: str, monkeypatch
         assert parse_security_config(given) != with_other
 
 
-def test_the_defaults_of_the_documents_are_those_of_a_configuration_without_them() -> None:
+def test_documented_defaults_equal_defaults_of_config() -> None:
     written = {name: option.default for name, option in SECURITY_OPTIONS.items() if option.default is not None}
     given = OAUTH | {PREFIX + "token.endpoint.url": "https://idp/token", PREFIX + "assertion.private.key.file": "k.pem"}
     given[PREFIX + "client.credentials.client.id"] = CLIENT

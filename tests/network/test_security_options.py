@@ -77,7 +77,7 @@ def faults(options: dict[str, object]) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_without_options_there_is_no_security() -> None:
+def test_default_config_has_no_security() -> None:
     config = parse_security_config({})
     assert config == SecurityConfig()
     assert config.tls is None
@@ -88,25 +88,25 @@ def test_without_options_there_is_no_security() -> None:
     ("protocol", "uses_tls", "uses_sasl"),
     [("PLAINTEXT", False, False), ("ssl", True, False), ("SASL_PLAINTEXT", False, True), ("sasl_ssl", True, True)],
 )
-def test_the_protocol_says_which_parts_there_are(protocol: str, uses_tls: bool, uses_sasl: bool) -> None:
+def test_security_protocol_selects_tls_and_login(protocol: str, uses_tls: bool, uses_sasl: bool) -> None:
     config = parse_security_config(SCRAM | {"security.protocol": protocol})
     assert (config.tls is not None, config.login is not None) == (uses_tls, uses_sasl)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_scram_login_begins_a_conversation(mechanism: str) -> None:
+def test_creates_scram_mechanism(mechanism: str) -> None:
     config = parse_security_config(SCRAM | {"sasl.mechanism": mechanism})
     assert config.login is not None
     assert config.login.mechanism == mechanism
     assert config.create_mechanism("broker").start().startswith(b"n,,n=alice,r=")
 
 
-def test_a_delegation_token_is_a_scram_login() -> None:
+def test_creates_scram_mechanism_for_delegation_token() -> None:
     options = SCRAM | {"sasl.jaas.config": jaas(username="id", password="hmac", tokenauth="true")}
     assert parse_security_config(options).create_mechanism("b").start().endswith(b",tokenauth=true")
 
 
-def test_a_plain_login_begins_a_conversation() -> None:
+def test_creates_plain_mechanism() -> None:
     module = jaas("plain.PlainLoginModule", username="alice", password="s3")
     config = parse_security_config(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": module}
@@ -114,12 +114,12 @@ def test_a_plain_login_begins_a_conversation() -> None:
     assert config.create_mechanism("b").start() == b"\0alice\0s3"
 
 
-def test_a_token_among_the_options_is_sent_as_it_is() -> None:
+def test_sends_token_option_unchanged() -> None:
     config = parse_security_config(OAUTH | {"sasl.oauthbearer.token": "abc.def"})
     assert b"Bearer abc.def\x01" in config.create_mechanism("b").start()
 
 
-def test_a_token_by_the_users_callback_with_extensions() -> None:
+def test_sends_token_of_callback_with_extensions() -> None:
     module = f'{OAUTH_MODULE} required extension_pool="p";'
     options = OAUTH | {"sasl.oauthbearer.token.callback": returns_a_token, "sasl.jaas.config": module}
     config = pickle.loads(pickle.dumps(parse_security_config(options)))
@@ -133,16 +133,14 @@ def raises() -> str:
     raise KeyError("token-secret")
 
 
-def test_a_callback_that_raises_is_named_with_the_kind_of_its_error_and_without_its_words() -> None:
+def test_callback_error_shows_type_but_no_message() -> None:
     config = parse_security_config(OAUTH | {"sasl.oauthbearer.token.callback": raises})
     with pytest.raises(AuthenticationError, match=r"sasl\.oauthbearer\.token\.callback raised KeyError\.") as error:
         config.create_mechanism("b")
     assert "token-secret" not in "".join(traceback.format_exception(error.value)), "Spark shows tracebacks to all"
 
 
-def test_a_token_by_the_name_of_a_function_that_is_imported_where_the_connection_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imports_token_callback_when_connecting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a job on MSK gives it: Spark's options are strings, and the signer is called on the workers."""
     (tmp_path / "msk_tokens.py").write_text(SIGNER)
     options = OAUTH | {"sasl.oauthbearer.token.callback": "msk_tokens:token"}
@@ -159,7 +157,7 @@ def test_a_token_by_the_name_of_a_function_that_is_imported_where_the_connection
     assert "msk_tokens" not in repr(config)
 
 
-def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
+def test_creates_unsecured_token_like_java_client() -> None:
     module = f'{OAUTH_MODULE} required unsecuredLoginStringClaim_sub="alice";'
     first = parse_security_config(OAUTH | {"sasl.jaas.config": module}).create_mechanism("b").start().decode()
     token = first.partition("Bearer ")[2].partition("\x01")[0]
@@ -178,7 +176,7 @@ def test_an_unsecured_token_as_the_java_client_makes_it_for_tests() -> None:
     ],
     ids=["since Kafka 4.1", "before"],
 )
-def test_client_credentials_are_taken_from_either_place(given: dict[str, object]) -> None:
+def test_accepts_client_credentials_from_options_or_jaas_config(given: dict[str, object]) -> None:
     config = parse_security_config(given)
     assert config.login is not None
     assert config.login.oidc is not None
@@ -221,7 +219,7 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         (OIDC | {"sasl.login.read.timeout.ms": "soon"}, "sasl.login.read.timeout.ms must be a positive number"),
         (OIDC | {"sasl.oauthbearer.header.urlencode": "yes"}, "header.urlencode must be true or false"),
         (OIDC | {"sasl.login.callback.handler.class": "com.example.Mine"}, "callback.handler.class cannot be set"),
-        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be callable"),
+        ({"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.callback": "name"}, "must be a callable"),
         ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{OAUTH_MODULE} required extension_auth=x;"}, "auth"),
         ({"ssl.engine.factory.class": "com.example.Mine"}, "cannot be set: it would load a Java class"),
         ({"ssl.truststore.type": "BKS"}, "ssl.truststore.type must be one of"),
@@ -239,29 +237,29 @@ def test_client_credentials_are_taken_from_either_place(given: dict[str, object]
         ),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be https, or empty"),
         ({"ssl.protocol": "SSLv3"}, "ssl.protocol must be one of"),
-        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be of"),
+        ({"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be a list of"),
         ({"ssl.cipher.suites": "TLS_RSA_WITH_NOTHING"}, "has 'TLS_RSA_WITH_NOTHING', which this machine's"),
     ],
 )
-def test_each_fault_has_a_sentence(changed: dict[str, object], fault: str) -> None:
+def test_reports_each_invalid_security_option(changed: dict[str, object], fault: str) -> None:
     found = faults(SCRAM | changed)
     assert any(fault in one for one in found), found
     assert "hush" not in "\n".join(found)
 
 
-def test_what_the_protocol_has_no_use_for_is_not_looked_at() -> None:
+def test_ignores_options_that_protocol_does_not_use() -> None:
     leftovers = {"ssl.truststore.password": "hush", "ssl.truststore.type": "BKS", "sasl.jaas.config": "hush"}
     assert parse_security_config(leftovers) == SecurityConfig()
 
 
-def test_all_faults_are_reported_in_one_error() -> None:
+def test_reports_all_invalid_security_options_in_one_error() -> None:
     found = faults(
         {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.protocol": "x", "ssl.keystore.key": "k"}
     )
     assert len(found) == 3
 
 
-def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
+def test_ignores_jvm_options_and_marks_secrets() -> None:
     assert parse_security_config({"ssl.provider": "SunJSSE", "ssl.trustmanager.algorithm": "PKIX"}) == SecurityConfig()
     secret = {name for name, option in SECURITY_OPTIONS.items() if option.secret}
     assert secret >= {"sasl.jaas.config", "ssl.key.password", "ssl.keystore.key", "sasl.oauthbearer.token"}
@@ -269,7 +267,7 @@ def test_options_of_a_jvm_are_passed_by_and_secrets_are_marked() -> None:
 
 
 @pytest.mark.parametrize("options", [SECRETS, OIDC, OAUTH | {"sasl.oauthbearer.token": "hush.6"}])
-def test_secrets_travel_in_the_pickle_and_never_show(options: dict[str, object]) -> None:
+def test_pickle_contains_secrets_but_repr_does_not(options: dict[str, object]) -> None:
     config = parse_security_config(options)
     assert pickle.loads(pickle.dumps(config)) == config
     assert "hush" not in repr(config) + str(config)
@@ -277,7 +275,7 @@ def test_secrets_travel_in_the_pickle_and_never_show(options: dict[str, object])
         assert "hush" not in repr(config.create_mechanism("b"))
 
 
-def test_kerberos_without_its_package_is_a_fault_of_the_options_that_says_how_to_get_it(
+def test_names_missing_kerberos_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
@@ -321,7 +319,7 @@ def test_names_missing_mechanism_next_to_unreadable_credentials(monkeypatch: pyt
     assert second.startswith("sasl.jaas.config must begin with a login module")
 
 
-def test_takes_kerberos_credentials_without_mechanism_for_gssapi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_gssapi_for_kerberos_credentials_without_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", object())
     module = 'com.sun.security.auth.module.Krb5LoginModule required serviceName="kafka";'
     for credentials in ({"sasl.jaas.config": module}, {"sasl.kerberos.service.name": "kafka"}):
@@ -331,7 +329,7 @@ def test_takes_kerberos_credentials_without_mechanism_for_gssapi(monkeypatch: py
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
-def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_once_about_unencrypted_credentials(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     clear_logged_warnings()
     options: dict[str, object] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     if mechanism == "PLAIN":
@@ -348,7 +346,7 @@ def test_credentials_in_clear_are_warned_about_once(mechanism: str, caplog: pyte
     assert "hush" not in caplog.text
 
 
-def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_about_disabled_hostname_check(caplog: pytest.LogCaptureFixture) -> None:
     clear_logged_warnings()
     config = parse_security_config({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": ""})
     assert "can impersonate the brokers" in caplog.text
@@ -357,7 +355,7 @@ def test_switching_off_the_hostname_check_is_warned_about(caplog: pytest.LogCapt
     assert context.verify_mode == ssl.CERT_REQUIRED
 
 
-def test_names_and_certificates_are_checked_by_default() -> None:
+def test_verifies_certificate_and_hostname_by_default() -> None:
     context = parse_security_config({"security.protocol": "SSL"}).build_ssl_context()
     assert context.check_hostname
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -376,12 +374,12 @@ def test_names_and_certificates_are_checked_by_default() -> None:
         ({"ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"}, ("TLSv1_3", "TLSv1_3")),
     ],
 )
-def test_versions_are_as_asked(options: dict[str, object], versions: tuple[str, str]) -> None:
+def test_sets_configured_tls_versions(options: dict[str, object], versions: tuple[str, str]) -> None:
     context = parse_security_config({"security.protocol": "SSL"} | options).build_ssl_context()
     assert (context.minimum_version.name, context.maximum_version.name) == versions
 
 
-def test_no_version_left_is_a_fault() -> None:
+def test_rejects_configuration_without_tls_version() -> None:
     options = {
         "security.protocol": "SSL",
         "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384",
@@ -401,7 +399,7 @@ def test_no_version_left_is_a_fault() -> None:
         ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
     ],
 )
-def test_suites_have_their_iana_or_openssl_names(iana: str, openssl: str) -> None:
+def test_accepts_iana_and_openssl_names_of_cipher_suites(iana: str, openssl: str) -> None:
     context = parse_security_config({"security.protocol": "SSL", "ssl.cipher.suites": iana}).build_ssl_context()
     older = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] != "TLSv1.3"]
     assert older == [openssl]

@@ -25,7 +25,7 @@ def selector(system: FakeSystem) -> Selector:
     return Selector(system)
 
 
-def test_a_connection_is_named_once_and_the_next_poll_clears_it(system: FakeSystem, selector: Selector) -> None:
+def test_reports_connection_in_one_poll_only(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
     assert selector.is_channel_ready("a")
@@ -33,9 +33,7 @@ def test_a_connection_is_named_once_and_the_next_poll_clears_it(system: FakeSyst
     assert selector.connected == []
 
 
-def test_a_socket_that_is_connected_at_once_is_named_by_the_next_poll_without_a_wait(
-    system: FakeSystem, selector: Selector
-) -> None:
+def test_reports_immediate_connection_without_waiting(system: FakeSystem, selector: Selector) -> None:
     system.connect_at_once = True
     system.listen("broker", 9092, SilentPeer())
     selector.connect("a", address(system))
@@ -44,7 +42,7 @@ def test_a_socket_that_is_connected_at_once_is_named_by_the_next_poll_without_a_
     assert (selector.connected, system.now()) == (["a"], before)
 
 
-def test_a_refused_connection_is_named_with_its_address_and_reason(system: FakeSystem, selector: Selector) -> None:
+def test_reports_refused_connection_with_address_and_reason(system: FakeSystem, selector: Selector) -> None:
     selector.connect("a", address(system))
     selector.poll(1000)
     state = selector.disconnected["a"]
@@ -54,7 +52,7 @@ def test_a_refused_connection_is_named_with_its_address_and_reason(system: FakeS
     assert not system.open_sockets
 
 
-def test_a_connection_that_fails_on_the_spot_raises_and_leaves_nothing(
+def test_immediate_connection_failure_raises_and_leaves_no_channel(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: object) -> None:
@@ -66,7 +64,7 @@ def test_a_connection_that_fails_on_the_spot_raises_and_leaves_nothing(
     assert selector.channel("a") is None
 
 
-def test_a_host_that_is_gone_leaves_the_channel_connecting(system: FakeSystem, selector: Selector) -> None:
+def test_channel_stays_connecting_when_host_does_not_respond(system: FakeSystem, selector: Selector) -> None:
     system.swallow("broker", 9092)
     selector.connect("a", address(system))
     selector.poll(5000)
@@ -74,7 +72,7 @@ def test_a_host_that_is_gone_leaves_the_channel_connecting(system: FakeSystem, s
     assert not selector.is_channel_ready("a")
 
 
-def test_a_frame_goes_out_and_its_answer_comes_back(system: FakeSystem, selector: Selector) -> None:
+def test_sends_frame_and_receives_response(system: FakeSystem, selector: Selector) -> None:
     peer = FramePeer()
     system.listen("broker", 9092, peer)
     connect(system, selector)
@@ -86,7 +84,7 @@ def test_a_frame_goes_out_and_its_answer_comes_back(system: FakeSystem, selector
     assert (selector.completed_sends, received(selector), peer.frames) == ([], [("a", b"hello")], [b"hello"])
 
 
-def test_a_send_does_not_wait_for_the_poll_to_time_out(system: FakeSystem, selector: Selector) -> None:
+def test_writes_send_without_waiting_for_poll_timeout(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
     before = system.now()
@@ -105,20 +103,20 @@ def large_send_to_a_slow_reader() -> tuple[FakeSystem, Selector]:
     return system, selector
 
 
-def test_one_poll_writes_a_send_that_takes_many_turns_of_the_socket() -> None:
+def test_one_poll_completes_send_over_many_partial_writes() -> None:
     _, selector = large_send_to_a_slow_reader()
     selector.poll(10_000)
     assert len(selector.completed_sends) == 1
 
 
-def test_a_poll_that_writes_on_ends_when_its_time_is_over() -> None:
+def test_writing_poll_ends_at_its_timeout() -> None:
     system, selector = large_send_to_a_slow_reader()
     before = system.now()
     selector.poll(12)
     assert (selector.completed_sends, system.now() - before) == ([], 12)
 
 
-def test_a_poll_that_writes_on_ends_when_it_is_woken() -> None:
+def test_writing_poll_ends_at_wakeup() -> None:
     system, selector = large_send_to_a_slow_reader()
     before = system.now()
     system.after(12, selector.wakeup)
@@ -126,7 +124,7 @@ def test_a_poll_that_writes_on_ends_when_it_is_woken() -> None:
     assert (selector.completed_sends, system.now() - before) == ([], 12)
 
 
-def test_a_poll_that_writes_on_ends_with_the_first_answer_on_another_channel() -> None:
+def test_writing_poll_ends_at_response_on_another_channel() -> None:
     system, selector = large_send_to_a_slow_reader()
     other = connect(system, selector, "other")
     other.send(frame(b"1"), after_ms=7)
@@ -134,7 +132,7 @@ def test_a_poll_that_writes_on_ends_with_the_first_answer_on_another_channel() -
     assert (selector.completed_sends, received(selector)) == ([], [("other", b"1")])
 
 
-def test_a_second_send_on_a_channel_that_is_still_writing_is_refused(system: FakeSystem, selector: Selector) -> None:
+def test_rejects_second_send_while_channel_is_writing(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
     selector.send(NetworkSend("a", [b"x"]))
@@ -142,21 +140,19 @@ def test_a_second_send_on_a_channel_that_is_still_writing_is_refused(system: Fak
         selector.send(NetworkSend("a", [b"y"]))
 
 
-def test_a_send_to_a_channel_that_does_not_exist_is_refused(selector: Selector) -> None:
-    with pytest.raises(IllegalStateError, match="no channel a"):
+def test_rejects_send_to_unknown_channel(selector: Selector) -> None:
+    with pytest.raises(IllegalStateError, match="channel a does not exist"):
         selector.send(NetworkSend("a", [b"x"]))
 
 
-def test_an_id_in_use_cannot_be_connected_again(system: FakeSystem, selector: Selector) -> None:
+def test_rejects_connect_with_id_in_use(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
     with pytest.raises(IllegalStateError):
         selector.connect("a", address(system))
 
 
-def test_answers_that_came_in_one_piece_are_handed_out_one_per_poll_and_in_order(
-    system: FakeSystem, selector: Selector
-) -> None:
+def test_returns_responses_received_together_one_per_poll_in_order(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2") + frame(b""))
@@ -167,7 +163,7 @@ def test_answers_that_came_in_one_piece_are_handed_out_one_per_poll_and_in_order
     assert seen == [[("a", b"1")], [("a", b"2")], [("a", b"")]]
 
 
-def test_one_channel_with_much_to_say_does_not_hold_up_another(system: FakeSystem, selector: Selector) -> None:
+def test_busy_channel_does_not_delay_another(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     chatty, quiet = connect(system, selector, "chatty"), connect(system, selector, "quiet")
     chatty.send(frame(b"x") * 100)
@@ -176,7 +172,7 @@ def test_one_channel_with_much_to_say_does_not_hold_up_another(system: FakeSyste
     assert received(selector) == [("chatty", b"x"), ("quiet", b"y")]
 
 
-def test_a_frame_that_comes_byte_by_byte_is_put_together(system: FakeSystem, selector: Selector) -> None:
+def test_assembles_frame_received_byte_by_byte(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     for position, byte in enumerate(frame(b"hello")):
@@ -190,11 +186,11 @@ def test_a_frame_that_comes_byte_by_byte_is_put_together(system: FakeSystem, sel
     [
         (b"HTTP/1.1 400 Bad Request", "HTTP"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "expects TLS"),
-        (b"\xff\xff\xff\xff", "-1 bytes"),
+        (b"\xff\xff\xff\xff", "invalid frame length -1"),
         (b"\x7f\xff\xff\xff", "at most"),
     ],
 )
-def test_a_peer_that_does_not_speak_kafka_is_closed_with_an_error_that_names_its_protocol(
+def test_closes_foreign_peer_and_names_its_protocol(
     system: FakeSystem, selector: Selector, start: bytes, words: str
 ) -> None:
     system.listen("broker", 9092, SilentPeer())
@@ -206,7 +202,7 @@ def test_a_peer_that_does_not_speak_kafka_is_closed_with_an_error_that_names_its
     assert "broker:9092" in str(error)
 
 
-def test_a_muted_channel_is_not_read(system: FakeSystem, selector: Selector) -> None:
+def test_does_not_read_muted_channel(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     selector.mute("a")
@@ -218,7 +214,7 @@ def test_a_muted_channel_is_not_read(system: FakeSystem, selector: Selector) -> 
     assert received(selector) == [("a", b"1")]
 
 
-def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) -> None:
+def test_muted_channel_still_writes(system: FakeSystem, selector: Selector) -> None:
     peer = FramePeer(lambda connection, payload: None)
     system.listen("broker", 9092, peer)
     connect(system, selector)
@@ -230,7 +226,7 @@ def test_a_muted_channel_still_writes(system: FakeSystem, selector: Selector) ->
     selector.unmute("a")
 
 
-def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSystem) -> None:
+def test_closes_least_recently_used_channels_when_idle(system: FakeSystem) -> None:
     system.listen("broker", 9092, SilentPeer())
     selector = Selector(system, timeouts=ChannelTimeouts(idle_ms=1000))
     first, second = connect(system, selector, "first"), connect(system, selector, "second")
@@ -248,7 +244,7 @@ def test_the_least_recently_used_channels_are_closed_when_idle(system: FakeSyste
     assert not system.open_sockets
 
 
-def test_wakeup_ends_a_wait_at_once_and_costs_the_next_one_nothing(system: FakeSystem, selector: Selector) -> None:
+def test_wakeup_ends_current_wait_but_not_the_next(system: FakeSystem, selector: Selector) -> None:
     system.after(100, selector.wakeup)
     system.after(100, selector.wakeup)
     before = system.now()
@@ -261,7 +257,7 @@ def test_wakeup_ends_a_wait_at_once_and_costs_the_next_one_nothing(system: FakeS
     assert system.now() - before == 1100
 
 
-def test_close_channel_is_silent_and_closes_the_socket(system: FakeSystem, selector: Selector) -> None:
+def test_close_channel_closes_socket_without_reporting_it(system: FakeSystem, selector: Selector) -> None:
     peer = FramePeer()
     system.listen("broker", 9092, peer)
     connect(system, selector)
@@ -271,7 +267,7 @@ def test_close_channel_is_silent_and_closes_the_socket(system: FakeSystem, selec
     assert not system.open_sockets
 
 
-def test_an_id_can_be_used_again_after_its_channel_was_closed(system: FakeSystem, selector: Selector) -> None:
+def test_reuses_id_after_channel_is_closed(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, FramePeer())
     connect(system, selector)
     selector.close_channel("a")
@@ -279,7 +275,7 @@ def test_an_id_can_be_used_again_after_its_channel_was_closed(system: FakeSystem
     assert selector.is_channel_ready("a")
 
 
-def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system: FakeSystem) -> None:
+def test_counts_traffic_per_id_over_successive_channels(system: FakeSystem) -> None:
     selector = Selector(system, counts_per_channel=True)
     for host in ("one", "two"):
         system.listen(host, 9092, FramePeer(lambda connection, payload: connection.send(frame(payload * 2))))
@@ -297,14 +293,14 @@ def test_the_traffic_of_a_channel_id_is_counted_over_all_of_its_channels(system:
     assert (selector.counts.bytes_sent, selector.counts.bytes_received, selector.counts.sends) == (27, 42, 3)
 
 
-def test_a_listener_keeps_no_counts_of_its_many_channels(system: FakeSystem, selector: Selector) -> None:
+def test_counts_no_traffic_per_channel_by_default(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connect(system, selector)
     assert selector.counts.channel_counts is None
     assert selector.counts.connections_opened == 1
 
 
-def test_close_leaves_no_socket_open(system: FakeSystem, selector: Selector) -> None:
+def test_close_closes_all_sockets(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     for number in range(5):
         connect(system, selector, str(number))
@@ -312,7 +308,7 @@ def test_close_leaves_no_socket_open(system: FakeSystem, selector: Selector) -> 
     assert not system.open_sockets
 
 
-def test_a_stalled_peer_costs_the_others_nothing(system: FakeSystem, selector: Selector) -> None:
+def test_stalled_peer_does_not_delay_others(system: FakeSystem, selector: Selector) -> None:
     """Three peers, one of which stops reading: the other two get exactly as much, in as many polls, as without it."""
 
     def frames_delivered(stalled: int, polls: int) -> dict[str, int]:

@@ -14,9 +14,7 @@ from tests.network.test_selector import selector as selector
 from tests.network.test_selector import system as system
 
 
-def test_answers_that_came_before_the_connection_closed_are_delivered_before_it_is_named(
-    system: FakeSystem, selector: Selector
-) -> None:
+def test_delivers_responses_before_reporting_disconnection(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2"))
@@ -28,7 +26,7 @@ def test_answers_that_came_before_the_connection_closed_are_delivered_before_it_
     assert seen == [([("a", b"1")], []), ([("a", b"2")], []), ([], ["a"])]
 
 
-def test_answers_outlive_a_write_that_failed(system: FakeSystem, selector: Selector) -> None:
+def test_delivers_responses_after_failed_write(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
@@ -53,9 +51,7 @@ def closing_channel(system: FakeSystem, selector: Selector, *payloads: bytes) ->
     selector.poll(0)
 
 
-def test_a_long_frame_before_the_end_of_a_connection_is_read_without_a_pause(
-    system: FakeSystem, selector: Selector
-) -> None:
+def test_reads_long_frame_of_closing_connection_without_waiting(system: FakeSystem, selector: Selector) -> None:
     """A poll reads so much and no more; what is left is in no poller."""
     system.listen("broker", 9092, SilentPeer())
     long = b"x" * 5_000_000
@@ -71,9 +67,7 @@ def test_a_long_frame_before_the_end_of_a_connection_is_read_without_a_pause(
     assert system.now() - before == took
 
 
-def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
-    system: FakeSystem, selector: Selector
-) -> None:
+def test_muted_closing_channel_keeps_receives_until_unmuted(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     closing_channel(system, selector, b"1", b"2")
     selector.mute("a")
@@ -84,7 +78,7 @@ def test_a_closing_channel_that_is_muted_keeps_its_receives_until_it_is_unmuted(
     assert received(selector) == [("a", b"2")]
 
 
-def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selector) -> None:
+def test_send_to_closing_channel_closes_it(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     closing_channel(system, selector, b"1", b"2", b"3")
     selector.send(NetworkSend("a", [b"y"]))
@@ -92,7 +86,7 @@ def test_a_send_to_a_closing_channel_ends_it(system: FakeSystem, selector: Selec
     assert (received(selector), list(selector.disconnected)) == ([], ["a"])
 
 
-def test_a_refused_send_says_nothing_of_a_later_channel_of_the_same_id(system: FakeSystem, selector: Selector) -> None:
+def test_rejected_send_does_not_affect_later_channel_with_same_id(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     for refused in (True, False):
         closing_channel(system, selector, b"1", b"2")
@@ -104,7 +98,7 @@ def test_a_refused_send_says_nothing_of_a_later_channel_of_the_same_id(system: F
     assert received(selector) == [("a", b"2")]
 
 
-def test_a_frame_cut_in_the_middle_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
+def test_truncated_frame_is_a_disconnection(system: FakeSystem, selector: Selector) -> None:
     system.listen("broker", 9092, SilentPeer())
     connection = connect(system, selector)
     connection.send(frame(b"hello")[:-1])
@@ -158,7 +152,7 @@ def test_unexpected_error_while_reading_after_a_reset_closes_the_channel(
 
 
 @pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
-def test_faults_of_accounting_are_raised_out_of_the_poll(
+def test_poll_raises_fatal_errors(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     system.listen("broker", 9092, SilentPeer())
@@ -174,7 +168,7 @@ def test_faults_of_accounting_are_raised_out_of_the_poll(
 
 
 @pytest.mark.parametrize("error", [IllegalStateError, AssertionError])
-def test_faults_of_accounting_while_reading_after_a_reset_are_raised_out_of_the_poll(
+def test_poll_raises_fatal_errors_while_reading_after_reset(
     system: FakeSystem, selector: Selector, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     system.listen("broker", 9092, SilentPeer())

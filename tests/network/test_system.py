@@ -48,7 +48,7 @@ def address(listener: socket.socket) -> SocketAddress:
     return OperatingSystem().resolve("127.0.0.1", listener.getsockname()[1])[0]
 
 
-def test_a_round_trip_over_loopback(selector: Selector, listener: socket.socket) -> None:
+def test_round_trip_over_loopback(selector: Selector, listener: socket.socket) -> None:
     selector.connect("client", address(listener))
     while "client" not in selector.connected:
         selector.poll(WAIT_MS)
@@ -66,7 +66,7 @@ def test_a_round_trip_over_loopback(selector: Selector, listener: socket.socket)
     assert selector.disconnected["server"].kind is ChannelStateKind.READY
 
 
-def test_a_port_without_a_listener_refuses_the_connection(selector: Selector, listener: socket.socket) -> None:
+def test_reports_refused_connection_without_listener(selector: Selector, listener: socket.socket) -> None:
     where = address(listener)
     listener.close()
     selector.connect("a", where)
@@ -75,7 +75,7 @@ def test_a_port_without_a_listener_refuses_the_connection(selector: Selector, li
     assert str(selector.disconnected["a"].error) == f"127.0.0.1:{where.port}: Connection refused"
 
 
-def test_sockets_are_configured_as_asked(listener: socket.socket) -> None:
+def test_configures_sockets(listener: socket.socket) -> None:
     sock = OperatingSystem().connect(address(listener), 131072, 32768)
     assert isinstance(sock, socket.socket)
     with sock:
@@ -87,7 +87,7 @@ def test_sockets_are_configured_as_asked(listener: socket.socket) -> None:
         assert 32768 <= sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < 131072
 
 
-def test_another_thread_ends_a_wait(selector: Selector) -> None:
+def test_wakeup_from_another_thread_ends_wait(selector: Selector) -> None:
     thread = threading.Thread(target=selector.wakeup)
     thread.start()
     selector.poll(WAIT_MS * 10)  # would run into any timeout of the tests
@@ -100,7 +100,7 @@ def test_many_wakeups_do_not_block(selector: Selector) -> None:
     selector.poll(WAIT_MS)
 
 
-def test_no_wakeup_is_lost_wherever_a_poll_stands(selector: Selector) -> None:
+def test_no_wakeup_is_lost_at_any_point_of_a_poll(selector: Selector) -> None:
     turns, asked, seen = 2000, 0, 0
 
     def ask() -> None:
@@ -133,7 +133,7 @@ def test_wakeup_after_close_is_harmless() -> None:
     selector.wakeup()
 
 
-def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_name_is_a_disconnection_with_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -142,7 +142,7 @@ def test_an_unknown_name_is_a_disconnection_that_names_it(monkeypatch: pytest.Mo
         OperatingSystem().resolve("no-such-host", 9092)
 
 
-def test_a_resolver_that_the_system_fails_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_error_in_resolver_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python raises no gaierror then. A shortage that passes must not end a producer."""
 
     def without_a_descriptor(*_: object, **__: object) -> None:
@@ -155,7 +155,7 @@ def test_a_resolver_that_the_system_fails_is_a_disconnection(monkeypatch: pytest
     assert OperatingSystem().canonical_name(SocketAddress("b", 1, socket.AF_INET, ("10.0.0.1", 1))) == "10.0.0.1"
 
 
-def test_a_poller_that_takes_no_more_sockets_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_poller_is_a_disconnection(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         selector = Selector(OperatingSystem())
         full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
@@ -168,18 +168,18 @@ def test_a_poller_that_takes_no_more_sockets_is_a_disconnection(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536, 70_000])
-def test_a_port_that_does_not_exist_is_not_taken_for_another(port: int) -> None:
+def test_rejects_port_out_of_range(port: int) -> None:
     """A broker's metadata may contain such a port."""
-    with pytest.raises(DisconnectedError, match="no such port"):
+    with pytest.raises(DisconnectedError, match="the port must be between 1 and 65535"):
         OperatingSystem().resolve("127.0.0.1", port)
 
 
-def test_a_name_with_an_impossible_label_is_an_unknown_name() -> None:
+def test_name_with_invalid_label_cannot_be_resolved() -> None:
     with pytest.raises(DisconnectedError, match="cannot be resolved"):
         OperatingSystem().resolve("x" * 100 + ".example", 9092)
 
 
-def test_connections_opened_and_closed_leave_no_descriptor_and_no_thread(listener: socket.socket) -> None:
+def test_closed_connections_leak_no_descriptor_or_thread(listener: socket.socket) -> None:
     """A few hundred here; ten thousand in integration/."""
     with assert_no_leaks():
         selector = Selector(OperatingSystem())

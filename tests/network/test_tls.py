@@ -119,7 +119,9 @@ def pairs() -> Iterator[list[TlsPair]]:
 
 
 @BOTH_VERSIONS
-def test_frames_pass_in_both_directions(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
+def test_tls_transfers_frames_in_both_directions(
+    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
+) -> None:
     client = build_client_ssl_context(certificates)
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
@@ -136,7 +138,7 @@ def test_frames_pass_in_both_directions(certificates: Path, pairs: list[TlsPair]
 
 
 @BOTH_VERSIONS
-def test_a_large_send_in_partial_writes_arrives_whole(
+def test_large_send_arrives_complete_after_partial_writes(
     certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
 ) -> None:
     server = server_context(certificates)
@@ -154,7 +156,7 @@ def test_a_large_send_in_partial_writes_arrives_whole(
     assert polls > 20, "the writes were meant to be partial"
 
 
-def test_no_more_is_encrypted_than_a_few_records_ahead_of_the_socket(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_encrypts_only_a_few_records_ahead_of_socket(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.client.channel("a")
@@ -164,7 +166,7 @@ def test_no_more_is_encrypted_than_a_few_records_ahead_of_the_socket(certificate
     assert [channel.transport.write(window) for _ in range(100)] == [0] * 100
 
 
-def test_a_send_is_complete_only_when_the_socket_has_all_of_it(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_send_completes_only_when_socket_has_all_bytes(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     pair.client.send(NetworkSend("a", [bytes(100_000)]))  # encrypted at once, and more than the socket holds
@@ -176,7 +178,7 @@ def test_a_send_is_complete_only_when_the_socket_has_all_of_it(certificates: Pat
     assert pair.sent == 1
 
 
-def test_a_connection_that_stands_and_fails_in_the_same_poll_was_never_connected(
+def test_does_not_report_connection_that_fails_in_same_poll(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> int:
@@ -191,7 +193,7 @@ def test_a_connection_that_stands_and_fails_in_the_same_poll_was_never_connected
     assert (selector.connected, list(selector.disconnected)) == ([], ["a"])
 
 
-def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_tiny_segments_share_tls_records(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     segments = [bytes([number % 256]) * (number % 7) for number in range(10_000)]
@@ -202,9 +204,7 @@ def test_ten_thousand_tiny_segments_share_records(certificates: Path, pairs: lis
 
 
 @pytest.mark.parametrize("records", [1, 3])
-def test_frames_that_came_together_are_delivered_without_a_wait(
-    certificates: Path, pairs: list[TlsPair], records: int
-) -> None:
+def test_delivers_frames_of_one_record_without_waiting(certificates: Path, pairs: list[TlsPair], records: int) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.server.channel("a")
@@ -219,7 +219,7 @@ def test_frames_that_came_together_are_delivered_without_a_wait(
     assert found == [b"one", b"two", b"three"]
 
 
-def test_a_muted_channel_keeps_its_decrypted_bytes_and_does_not_spin(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_muted_tls_channel_keeps_decrypted_bytes_without_spinning(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     channel = pair.server.channel("a")
@@ -237,7 +237,9 @@ def test_a_muted_channel_keeps_its_decrypted_bytes_and_does_not_spin(certificate
 
 
 @BOTH_VERSIONS
-def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
+def test_rejects_certificate_of_untrusted_authority(
+    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
+) -> None:
     client = build_client_ssl_context(certificates, "stranger-ca.pem")
     client.minimum_version = client.maximum_version = version
     pairs.append(pair := TlsPair(client, server_context(certificates)))
@@ -249,38 +251,36 @@ def test_an_unknown_authority_is_refused(certificates: Path, pairs: list[TlsPair
     assert "localhost:9093" in words
 
 
-def test_a_certificate_for_another_name_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_rejects_certificate_for_another_host(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(
         pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="elsewhere.example")
     )
     words = pair.client_error()
-    assert "not for 'elsewhere.example'" in words
+    assert "not valid for 'elsewhere.example'" in words
     assert "advertised.listeners" in words
 
 
-def test_an_ip_that_the_certificate_does_not_hold_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_rejects_ip_address_that_is_not_in_certificate(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(
         pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="127.0.0.1")
     )
-    assert "not for '127.0.0.1'" in pair.client_error()
+    assert "not valid for '127.0.0.1'" in pair.client_error()
 
 
-def test_a_name_that_ends_in_a_dot_is_the_same_name(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_accepts_host_name_with_trailing_dot(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(
         pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates), host="localhost.")
     )
     pair.shake_hands()
 
 
-def test_an_expired_certificate_is_refused(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_rejects_expired_certificate(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates, "expired.pem")))
     assert "has expired" in pair.client_error()
 
 
 @BOTH_VERSIONS
-def test_a_client_with_a_certificate_is_let_in(
-    certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
-) -> None:
+def test_accepts_client_with_certificate(certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion) -> None:
     server = server_context(certificates, clients="ca.pem")
     server.minimum_version = server.maximum_version = version
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates, identity="client.pem"), server))
@@ -290,7 +290,7 @@ def test_a_client_with_a_certificate_is_let_in(
 
 
 @BOTH_VERSIONS
-def test_a_client_without_a_certificate_learns_that_one_is_demanded(
+def test_error_without_client_certificate_says_it_is_required(
     certificates: Path, pairs: list[TlsPair], version: ssl.TLSVersion
 ) -> None:
     # With TLS 1.3 the client's handshake is over before the server looks: the alert comes as the first thing to read.
@@ -305,15 +305,13 @@ def test_a_client_without_a_certificate_learns_that_one_is_demanded(
     assert counts.failed_reauthentications == 0
 
 
-def test_a_client_whose_certificate_has_an_unknown_issuer_gets_an_error_that_names_it(
-    certificates: Path, pairs: list[TlsPair]
-) -> None:
+def test_error_for_untrusted_client_certificate_names_its_issuer(certificates: Path, pairs: list[TlsPair]) -> None:
     server = server_context(certificates, clients="stranger-ca.pem")
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates, identity="client.pem"), server))
     assert "authority that signed the certificate" in pair.client_error()
 
 
-def test_without_a_common_tls_version_the_error_names_the_option(certificates: Path, pairs: list[TlsPair]) -> None:
+def test_error_without_common_tls_version_names_option(certificates: Path, pairs: list[TlsPair]) -> None:
     client, server = build_client_ssl_context(certificates), server_context(certificates)
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     server.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -321,9 +319,7 @@ def test_without_a_common_tls_version_the_error_names_the_option(certificates: P
     assert "ssl.enabled.protocols" in pair.client_error()
 
 
-def test_the_end_of_a_connection_is_a_disconnection_and_not_a_failure_of_authentication(
-    certificates: Path, pairs: list[TlsPair]
-) -> None:
+def test_connection_end_is_not_an_authentication_failure(certificates: Path, pairs: list[TlsPair]) -> None:
     pairs.append(pair := TlsPair(build_client_ssl_context(certificates), server_context(certificates)))
     pair.shake_hands()
     pair.server.close_channel("a")
@@ -354,13 +350,13 @@ def _meet(certificates: Path, answer: bytes) -> ChannelState:
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0a0123456789"])
-def test_the_error_names_a_peer_that_does_not_speak_tls(certificates: Path, answer: bytes) -> None:
+def test_error_says_that_peer_does_not_speak_tls(certificates: Path, answer: bytes) -> None:
     state = _meet(certificates, answer)
     assert isinstance(state.error, TlsError)
     assert "does not speak TLS" in str(state.error)
 
 
-def test_a_peer_that_hangs_up_on_the_handshake_is_a_disconnection_with_a_hint(certificates: Path) -> None:
+def test_disconnection_during_handshake_has_remedy(certificates: Path) -> None:
     # What a Kafka listener without TLS does: the handshake's first bytes are a length that it does not take.
     state = _meet(certificates, b"")
     assert state.kind is ChannelStateKind.AUTHENTICATE

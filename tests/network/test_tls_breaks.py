@@ -70,7 +70,7 @@ def pair(certificates: Path) -> Iterator[Pair]:
         sock.close()
 
 
-def test_what_openssl_holds_of_a_record_counts_as_input_until_it_is_read(pair: Pair) -> None:
+def test_has_input_until_buffered_record_is_read(pair: Pair) -> None:
     pair.shake_hands()
     pair.read()  # the session tickets
     pair.server.write([memoryview(bytes(MAX_RECORD_BYTES))])
@@ -85,7 +85,7 @@ def test_what_openssl_holds_of_a_record_counts_as_input_until_it_is_read(pair: P
     assert pair.read() == b""
 
 
-def test_an_orderly_end_is_distinguished_from_one_that_cuts_the_stream(pair: Pair) -> None:
+def test_distinguishes_close_notify_from_truncation(pair: Pair) -> None:
     pair.shake_hands()
     pair.server.write([b"last words"])
     pair.server.close()
@@ -94,7 +94,7 @@ def test_an_orderly_end_is_distinguished_from_one_that_cuts_the_stream(pair: Pai
         pair.read()
 
 
-def test_a_stream_without_its_end_is_a_lost_connection(pair: Pair) -> None:
+def test_truncated_tls_stream_is_a_disconnection(pair: Pair) -> None:
     pair.shake_hands()
     pair.far.close()
     with pytest.raises(DisconnectedError, match="the peer closed the connection"):
@@ -102,7 +102,7 @@ def test_a_stream_without_its_end_is_a_lost_connection(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-def test_bytes_that_are_no_record_break_the_connection_and_are_no_tls_error(pair: Pair, read_before: bool) -> None:
+def test_invalid_record_is_a_disconnection_not_a_tls_error(pair: Pair, read_before: bool) -> None:
     pair.shake_hands()
     if read_before:
         pair.server.write([b"x"])
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_record_break_the_connection_and_are_no_tls_error(pair
     assert not isinstance(caught.value, TlsError)
 
 
-def test_a_write_after_the_stream_broke_is_a_broken_connection_too(pair: Pair) -> None:
+def test_write_after_invalid_record_is_a_disconnection(pair: Pair) -> None:
     pair.shake_hands()
     pair.far.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(NetworkError, match="the TLS connection failed"):
@@ -122,7 +122,7 @@ def test_a_write_after_the_stream_broke_is_a_broken_connection_too(pair: Pair) -
         write_on(pair.client)
 
 
-def test_a_record_that_was_changed_on_the_way_breaks_the_connection(pair: Pair) -> None:
+def test_modified_record_is_a_disconnection(pair: Pair) -> None:
     pair.shake_hands()
     pair.read()
     pair.server.write([b"a secret"])
@@ -133,7 +133,7 @@ def test_a_record_that_was_changed_on_the_way_breaks_the_connection(pair: Pair) 
         pair.read()
 
 
-def test_an_end_during_the_handshake_says_what_the_listener_may_expect(pair: Pair) -> None:
+def test_end_during_handshake_names_possible_causes(pair: Pair) -> None:
     pair.client.handshake()
     pair.far.close()
     # Not all systems keep what was not read: then the end is a reset.
@@ -142,7 +142,7 @@ def test_an_end_during_the_handshake_says_what_the_listener_may_expect(pair: Pai
     assert not pair.client.ready
 
 
-def test_an_end_of_the_stream_after_half_a_handshake_is_reported_as_such(pair: Pair) -> None:
+def test_reports_end_of_stream_after_partial_handshake(pair: Pair) -> None:
     pair.client.handshake()
     pair.far.recv(10_000)
     pair.far.shutdown(socket.SHUT_WR)
@@ -150,14 +150,14 @@ def test_an_end_of_the_stream_after_half_a_handshake_is_reported_as_such(pair: P
         pair.client.handshake()
 
 
-def test_writing_to_a_connection_that_is_gone_is_an_error_of_the_socket(pair: Pair) -> None:
+def test_write_to_closed_connection_raises_socket_error(pair: Pair) -> None:
     pair.shake_hands()
     pair.far.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
         write_on(pair.client)
 
 
-def test_an_end_is_announced_unless_something_is_still_on_its_way(pair: Pair) -> None:
+def test_sends_close_notify_unless_output_is_pending(pair: Pair) -> None:
     pair.shake_hands()
     pair.read()
     while not pair.client.has_output:

@@ -70,7 +70,7 @@ def test_shows_issuer_and_expiry_of_valid_certificate(port: str, certificates: P
     ("host", "authority", "message"),
     [
         ("localhost", "stranger-ca.pem", "an authority that is not trusted"),
-        ("127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
+        ("127.0.0.1", "ca.pem", "not valid for '127.0.0.1'"),
     ],
 )
 def test_shows_untrusted_certificate_with_reason(
@@ -90,7 +90,7 @@ def test_shows_expiry_date_of_expired_certificate(certificates: Path) -> None:
     with TlsBroker(certificates, "expired.pem") as port:
         check = run_checks(f"localhost:{port}", certificates / "ca.pem")[f"certificate of localhost:{port}"]
     assert check.outcome is Outcome.FAILED
-    assert "has expired: it must be renewed there" in check.remedy
+    assert "has expired: renew it on the broker" in check.remedy
     assert "CN=expired" in check.detail
     assert "expired on " in check.detail
 

@@ -48,7 +48,7 @@ class LateAnswers(FramePeer):
     window_bytes=st.integers(1, 500),
     muted_turns=st.sets(st.integers(0, 60), max_size=20),
 )
-def test_frames_arrive_whole_once_and_in_order(
+def test_frames_arrive_complete_once_and_in_order(
     payloads: list[tuple[str, bytes]],
     delays_ms: list[int],
     piece_bytes: int,
@@ -119,7 +119,7 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> list[ChannelBuilder]:
         max_size=6,
     )
 )
-def test_no_bytes_of_a_peer_make_a_poll_raise(builders: list[ChannelBuilder], pieces: list[bytes]) -> None:
+def test_poll_never_raises_for_arbitrary_peer_bytes(builders: list[ChannelBuilder], pieces: list[bytes]) -> None:
     for channels in builders:
         _hear_out(channels, pieces)
 

@@ -32,7 +32,7 @@ def connection(system: FakeSystem, selector: Selector) -> FakeConnection:
     return connect(system, selector)
 
 
-def test_each_poll_hands_out_one_and_none_of_them_waits(
+def test_each_poll_returns_one_receive_without_waiting(
     system: FakeSystem, selector: Selector, connection: FakeConnection
 ) -> None:
     connection.send(frame(b"1") + frame(b"2") + frame(b"3")[:4])
@@ -49,7 +49,7 @@ def test_each_poll_hands_out_one_and_none_of_them_waits(
     assert received(selector) == [("a", b"3")]
 
 
-def test_a_muted_channel_keeps_the_second_until_it_is_unmuted(
+def test_muted_channel_keeps_second_frame_until_unmuted(
     system: FakeSystem, selector: Selector, connection: FakeConnection
 ) -> None:
     connection.send(frame(b"1") + frame(b"2"))
@@ -63,9 +63,7 @@ def test_a_muted_channel_keeps_the_second_until_it_is_unmuted(
     assert received(selector) == [("a", b"2")]
 
 
-def test_all_that_came_before_the_end_of_a_connection_is_handed_out(
-    selector: Selector, connection: FakeConnection
-) -> None:
+def test_returns_all_frames_received_before_disconnection(selector: Selector, connection: FakeConnection) -> None:
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
     connection.reset()
     seen = []
@@ -75,9 +73,7 @@ def test_all_that_came_before_the_end_of_a_connection_is_handed_out(
     assert seen == [("a", b"1"), ("a", b"2"), ("a", b"3")]
 
 
-def test_frames_that_arrived_are_handed_out_when_a_write_finds_the_connection_broken(
-    selector: Selector, connection: FakeConnection
-) -> None:
+def test_returns_received_frames_after_failed_write(selector: Selector, connection: FakeConnection) -> None:
     connection.send(frame(b"1") + frame(b"2") + frame(b"3"))
     selector.poll(1000)
     connection.reset()
@@ -89,7 +85,7 @@ def test_frames_that_arrived_are_handed_out_when_a_write_finds_the_connection_br
     assert seen == [("a", b"1"), ("a", b"2"), ("a", b"3")]
 
 
-def test_a_length_above_the_limit_ends_the_connection_although_no_more_bytes_come(system: FakeSystem) -> None:
+def test_closes_connection_for_excessive_length_without_more_bytes(system: FakeSystem) -> None:
     selector = Selector(system, max_frame_bytes=10_000)
     connection = connect(system, selector)
     connection.send(frame(b"1") + frame(bytes(10_001))[:4])
@@ -102,7 +98,7 @@ def test_a_length_above_the_limit_ends_the_connection_although_no_more_bytes_com
     assert system.now() == before
 
 
-def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
+def test_returns_frames_received_together_over_tls(tmp_path: Path) -> None:
     write_certificates(tmp_path)
     pair = TlsPair(build_client_ssl_context(tmp_path), server_context(tmp_path))
     pair.shake_hands()

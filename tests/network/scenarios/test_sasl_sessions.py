@@ -20,7 +20,7 @@ from tests.network.security.sasl_peers import (
 )
 
 
-def test_a_session_is_renewed_before_the_next_request_once_most_of_it_is_over() -> None:
+def test_reauthenticates_before_next_request_near_session_end() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
     system.advance(800)
@@ -35,7 +35,7 @@ def test_a_session_is_renewed_before_the_next_request_once_most_of_it_is_over() 
     assert peer.log == ["17", "36", "data"]
 
 
-def test_sessions_are_renewed_again_and_again() -> None:
+def test_reauthenticates_repeatedly() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Mutual))
     for number in range(40):
@@ -47,7 +47,7 @@ def test_sessions_are_renewed_again_and_again() -> None:
     assert authentication_counts(selector) == (1, 0, peer.log.count("17") - 1, 0)
 
 
-def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> None:
+def test_receives_earlier_responses_during_reauthentication() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
     system.advance(890)
@@ -66,7 +66,7 @@ def test_answers_to_earlier_requests_arrive_while_the_session_is_renewed() -> No
     assert peer.log[-4:] == ["data", "17", "36", "data"]
 
 
-def test_a_session_is_not_renewed_in_the_middle_of_a_send() -> None:
+def test_does_not_reauthenticate_during_partial_send() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
     system.connections[0].socket.max_write_bytes = 3
@@ -78,7 +78,7 @@ def test_a_session_is_not_renewed_in_the_middle_of_a_send() -> None:
     assert peer.log[-1] == "data"
 
 
-def test_a_refused_renewal_is_an_authentication_failure() -> None:
+def test_rejected_reauthentication_is_an_authentication_failure() -> None:
     passwords = iter(["right-secret", "right-secret", "expired-secret"])
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(lambda: Password(next(passwords))))
@@ -90,7 +90,7 @@ def test_a_refused_renewal_is_an_authentication_failure() -> None:
     assert authentication_counts(selector) == (1, 0, 0, 1)
 
 
-def test_without_an_end_of_session_nothing_is_renewed() -> None:
+def test_does_not_reauthenticate_without_session_lifetime() -> None:
     peer = listener()
     system, selector = authenticated(peer, sasl_channels(Password))
     del peer.log[:]
@@ -100,7 +100,7 @@ def test_without_an_end_of_session_nothing_is_renewed() -> None:
     assert peer.log == ["data"]
 
 
-def test_a_session_that_is_renewed_without_an_end_is_not_renewed_again() -> None:
+def test_does_not_reauthenticate_after_session_becomes_unlimited() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password))
     (authenticator,) = peer.authenticators.values()
@@ -112,7 +112,7 @@ def test_a_session_that_is_renewed_without_an_end_is_not_renewed_again() -> None
     assert peer.log.count("17") == 2
 
 
-def test_answers_that_came_before_the_connection_broke_in_a_renewal_are_delivered() -> None:
+def test_delivers_responses_received_before_reauthentication_is_disconnected() -> None:
     peer = listener(connections_max_reauth_ms=1000)
     system, selector = authenticated(peer, sasl_channels(Password, share=0.9))
     system.advance(950)
@@ -132,7 +132,7 @@ def test_answers_that_came_before_the_connection_broke_in_a_renewal_are_delivere
     assert peer.requests == []
 
 
-def test_a_listener_finishes_the_frame_that_it_has_begun_before_it_answers_a_renewal() -> None:
+def test_listener_finishes_partial_frame_before_reauthentication_response() -> None:
     client = ScriptedClient(
         (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
         (SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1),

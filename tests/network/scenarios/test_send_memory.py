@@ -45,7 +45,7 @@ def begin_send(channels: ChannelBuilder = build_plaintext_channel) -> tuple[Sele
     return selector, connection, memory
 
 
-def test_memory_is_referenced_until_the_last_byte_is_written() -> None:
+def test_references_send_memory_until_last_byte_is_written() -> None:
     selector, connection, memory = begin_send()
     for _ in range(3):
         selector.poll(10)
@@ -73,7 +73,7 @@ def _reset_by_peer(selector: Selector, connection: FakeConnection) -> None:
 
 
 @pytest.mark.parametrize("end", [_close_channel, _close_selector, _reset_by_peer])
-def test_after_the_end_of_a_channel_nothing_references_its_send(
+def test_closed_channel_does_not_reference_its_send(
     end: Callable[[Selector, FakeConnection], None],
 ) -> None:
     selector, connection, memory = begin_send()
@@ -83,7 +83,7 @@ def test_after_the_end_of_a_channel_nothing_references_its_send(
     assert not is_referenced(memory), channel
 
 
-def test_an_error_that_is_kept_does_not_keep_the_memory_of_the_send_that_failed(
+def test_error_does_not_reference_memory_of_failed_send(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(segments: list[memoryview]) -> int:
@@ -99,7 +99,7 @@ def test_an_error_that_is_kept_does_not_keep_the_memory_of_the_send_that_failed(
     assert not is_referenced(memory)
 
 
-def test_with_tls_memory_is_referenced_until_all_of_it_is_encrypted(tmp_path: Path) -> None:
+def test_tls_references_send_memory_until_encrypted(tmp_path: Path) -> None:
     write_certificates(tmp_path)
     client: ssl.SSLContext = build_client_ssl_context(tmp_path)
     pair = TlsPair(client, server_context(tmp_path))

@@ -72,7 +72,7 @@ def source(config: SecurityConfig, now_s: float = NOW_S) -> TokenSource:
 
 
 @pytest.mark.parametrize(("key", "algorithm"), [(RSA, "RS256"), (EC, "ES256")])
-def test_a_client_signs_in_with_its_key_and_sends_no_secret(
+def test_client_authenticates_with_key_without_sending_secret(
     provider: Provider, key_file: Path, key: Any, algorithm: str
 ) -> None:
     key_file.write_bytes(pem(key))
@@ -94,14 +94,14 @@ def test_a_client_signs_in_with_its_key_and_sends_no_secret(
     }
 
 
-def test_an_assertion_goes_before_a_secret_as_in_kafka(provider: Provider, key_file: Path) -> None:
+def test_assertion_takes_precedence_over_secret(provider: Provider, key_file: Path) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file), client_credentials_client_secret="hush-1")
     source(config).token()
     assert "client_assertion" in provider.asked[0]
     assert b"hush" not in pickle.dumps(config)
 
 
-def test_by_the_grant_jwt_bearer_the_assertion_is_exchanged_for_a_token(provider: Provider, key_file: Path) -> None:
+def test_exchanges_assertion_for_token_with_jwt_bearer_grant(provider: Provider, key_file: Path) -> None:
     config = parse_security_config(
         OAUTH
         | {
@@ -118,9 +118,7 @@ def test_by_the_grant_jwt_bearer_the_assertion_is_exchanged_for_a_token(provider
     assert form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
-def test_each_request_has_an_assertion_of_its_own_for_providers_that_take_an_id_once(
-    provider: Provider, key_file: Path
-) -> None:
+def test_creates_new_assertion_id_for_each_request(provider: Provider, key_file: Path) -> None:
     provider.wants_jti = True
     tokens = [
         source(configured(provider, assertion_private_key_file=str(key_file), assertion_claim_jti_include="true"))
@@ -135,7 +133,7 @@ def test_each_request_has_an_assertion_of_its_own_for_providers_that_take_an_id_
         source(configured(provider, assertion_file=str(key_file.parent / "assertion.jwt"))).token()
 
 
-def test_a_key_that_is_replaced_is_used_for_the_next_request(provider: Provider, key_file: Path) -> None:
+def test_uses_replaced_key_for_next_request(provider: Provider, key_file: Path) -> None:
     clock = SimpleNamespace(now_s=NOW_S)
     config = configured(provider, assertion_private_key_file=str(key_file))
     assert config.login is not None
@@ -148,9 +146,7 @@ def test_a_key_that_is_replaced_is_used_for_the_next_request(provider: Provider,
     assert tokens.token() == "token-2"
 
 
-def test_an_assertion_in_a_file_is_read_again_for_each_request(
-    provider: Provider, key_file: Path, tmp_path: Path
-) -> None:
+def test_reads_assertion_file_for_each_request(provider: Provider, key_file: Path, tmp_path: Path) -> None:
     made = configured(provider, assertion_private_key_file=str(key_file)).login
     assert made is not None
     assert made.oidc is not None
@@ -170,7 +166,7 @@ def test_an_assertion_in_a_file_is_read_again_for_each_request(
         tokens.token()
 
 
-def test_a_template_adds_to_the_header_and_to_the_claims(provider: Provider, key_file: Path, tmp_path: Path) -> None:
+def test_template_adds_headers_and_claims(provider: Provider, key_file: Path, tmp_path: Path) -> None:
     template = tmp_path / "template.json"
     template.write_text(json.dumps({"header": {"kid": "k-1", "alg": "none"}, "payload": {"aud": "me", "tenant": 7}}))
     provider.audience = "me"
@@ -201,7 +197,7 @@ def test_a_template_adds_to_the_header_and_to_the_claims(provider: Provider, key
         ),
     ],
 )
-def test_a_refused_assertion_is_shown_with_what_may_be_wrong_with_it(
+def test_error_describes_rejected_assertion_and_clock_skew(
     provider: Provider, key_file: Path, changed: dict[str, Any], words: str
 ) -> None:
     for name, value in changed.items():
@@ -213,7 +209,7 @@ def test_a_refused_assertion_is_shown_with_what_may_be_wrong_with_it(
     assert provider.asked[0]["client_assertion"] not in str(caught.value)
 
 
-def test_clocks_that_nearly_agree_are_not_blamed(provider: Provider, key_file: Path) -> None:
+def test_error_does_not_mention_small_clock_skew(provider: Provider, key_file: Path) -> None:
     provider.audience = "someone else"
     provider.now_s = NOW_S + 20
     with pytest.raises(AuthenticationError) as caught:
@@ -258,7 +254,7 @@ def test_rejects_claims_that_are_not_json(provider: Provider, key_file: Path, tm
         ),
     ],
 )
-def test_a_key_that_does_not_serve_is_a_sentence_without_its_content(
+def test_rejects_unusable_key_without_showing_its_content(
     provider: Provider, key_file: Path, content: bytes | None, options: dict[str, Any], words: str
 ) -> None:
     key_file.unlink()
@@ -270,16 +266,14 @@ def test_a_key_that_does_not_serve_is_a_sentence_without_its_content(
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_key_with_a_passphrase_signs(provider: Provider, key_file: Path) -> None:
+def test_signs_with_encrypted_key(provider: Provider, key_file: Path) -> None:
     key_file.write_bytes(pem(RSA, "hush-5"))
     config = configured(provider, assertion_private_key_file=str(key_file), assertion_private_key_passphrase="hush-5")
     assert source(config).token() == "token-1"
     assert "hush" not in repr(config)
 
 
-def test_without_the_package_that_signs_the_driver_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, provider: Provider, key_file: Path
-) -> None:
+def test_names_missing_oauth_extra(monkeypatch: pytest.MonkeyPatch, provider: Provider, key_file: Path) -> None:
     config = configured(provider, assertion_private_key_file=str(key_file))
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
     with pytest.raises(AuthenticationError, match=r"install spark-kafka-sink\[oauth\], also on Spark's workers"):
@@ -319,14 +313,14 @@ def test_without_the_package_that_signs_the_driver_says_what_to_install(
         ),
     ],
 )
-def test_each_fault_of_the_options_has_a_sentence(options: dict[str, Any], words: str) -> None:
+def test_reports_each_invalid_assertion_option(options: dict[str, Any], words: str) -> None:
     given = {"token.endpoint.url": "https://login.example.com/token"} | options
     with pytest.raises(ConfigurationError) as caught:
         parse_security_config(OAUTH | {PREFIX + name: value for name, value in given.items()})
     assert any(words in fault for fault in caught.value.faults), caught.value.faults
 
 
-def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_token_file_for_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a token"
     config = parse_security_config(OAUTH | {PREFIX + "token.endpoint.url": path.as_uri()})
     monkeypatch.setattr(client_mechanisms, "OperatingSystem", lambda: SimpleNamespace(wall_ms=lambda: NOW_S * 1000))
@@ -354,7 +348,7 @@ def test_a_token_in_a_file_is_read_for_each_connection(tmp_path: Path, monkeypat
         (b"x" * 70_000, "the file is longer than"),
     ],
 )
-def test_a_file_without_a_token_that_is_of_use_is_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+def test_rejects_file_without_valid_token(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
     with pytest.raises(AuthenticationError, match=words) as caught:
@@ -362,7 +356,7 @@ def test_a_file_without_a_token_that_is_of_use_is_a_sentence(tmp_path: Path, con
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_nothing_secret_is_in_a_repr_a_pickle_or_a_log(
+def test_repr_pickle_and_log_contain_no_secret_of_assertions(
     provider: Provider, key_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -390,9 +384,7 @@ def written(broker: EmbeddedBroker, **options: object) -> int:
         return producer.send("orders", b"12.50").result(timeout=30).offset
 
 
-def test_a_producer_writes_with_a_key_and_with_a_token_of_a_file(
-    broker: EmbeddedBroker, key_file: Path, tmp_path: Path
-) -> None:
+def test_producer_writes_with_key_and_with_token_file(broker: EmbeddedBroker, key_file: Path, tmp_path: Path) -> None:
     token = build_unsecured_token({"sub": CLIENT, "exp": time.time() + 600})
     with oidc_provider(RSA.public_key(), now_s=time.time()) as provider:
         provider.token = token

@@ -49,7 +49,7 @@ def failure(given: dict[str, object]) -> str:
 
 @pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"])
 @pytest.mark.parametrize("name", ["trust.jks", "trust.p12"])
-def test_truststores_of_java_are_read_whatever_java_calls_them(name: str, kind: str | None) -> None:
+def test_reads_java_truststores_regardless_of_configured_type(name: str, kind: str | None) -> None:
     given = options(truststore_location=str(STORES / name), truststore_password=STORE_PASSWORD)
     if kind:
         given["ssl.truststore.type"] = kind
@@ -57,9 +57,7 @@ def test_truststores_of_java_are_read_whatever_java_calls_them(name: str, kind: 
 
 
 @pytest.mark.parametrize(("name", "key_password"), [("identity.jks", KEY_PASSWORD), ("identity.p12", None)])
-def test_keystores_of_java_identify_the_client(
-    name: str, key_password: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reads_java_keystores_of_client(name: str, key_password: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenSSL takes the key and the chain, and finds that they belong together."""
     loaded: list[str] = []
     real = ssl.SSLContext.load_cert_chain
@@ -76,7 +74,7 @@ def test_keystores_of_java_identify_the_client(
     assert pem.count("BEGIN CERTIFICATE") == 1
 
 
-def test_the_key_of_a_jks_store_is_what_java_put_there() -> None:
+def test_jks_key_equals_original_key() -> None:
     key = serialization.load_pem_private_key(KEY.encode(), None)
     from cryptography import x509
 
@@ -85,14 +83,14 @@ def test_the_key_of_a_jks_store_is_what_java_put_there() -> None:
 
 
 @pytest.mark.parametrize("mangled", [str, lambda pem: pem.replace("\n", " "), lambda pem: pem.replace("\n", "\\n")])
-def test_pem_survives_what_configurations_do_to_line_breaks(mangled: Any) -> None:
+def test_reads_pem_with_changed_line_breaks(mangled: Any) -> None:
     given = options(
         keystore_key=mangled(KEY), keystore_certificate_chain=mangled(CHAIN), truststore_certificates=mangled(CHAIN)
     )
     assert authorities(parse_security_config(given).build_ssl_context()) == 1
 
 
-def test_pem_files_hold_key_and_chain(tmp_path: Path) -> None:
+def test_reads_key_and_chain_from_pem_file(tmp_path: Path) -> None:
     (tmp_path / "node.pem").write_text("comment\n" + KEY + CHAIN)
     (tmp_path / "ca.pem").write_text(CHAIN * 2)
     location, trust = str(tmp_path / "node.pem"), str(tmp_path / "ca.pem")
@@ -102,7 +100,7 @@ def test_pem_files_hold_key_and_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL])
-def test_an_encrypted_key_is_opened_with_its_password_only(form: serialization.PrivateFormat) -> None:
+def test_decrypts_key_only_with_its_password(form: serialization.PrivateFormat) -> None:
     key = serialization.load_pem_private_key(KEY.encode(), None)
     encryption = serialization.BestAvailableEncryption(KEY_PASSWORD.encode())
     pem = key.private_bytes(serialization.Encoding.PEM, form, encryption).decode()
@@ -114,7 +112,7 @@ def test_an_encrypted_key_is_opened_with_its_password_only(form: serialization.P
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_a_private_key_never_lies_in_a_file_with_a_name(
+def test_private_key_is_never_written_to_a_named_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_memory: bool
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -140,32 +138,32 @@ def test_a_private_key_never_lies_in_a_file_with_a_name(
     ("name", "wrong"),
     [("identity.jks", {"password": "x"}), ("identity.jks", {"key_password": "x"}), ("identity.p12", {"password": "x"})],
 )
-def test_a_wrong_password_is_named(name: str, wrong: dict[str, str]) -> None:
+def test_reports_wrong_keystore_password(name: str, wrong: dict[str, str]) -> None:
     given = {"password": STORE_PASSWORD, "key_password": KEY_PASSWORD} | wrong
     with pytest.raises(ConfigurationError, match="has another password"):
         read_store((STORES / name).read_bytes(), type_name=None, **given)
 
 
-def test_a_jks_truststore_needs_no_password() -> None:
+def test_reads_jks_truststore_without_password() -> None:
     data = (STORES / "trust.jks").read_bytes()
     assert "BEGIN CERTIFICATE" in read_store(data, type_name="JKS", password=None, key_password=None).authorities
 
 
 @pytest.mark.parametrize("name", ["identity.jks", "trust.jks"])
-def test_a_jks_file_cut_off_anywhere_is_refused(name: str) -> None:
+def test_rejects_jks_file_truncated_at_any_position(name: str) -> None:
     data = (STORES / name).read_bytes()
     for size in range(4, len(data) - 20):
         with pytest.raises(ConfigurationError):
             read_store(data[:size] + bytes(20), type_name=None, password=None, key_password=KEY_PASSWORD)
 
 
-def test_a_jks_file_of_billions_of_entries_is_refused_at_once() -> None:
+def test_rejects_jks_file_with_billions_of_entries_quickly() -> None:
     data = struct.pack(">III", 0xFEEDFEED, 2, 0xFFFFFFFF) + bytes(200)
     with pytest.raises(ConfigurationError):
         read_store(data, type_name="JKS", password=None, key_password=None)
 
 
-def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pkcs12_error_names_remedies_without_cryptography(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
@@ -191,20 +189,20 @@ def test_without_cryptography_a_pkcs12_store_names_the_ways_out(monkeypatch: pyt
         ({"keystore_location": str(STORES / "identity.jks")}, "needs a password for its private key"),
     ],
 )
-def test_a_store_that_is_no_good_is_named_with_its_option(given: dict[str, str], words: str) -> None:
+def test_invalid_store_error_names_its_option(given: dict[str, str], words: str) -> None:
     assert words in failure(options(**given))
 
 
-def test_a_key_for_another_certificate_is_named() -> None:
+def test_reports_key_that_does_not_match_certificate() -> None:
     other = read_store(
         (STORES / "identity.p12").read_bytes(), type_name=None, password=STORE_PASSWORD, key_password=None
     )
     given = options(keystore_key=other.private_key, keystore_certificate_chain=CHAIN)
-    assert "is for another certificate" in failure(given)
+    assert "does not belong to the first certificate" in failure(given)
 
 
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
-def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
+def test_does_not_read_store_from_device_pipe_or_large_file(store: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", MAX_FILE_BYTES + 1)
@@ -215,7 +213,7 @@ def test_a_store_without_end_is_not_read(store: str, tmp_path: Path) -> None:
     assert "the file is longer than" in failure(options(**{f"{store}_location": str(tmp_path / "large")}))
 
 
-def test_no_secret_is_in_a_repr() -> None:
+def test_store_repr_contains_no_secret() -> None:
     store = StoreConfig("file", "JKS", "hush-1", "hush-2", "hush-3")
     assert "hush" not in repr(TlsConfig(truststore=store, keystore=store)) + repr(
         read_pem(KEY.replace("\n", "hush"), "hush")

@@ -85,7 +85,7 @@ def source(endpoint: Endpoint, clock: Clock | None = None, **changed: Any) -> To
     return TokenSource(config, now_s=clock.now_s, sleep=clock.wait_s, run_in_background=clock.later.append)
 
 
-def test_the_client_credentials_grant_is_asked_for(endpoint: Endpoint) -> None:
+def test_requests_token_with_client_credentials_grant(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "abc.def", "expires_in": 300})
     assert source(endpoint).token() == "abc.def"
     ((path, headers, body),) = endpoint.asked
@@ -94,7 +94,7 @@ def test_the_client_credentials_grant_is_asked_for(endpoint: Endpoint) -> None:
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:hush:1"
 
 
-def test_id_and_secret_can_be_url_encoded_first(endpoint: Endpoint) -> None:
+def test_can_url_encode_client_id_and_secret(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "t"})
     source(endpoint, header_urlencode=True, scope=None).token()
     ((_, headers, body),) = endpoint.asked
@@ -102,7 +102,7 @@ def test_id_and_secret_can_be_url_encoded_first(endpoint: Endpoint) -> None:
     assert body == "grant_type=client_credentials"
 
 
-def test_a_token_is_kept_for_most_of_its_life_and_then_renewed_while_it_is_used(endpoint: Endpoint) -> None:
+def test_renews_token_while_it_is_still_used(endpoint: Endpoint) -> None:
     clock = Clock()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
@@ -118,7 +118,7 @@ def test_a_token_is_kept_for_most_of_its_life_and_then_renewed_while_it_is_used(
     assert (len(endpoint.asked), clock.later) == (2, [])
 
 
-def test_a_token_is_renewed_on_a_thread_of_its_own(endpoint: Endpoint) -> None:
+def test_renews_token_in_separate_thread(endpoint: Endpoint) -> None:
     clock, asking, answered = Clock(), threading.Event(), threading.Event()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
@@ -140,7 +140,7 @@ def test_a_token_is_renewed_on_a_thread_of_its_own(endpoint: Endpoint) -> None:
     wait_until(lambda: tokens.token() == "second")
 
 
-def test_a_token_whose_renewal_never_answers_is_fetched_at_its_end(endpoint: Endpoint) -> None:
+def test_requests_token_at_expiry_when_renewal_hangs(endpoint: Endpoint) -> None:
     clock = Clock()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"access_token": "second", "expires_in": 100})
@@ -153,9 +153,7 @@ def test_a_token_whose_renewal_never_answers_is_fetched_at_its_end(endpoint: End
     assert tokens.token() == "second"
 
 
-def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
-    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_uses_token_until_expiry_when_renewal_fails(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     endpoint.answer({"access_token": "first", "expires_in": 100})
     endpoint.answer({"error": "temporarily_unavailable"}, status=503)
@@ -180,7 +178,7 @@ def test_a_token_that_cannot_be_renewed_is_used_until_its_end_and_not_longer(
     assert tokens.token() == "second"
 
 
-def test_without_expires_in_the_token_itself_says_how_long(endpoint: Endpoint) -> None:
+def test_reads_lifetime_from_token_without_expires_in(endpoint: Endpoint) -> None:
     clock = Clock()
     endpoint.answer({"access_token": build_unsecured_token({"exp": clock.seconds + 100})})
     tokens = source(endpoint, clock)
@@ -190,16 +188,14 @@ def test_without_expires_in_the_token_itself_says_how_long(endpoint: Endpoint) -
     assert len(endpoint.asked) == 1
 
 
-def test_a_token_that_says_nothing_is_asked_for_each_time(endpoint: Endpoint) -> None:
+def test_requests_token_without_lifetime_each_time(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "opaque"})
     tokens = source(endpoint)
     assert [tokens.token(), tokens.token()] == ["opaque"] * 2
     assert len(endpoint.asked) == 2
 
 
-def test_a_busy_endpoint_is_asked_again_with_growing_waits(
-    endpoint: Endpoint, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_retries_busy_endpoint_with_exponential_backoff(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     endpoint.answer(b"", 503)
     endpoint.answer(b"", 429)
@@ -210,7 +206,7 @@ def test_a_busy_endpoint_is_asked_again_with_growing_waits(
     assert "(status 429). Retrying in 0.2 s." in caplog.text
 
 
-def test_attempts_are_bounded(endpoint: Endpoint) -> None:
+def test_limits_token_request_attempts(endpoint: Endpoint) -> None:
     endpoint.answer(b"hush-2", 500)
     with pytest.raises(AuthenticationError, match="status 500") as caught:
         source(endpoint).token()
@@ -218,7 +214,7 @@ def test_attempts_are_bounded(endpoint: Endpoint) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_an_endpoint_that_refuses_connections_is_an_authentication_error() -> None:
+def test_unreachable_endpoint_is_an_authentication_error() -> None:
     with pytest.raises(AuthenticationError, match="the token request failed"):
         source(Endpoint("http://127.0.0.1:9/")).token()
 
@@ -237,7 +233,7 @@ def test_an_endpoint_that_refuses_connections_is_an_authentication_error() -> No
         (b"x" * (MAX_RESPONSE_BYTES + 1), 200, "exceeds"),
     ],
 )
-def test_an_answer_that_is_no_token_is_final_and_not_repeated(
+def test_does_not_retry_or_show_response_without_token(
     endpoint: Endpoint, content: object, status: int, words: str
 ) -> None:
     endpoint.answer(content, status)
@@ -247,9 +243,7 @@ def test_an_answer_that_is_no_token_is_final_and_not_repeated(
     assert len(endpoint.asked) == 1
 
 
-def test_what_comes_in_place_of_http_is_not_repeated_in_a_traceback(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traceback_does_not_contain_invalid_http_response(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_http(connection: http.client.HTTPConnection) -> None:
         raise http.client.BadStatusLine("hush-4")
 
@@ -260,7 +254,7 @@ def test_what_comes_in_place_of_http_is_not_repeated_in_a_traceback(
     assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_redirects_are_not_followed(endpoint: Endpoint) -> None:
+def test_does_not_follow_redirects(endpoint: Endpoint) -> None:
     endpoint.headers["Location"] = endpoint.url + "&again"
     endpoint.answer(b"", 302)
     with pytest.raises(AuthenticationError, match="status 302"):
@@ -268,7 +262,7 @@ def test_redirects_are_not_followed(endpoint: Endpoint) -> None:
     assert len(endpoint.asked) == 1
 
 
-def test_all_connections_of_a_configuration_share_one_token(endpoint: Endpoint) -> None:
+def test_connections_with_same_configuration_share_token(endpoint: Endpoint) -> None:
     endpoint.answer({"access_token": "shared", "expires_in": 300})
     prefix = "sasl.oauthbearer."
     options = {
@@ -283,7 +277,7 @@ def test_all_connections_of_a_configuration_share_one_token(endpoint: Endpoint) 
     assert len(endpoint.asked) == 1
 
 
-def test_an_endpoint_that_drips_its_answer_is_given_up_at_the_read_timeout() -> None:
+def test_slow_token_response_fails_at_read_timeout() -> None:
     """Each byte comes in time; the answer never does."""
     gone = threading.Event()
 

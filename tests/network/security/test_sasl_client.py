@@ -41,7 +41,7 @@ from tests.network.security.sasl_peers import (
 
 
 @pytest.mark.parametrize("conversation", [Password, Mutual])
-def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[], ClientMechanism]) -> None:
+def test_client_authenticates_to_listener_and_sends_requests(conversation: Callable[[], ClientMechanism]) -> None:
     peer = listener()
     _, selector = meet(peer, sasl_channels(conversation))
     poll_until(selector, lambda: bool(selector.connected))
@@ -54,7 +54,7 @@ def test_client_and_listener_agree_and_requests_follow(conversation: Callable[[]
     assert authenticator.principal == "alice"
 
 
-def test_a_wrong_password_is_an_authentication_error_in_the_brokers_words_without_the_password() -> None:
+def test_wrong_password_error_has_broker_message_but_no_password() -> None:
     state = refused(listener(), sasl_channels(lambda: Password("wrong-secret")))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert isinstance(state.error, AuthenticationError)
@@ -64,7 +64,7 @@ def test_a_wrong_password_is_an_authentication_error_in_the_brokers_words_withou
     assert "secret" not in repr(state)
 
 
-def test_a_mechanism_that_is_not_offered_is_answered_by_those_that_are() -> None:
+def test_unsupported_mechanism_error_lists_supported_mechanisms() -> None:
     class Other(Password):
         name = "OTHER"
 
@@ -73,7 +73,7 @@ def test_a_mechanism_that_is_not_offered_is_answered_by_those_that_are() -> None
     assert "It supports PASSWORD, MUTUAL" in str(state.error)
 
 
-def test_a_listener_that_does_not_prove_itself_is_refused() -> None:
+def test_rejects_listener_that_fails_mutual_authentication() -> None:
     peer = SaslListener(
         lambda: SaslServerAuthenticator({"MUTUAL": lambda: MutualCheck(b"forged")}, handle_api_versions)
     )
@@ -82,19 +82,19 @@ def test_a_listener_that_does_not_prove_itself_is_refused() -> None:
     assert "did not prove" in str(state.error)
 
 
-def test_a_callback_of_the_users_that_raises_fails_the_authentication_without_its_words() -> None:
+def test_failed_callback_error_does_not_contain_its_message() -> None:
     class Broken(Password):
         def start(self) -> bytes:
             raise KeyError("token-secret")
 
     state = refused(listener(), sasl_channels(Broken))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
-    assert "could not be had: KeyError" in str(state.error)
+    assert "failed to obtain the credentials: KeyError" in str(state.error)
     assert state.error is not None
     assert "secret" not in "".join(traceback.format_exception(state.error)), "Spark shows tracebacks to all"
 
 
-def test_a_broker_without_sasl_authenticate_gets_the_tokens_bare() -> None:
+def test_sends_tokens_without_headers_to_old_broker() -> None:
     broker = ScriptedBroker(
         versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"proof", b"\0\0\0\7answer"
     )
@@ -105,7 +105,7 @@ def test_a_broker_without_sasl_authenticate_gets_the_tokens_bare() -> None:
     assert received(selector) == [("a", b"\0\0\0\7answer")]
 
 
-def test_a_bare_last_token_needs_no_answer_but_is_written_before_anything_else() -> None:
+def test_last_token_without_header_is_written_first_and_needs_no_response() -> None:
     broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["MUTUAL"]), b"who?", b"")
     system, selector = meet(broker, sasl_channels(LastWord))
     poll_until(selector, lambda: len(broker.frames) == 3)
@@ -121,19 +121,19 @@ def test_a_bare_last_token_needs_no_answer_but_is_written_before_anything_else()
     assert broker.frames[2:] == [b"hello", b"alice"]
 
 
-def test_a_last_token_that_is_not_bare_is_judged_by_its_answer() -> None:
+def test_response_to_last_authenticate_request_decides_login() -> None:
     refusal = SaslAuthenticateResponse(error_code=error_codes.SASL_AUTHENTICATION_FAILED, error_message="no")
     broker = ScriptedBroker(MODERN, SaslHandshakeResponse(), SaslAuthenticateResponse(auth_bytes=b"who?"), refusal)
     assert "the broker rejected the login: no" in str(refused(broker, sasl_channels(LastWord)).error)
 
 
-def test_an_empty_bare_token_is_an_answer() -> None:
+def test_empty_token_without_header_is_a_response() -> None:
     broker = ScriptedBroker(versions(SASL_HANDSHAKE=0), SaslHandshakeResponse(mechanisms=["PASSWORD"]), b"")
     authenticated(broker, sasl_channels(Password))
     assert broker.frames[2:] == [b"right-secret"]
 
 
-def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
+def test_uses_supported_versions_with_newer_broker() -> None:
     broker = ScriptedBroker(
         versions(SASL_HANDSHAKE=9, SASL_AUTHENTICATE=9),
         SaslHandshakeResponse(mechanisms=["PASSWORD"]),
@@ -151,7 +151,7 @@ def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
         ([MODERN, SaslHandshakeResponse(error_code=error_codes.ILLEGAL_SASL_STATE)], "does not use SASL"),
         ([MODERN, SaslHandshakeResponse(error_code=error_codes.UNKNOWN_SERVER_ERROR)], "UNKNOWN_SERVER_ERROR"),
         ([versions()], "does not support SaslHandshake"),
-        ([b"\0"], "is this a SASL listener"),
+        ([b"\0"], "that of a SASL listener"),
         ([b"\0\0\0\1" + bytes(10)], "correlation id"),
         (
             [
@@ -163,13 +163,13 @@ def test_newer_brokers_are_spoken_to_in_versions_that_we_know() -> None:
         ),
     ],
 )
-def test_whatever_goes_wrong_in_a_login_the_error_names_it(script: list[Message | bytes], words: str) -> None:
+def test_authentication_error_names_each_cause(script: list[Message | bytes], words: str) -> None:
     state = refused(ScriptedBroker(*script), sasl_channels(Password))
     assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
     assert words in str(state.error)
 
 
-def test_a_stranger_cannot_announce_more_than_a_little() -> None:
+def test_rejects_long_frame_before_authentication() -> None:
     class Huge(FramePeer):
         def on_connect(self, connection: FakeConnection) -> None:
             connection.send(struct.pack(">i", 2 * 1024 * 1024))
@@ -179,7 +179,7 @@ def test_a_stranger_cannot_announce_more_than_a_little() -> None:
     assert "at most 1048576" in str(state.error)
 
 
-def test_after_authentication_large_frames_are_taken() -> None:
+def test_accepts_long_frame_after_authentication() -> None:
     peer = listener()
     system, selector = authenticated(peer, sasl_channels(Password))
     system.connections[0].send(frame(bytes(2_000_000)))
@@ -188,9 +188,7 @@ def test_after_authentication_large_frames_are_taken() -> None:
 
 
 @pytest.mark.parametrize(("password", "expected"), [("right-secret", (1, 0, 0, 0)), ("wrong-secret", (0, 1, 0, 0))])
-def test_authentications_are_counted_once_whether_they_succeed_or_fail(
-    password: str, expected: tuple[int, int, int, int]
-) -> None:
+def test_counts_each_authentication_once(password: str, expected: tuple[int, int, int, int]) -> None:
     _, selector = meet(listener(), sasl_channels(lambda: Password(password)))
     poll_until(selector, lambda: selector.is_channel_ready("a") or "a" in selector.disconnected)
     if selector.is_channel_ready("a"):
@@ -199,7 +197,7 @@ def test_authentications_are_counted_once_whether_they_succeed_or_fail(
     assert authentication_counts(selector) == expected
 
 
-def test_a_plaintext_connection_is_no_authentication() -> None:
+def test_does_not_count_plaintext_connection_as_authentication() -> None:
     peer = FramePeer(lambda connection, payload: connection.send(frame(payload)))
     _, selector = authenticated(peer, build_plaintext_channel)
     send_number(selector, 1)

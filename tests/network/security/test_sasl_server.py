@@ -21,7 +21,7 @@ from tests.network.security.sasl_peers import (
 )
 
 
-def test_a_listener_lets_a_client_in_and_hands_out_its_requests() -> None:
+def test_listener_accepts_client_and_returns_its_requests() -> None:
     client = ScriptedClient(
         (ApiVersionsRequest(), 0),
         (SaslHandshakeRequest(mechanism="PASSWORD"), 1),
@@ -36,7 +36,7 @@ def test_a_listener_lets_a_client_in_and_hands_out_its_requests() -> None:
     assert channel.principal == "alice"
 
 
-def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
+def test_listener_sends_error_before_it_closes_connection() -> None:
     client = ScriptedClient(
         (SaslHandshakeRequest(mechanism="PASSWORD"), 1), (SaslAuthenticateRequest(auth_bytes=b"wrong"), 1)
     )
@@ -49,24 +49,24 @@ def test_a_listener_says_that_it_refuses_and_then_closes() -> None:
     assert client.closed == 1
 
 
-def test_a_stranger_may_ask_for_versions_and_for_nothing_else() -> None:
+def test_unauthenticated_client_may_only_request_api_versions() -> None:
     assert stranger().ask(ApiVersionsRequest(), 0)
     with pytest.raises(AuthenticationError, match="type 3 before it was authenticated"):
         stranger().ask(MetadataRequest(), 1)
 
 
-def test_tokens_before_the_handshake_are_refused() -> None:
+def test_rejects_token_before_handshake() -> None:
     with pytest.raises(AuthenticationError):
         stranger().ask(SaslAuthenticateRequest(auth_bytes=b"right-secret"), 1)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\0", b"\xff" * 40, b"\0\x11\0\x09\0\0\0\0\xff\xff"])
-def test_garbage_is_refused(garbage: bytes) -> None:
+def test_rejects_invalid_authentication_frame(garbage: bytes) -> None:
     with pytest.raises(AuthenticationError):
         stranger().authenticator.handle_frame(memoryview(garbage), 0.0)
 
 
-def test_a_refusal_is_answered_before_the_channel_ends() -> None:
+def test_sends_error_response_before_authentication_failure() -> None:
     client = stranger()
     response = client.log_in(b"wrong")
     assert response.error_code == error_codes.SASL_AUTHENTICATION_FAILED
@@ -74,22 +74,22 @@ def test_a_refusal_is_answered_before_the_channel_ends() -> None:
     assert isinstance(client.authenticator.failure, AuthenticationError)
 
 
-def test_the_client_learns_when_its_session_ends_and_is_disconnected_after_it() -> None:
+def test_tells_client_session_lifetime_and_disconnects_after_it() -> None:
     client = stranger(connections_max_reauth_ms=500)
     assert client.log_in().session_lifetime_ms == 500
     request = memoryview(b"".join(encode_request(MetadataRequest(), 1, 1, "x")))
     assert not client.authenticator.is_authentication_frame(request, 499.0)
-    with pytest.raises(AuthenticationError, match="has ended"):
+    with pytest.raises(AuthenticationError, match="has expired"):
         client.authenticator.is_authentication_frame(request, 501.0)
 
 
-def test_a_token_that_ends_earlier_ends_the_session_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credential_lifetime_shortens_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PasswordCheck, "credential_lifetime_ms", 200.0)
     assert stranger(connections_max_reauth_ms=500).log_in().session_lifetime_ms == 200
     assert stranger().log_in().session_lifetime_ms == 200
 
 
-def test_neither_the_mechanism_nor_the_principal_can_change_with_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_other_mechanism_or_principal_in_reauthentication(monkeypatch: pytest.MonkeyPatch) -> None:
     client = stranger(connections_max_reauth_ms=500)
     client.log_in()
     client.ask(SaslHandshakeRequest(mechanism="MUTUAL"), 1)
@@ -100,7 +100,7 @@ def test_neither_the_mechanism_nor_the_principal_can_change_with_a_session(monke
     assert client.log_in().error_code == error_codes.SASL_AUTHENTICATION_FAILED
 
 
-def test_without_an_end_of_session_a_handshake_is_a_request_like_any_other() -> None:
+def test_handshake_is_ordinary_request_without_session_lifetime() -> None:
     client = stranger()
     client.log_in()
     request = memoryview(b"".join(encode_request(SaslHandshakeRequest(mechanism="PASSWORD"), 1, 1, "x")))
