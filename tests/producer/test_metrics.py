@@ -166,7 +166,7 @@ def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_
     for name, value in metrics.all(300).items():
         assert metrics.one(name, 300) == pytest.approx(value, nan_ok=True), name
     with pytest.raises(
-        KeyError, match=r"record-retry-totals is not a metric of the producer. Is record-retry-total meant"
+        KeyError, match=r"record-retry-totals is not a metric of the producer. Did you mean record-retry-total"
     ):
         metrics.one("record-retry-totals", 300)
     for unknown in ("record-retry-total{topic=unknown}", "nonsense{topic=t}", "request-total{node-id=node-2}"):
