@@ -1,4 +1,4 @@
-"""What an attempt of a task has written, and how transactions have ended: for the explorer of exactly once."""
+"""Records of the explorer: the rows of each task attempt, and the ends of transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Identity = tuple[str, int, int]
 
 
 class Replay(Enum):
-    """Do the drivers after the first one get the same rows from the source, when they run a batch again?"""
+    """Whether the drivers after the first one read the same rows from the source when they run a batch again."""
 
     EQUAL = "the same rows"
     FAILS = "other rows, onReplayMismatch=fail"
@@ -22,7 +22,7 @@ class Replay(Enum):
 
 @dataclass
 class Attempt:
-    """What an attempt of a task has written."""
+    """A task attempt, with the rows that it has written and its result."""
 
     driver: str
     number: int
@@ -35,7 +35,7 @@ class Attempt:
     ended: bool = False
     error: KafkaSinkError | None = None
     overtaken: bool = False
-    """When it failed, a newer driver had begun."""
+    """Whether a newer driver had begun when the attempt failed."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Attempt:
 
 @dataclass
 class End:
-    """A transaction of a task was ended."""
+    """The end of a task's transaction, with the name of the actor that requested it."""
 
     by: str
     identity: Identity

@@ -1,4 +1,4 @@
-"""What the tests of exactly once share: a query's drivers and tasks without Spark, on an embedded broker."""
+"""Helpers of the tests of exactly-once delivery: drivers and tasks of a query without Spark, on an embedded broker."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
 
 
 class Crash(BaseException):
-    """Raised where the process is to die."""
+    """Simulates the death of the process at this point."""
 
 
 @dataclasses.dataclass
 class Query:
-    """A query of two tasks, whose driver is another process at each call."""
+    """A query of two tasks. Each call simulates a driver in a new process."""
 
     broker: EmbeddedBroker
     prefix: str = PREFIX
@@ -96,7 +96,7 @@ class Query:
         return start
 
     def write(self, start: BatchStart, partition: int, *values: str, attempt: int = 0) -> TransactionIdentity:
-        """Run a task of the query that ends well."""
+        """Run a task of the query successfully."""
         producer = self.attempt(start, partition, attempt)
         producer.begin_transaction()
         for value in values:
@@ -107,7 +107,7 @@ class Query:
         return prepared
 
     def attempt(self, start: BatchStart, partition: int, attempt: int) -> KafkaProducer:
-        """The producer of an attempt that has its transactional id and has begun nothing under it."""
+        """Return the producer of an attempt that has its transactional id and no transaction yet."""
         own = {"transactional.id": start.prefix, "transaction.timeout.ms": str(start.entry.timeout_ms)}
         producer = KafkaProducer({**self.options, "linger.ms": "0", **own})
         producer.init_transactions(start.task_id(partition, attempt))
@@ -147,7 +147,7 @@ class Query:
         return start
 
     def again(self, **changes: object) -> Query:
-        """A copy of the query under another driver."""
+        """Return a copy of the query with another driver."""
         return dataclasses.replace(self, **{"name": "driver-2", **changes})  # type: ignore[arg-type]
 
     def decide_under_ids_of(self, start: BatchStart) -> None:
@@ -167,7 +167,7 @@ class Query:
 
 
 def rows(*numbers: int) -> list[str]:
-    """What two tasks write in these batches."""
+    """Return the rows that two tasks write in these batches."""
     return sorted(f"{number}/{partition}" for number in numbers for partition in range(2))
 
 
@@ -203,7 +203,7 @@ _WRITERS: WeakKeyDictionary[BlockingClient, LogWriter] = WeakKeyDictionary()
 
 
 def writer_of(client: BlockingClient) -> LogWriter:
-    """Return the one LogWriter of a client: it remembers what it has written under each epoch."""
+    """Return the LogWriter of a client. It keeps the state of each epoch, so a client must have only one."""
     return _WRITERS.setdefault(client, LogWriter(client))
 
 
@@ -214,14 +214,14 @@ def write_with(
     place: tuple[str, int],
     records: Sequence[tuple[bytes, bytes | None]],
 ) -> WriterState:
-    """Write these records in a transaction of the client's, and commit it."""
+    """Write these records in a transaction and commit it."""
     writing = writer_of(client).begin_transaction(transactional_id, held, TopicPartition(*place), records)
     writing.wait()
     return writing.commit()
 
 
 def write_as(broker: EmbeddedBroker, transactional_id: str, key: str, value: bytes | None) -> None:
-    """A record of the log, in a transaction of this id."""
+    """Write a record to the log in a transaction of this transactional id."""
     options = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
     with KafkaProducer(options) as producer:
         producer.init_transactions()
@@ -239,11 +239,11 @@ def open_ids(broker: EmbeddedBroker, prefix: str = PREFIX, topic: str = TOPIC) -
 
 @contextmanager
 def dying_after_its_claim() -> Iterator[None]:
-    """Let a driver die when its claim is committed, and before it reads the claim back."""
-    whole = query_transactions._wait_and_commit
+    """Let a driver die after its claim was committed and before it reads the claim back."""
+    original = query_transactions._wait_and_commit
 
     def commit(writing: LogTransaction) -> WriterState:
-        whole(writing)
+        original(writing)
         raise Crash
 
     with patch.object(query_transactions, "_wait_and_commit", commit), pytest.raises(Crash):
@@ -252,12 +252,12 @@ def dying_after_its_claim() -> Iterator[None]:
 
 @contextmanager
 def ends_at(old_end: int, times: int) -> Iterator[None]:
-    """So often the log seems to end there, to a process that knows nothing of it yet."""
-    whole, left = DecisionLog._end_offset, [times]
+    """Let the first `times` end offset lookups return `old_end`, in a process that has read nothing before."""
+    original, left = DecisionLog._end_offset, [times]
 
     def end(log: DecisionLog, partition: int) -> int:
         left[0] -= 1
-        return old_end if left[0] >= 0 else whole(log, partition)
+        return old_end if left[0] >= 0 else original(log, partition)
 
     decision_log._partition_cache.clear()
     with patch.object(DecisionLog, "_end_offset", end):
@@ -266,20 +266,20 @@ def ends_at(old_end: int, times: int) -> Iterator[None]:
 
 
 def known_without_an_epoch(broker: EmbeddedBroker, transactional_id: str) -> None:
-    """As a coordinator knows an id whose first record it could not write."""
+    """Give an id a producer id and no epoch, as if the coordinator could not write the first record of the id."""
     coordinator = broker.cluster.coordinator
     coordinator.transactions[transactional_id] = Transaction(transactional_id, coordinator.new_producer_id())
 
 
 @contextmanager
 def compacted_log(broker: EmbeddedBroker) -> Iterator[None]:
-    """Let the decision log be read by a new process as if Kafka had compacted all that is committed in it now."""
+    """Let a new process read the decision log as if Kafka had compacted all its committed records."""
     records = read_topic(broker.bootstrap_servers, LOG, isolation="read_committed").select(["key", "offset"])
     newest = {key: max(offsets) for key, offsets in _offsets_by_key(records.to_pylist()).items()}
-    whole = decision_log._iterate_records
+    original = decision_log._iterate_records
 
     def read(batch: DecodedBatch, key: bytes | None) -> Iterator[tuple[bytes, decision_log.LogRecord]]:
-        for row_key, record in whole(batch, key):
+        for row_key, record in original(batch, key):
             if record.offset >= newest.get(row_key, -1):
                 yield row_key, record
 
@@ -298,7 +298,7 @@ def _offsets_by_key(records: Sequence[dict[str, Any]]) -> dict[bytes, list[int]]
 
 @contextmanager
 def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
-    """No client gets an epoch of the driver's id, so the driver that works under it is not disturbed."""
+    """Check that no client gets an epoch of the driver id, so that the active driver is not fenced."""
     transaction = broker.cluster.coordinator.transactions[driver_id(PREFIX)]
     before = (transaction.producer_id, transaction.epoch)
     yield
@@ -307,14 +307,14 @@ def no_new_epoch(broker: EmbeddedBroker) -> Iterator[None]:
 
 @contextmanager
 def dying(at: str) -> Iterator[None]:
-    """Let the driver die before the given step: `decision`, `commit`, `done` or `losers`; `renew`: after its claim."""
+    """Let the driver die before a step: `decision`, `commit`, `done` or `losers`; `bump_epoch`: after its claim."""
     how = "begin_write" if at == "decision" else "write"
-    whole = getattr(QueryTransactions, how)
+    original = getattr(QueryTransactions, how)
 
     def write(query: QueryTransactions, held: WriterState, entry: Entry | None) -> LogTransaction | WriterState:
         if entry is not None and entry.state is (EntryState.DECIDED if at == "decision" else EntryState.DONE):
             raise Crash
-        written: LogTransaction | WriterState = whole(query, held, entry)
+        written: LogTransaction | WriterState = original(query, held, entry)
         return written
 
     def die(*_: object, **__: object) -> None:

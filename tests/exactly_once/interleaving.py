@@ -1,4 +1,4 @@
-"""Several processes in one test, of which exactly one runs at any moment: who goes on is decided at each request.
+"""Stage: runs several simulated processes in one test, of which exactly one runs at any moment.
 
     stage = Stage(FakeSystem())
     cluster = SimulatedCluster(stage.system, ...)
@@ -60,16 +60,16 @@ def new_baton() -> threading.Lock:
 
 
 class Death(BaseException):
-    """Raised in an actor where its process ends."""
+    """Raised in an actor to end its simulated process."""
 
 
 class Stuck(AssertionError):
-    """No actor can go on any more."""
+    """Raised when no actor can continue."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place where it is decided who goes on. `actor` is about to do `what`."""
+    """A point at which the stage chooses the actor that continues. `actor` is about to do `what`."""
 
     index: int
     actor: str
@@ -77,7 +77,7 @@ class Point:
 
 
 class Actor:
-    """A process, as far as the others can tell."""
+    """A simulated process, in a thread of its own."""
 
     def __init__(self, stage: Stage, name: str, run: Callable[[Actor], None], *, latent: bool) -> None:
         self.stage = stage
@@ -85,19 +85,19 @@ class Actor:
         self.system = ActorSystem(self)
         self.what = "begin"
         self.until_ms = -math.inf
-        """It may go on from this time on, or as soon as `is_ready`."""
+        """The actor may continue from this time on, or as soon as `is_ready` returns true."""
         self.is_ready: Callable[[], bool] = lambda: True
         self.ended = False
         self.dies = False
         self.loses_answer = False
-        """Its connections end in place of the answer to what it sends next."""
+        """Whether the actor's connections close instead of delivering the response to its next request."""
         self.sends_late: Callable[[FakeSocket, bytes], None] | None = None
-        """Gets what it sends next, in place of the broker; the connection ends."""
+        """Receives the actor's next request instead of the broker, and the connection closes."""
         self.stalled_at = 0 if latent else -1
-        """The point at which it was left standing; -1 if it was not. The last one that was goes on first."""
+        """The point at which the actor was suspended; -1 if it is not. The last suspended actor continues first."""
         self.error: BaseException | None = None
         self.known = 0
-        """A hash of all that it was answered: what it does next follows from that."""
+        """A hash of all responses that the actor has received, which determine its next steps."""
         self.api: ApiKey | None = None
         self._run = run
         self._go = new_baton()
@@ -113,7 +113,7 @@ class Actor:
     # --- in the stage's thread
 
     def go_on(self) -> None:
-        """Let it run until it gives the baton back."""
+        """Let the actor run until it returns the baton."""
         self.stage.current = self
         self._go.release()
         self.stage.baton.acquire()
@@ -192,24 +192,24 @@ class Stage:
         self.current: Actor | None = None
         self.baton = new_baton()
         self.has_killed = False
-        """A process has ended where it stood."""
+        """Whether an actor was killed."""
         self.before_going_on: Callable[[Actor], None] = lambda actor: None
 
     def state(self) -> int:
-        """A hash of what the actors know and who goes on next; not of what the brokers have."""
+        """Return a hash of the actors' state and of which one continues next, without the state of the brokers."""
         now = self.system.now()
         actors = [(each.name, each.what, each.ended, each.known, each.stalled_at >= 0) for each in self.actors]
         stalled = sorted((each for each in self.actors if each.stalled_at >= 0), key=lambda each: each.stalled_at)
         return hash((now, tuple(actors), tuple(each.name for each in stalled)))
 
     def add(self, name: str, run: Callable[[Actor], None], *, latent: bool = False) -> Actor:
-        """`latent`: it begins when no other can go on, or when that is decided."""
+        """Add an actor. A `latent` one begins when no other can continue, or when `decide` chooses it."""
         actor = Actor(self, name, run, latent=latent)
         self.actors.append(actor)
         return actor
 
     def play(self, decide: Decide) -> None:
-        """Until all have ended."""
+        """Run until all actors have ended."""
         current: Actor | None = None
         try:
             while living := [actor for actor in self.actors if not actor.ended]:
@@ -224,7 +224,7 @@ class Stage:
             self.end()
 
     def kill(self, actor: Actor) -> None:
-        """Its process ends where it stands. What it has sent is carried out; it says and closes nothing more."""
+        """End the actor's process at its current point. Its sent requests are executed, and it closes nothing."""
         actor.dies = True
         actor.go_on()
 
@@ -254,7 +254,7 @@ class Stage:
         return chosen
 
     def _by_default(self, current: Actor | None, living: list[Actor]) -> Actor:
-        """The one that went on last, as long as it can; then those that were not left standing; then the last one."""
+        """Return the current actor if it can continue, then one that is not suspended, then the last suspended one."""
         now = self.system.now()
         in_order = sorted(living, key=lambda actor: (actor is not current, actor.stalled_at >= 0, -actor.stalled_at))
         for longest_ms in (0, SHORT_WAIT_MS):
@@ -270,7 +270,7 @@ class Stage:
 
 
 class ActorSystem:
-    """The System of one actor: the clock and the network of all, its own sockets."""
+    """The System of one actor: the shared clock and network, and its own sockets."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -315,7 +315,7 @@ class ActorSystem:
             sock.close()
 
     def lose_answers(self) -> None:
-        """The connections end. What was sent before is carried out, and nothing of the answers arrives."""
+        """Close the connections: requests that were sent are executed, and their responses are lost."""
         for sock in self._sockets:
             if sock.connection is not None and not sock.closed:
                 sock.incoming.clear()
@@ -350,7 +350,7 @@ class _ActorPoller(FakePoller):
 
 
 def api_of(data: bytes) -> ApiKey | None:
-    """Of the request that begins with these bytes."""
+    """Return the API key of the request that begins with these bytes."""
     if len(data) < 6:
         return None
     key = struct.unpack_from(">h", data, 4)[0]

@@ -1,4 +1,4 @@
-"""What must be so when all have ended: the invariants of exactly once, as the explorer checks them."""
+"""The invariants of exactly-once delivery, which the explorer checks after all actors have ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_older_driver_changes_anything_after_a_newer_one_has_begun(world: World) -
         assert not is_older or allowed, f"{end.by} has ended {end.identity} of {owner}, which is newer"
 
 
-def only_who_finds_anothers_entry_gives_way(world: World) -> None:
+def current_driver_does_not_give_way(world: World) -> None:
     """Brokers abort what a newer driver has open for an older one that asks. Who has the last word in the log is not
     stopped by that. So of the living one drives.
 
@@ -68,7 +68,7 @@ def only_who_finds_anothers_entry_gives_way(world: World) -> None:
     assert not gave_way, f"{driver} has the last word in the log, and has given way: {error}"
 
 
-def who_is_fenced_says_that_a_newer_driver_has_taken_over(world: World) -> None:
+def fenced_attempts_report_newer_driver(world: World) -> None:
     """In words of exactly once, not in those of brokers, which are the reason at most.
 
     An attempt may also be fenced by one of its number that stood still before it asked for its id: then its driver
@@ -91,7 +91,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def what_is_passed_over_is_what_was_decided(world: World) -> None:
+def skipped_batches_are_decided(world: World) -> None:
     decided = world.decided()
     for each in world.attempts:
         assert not each.passed_over or each.number in decided, f"{each.name} was passed over, and was never decided"
@@ -137,9 +137,9 @@ def the_next_start_works(world: World) -> None:
 
 INVARIANTS: tuple[Callable[[World], None], ...] = (
     no_older_driver_changes_anything_after_a_newer_one_has_begun,
-    only_who_finds_anothers_entry_gives_way,
-    who_is_fenced_says_that_a_newer_driver_has_taken_over,
-    what_is_passed_over_is_what_was_decided,
+    current_driver_does_not_give_way,
+    fenced_attempts_report_newer_driver,
+    skipped_batches_are_decided,
     the_next_start_works,
     a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never,
     nothing_stays_open,

@@ -1,4 +1,4 @@
-"""What comes late in the explorer of exactly once: markers after the answer, requests after their repetition."""
+"""Delays of the explorer: markers written after the response to EndTxn, and requests that arrive after their retry."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lateness:
     # --- requests
 
     def sends_late(self, actor: Actor, at: int) -> None:
-        """What the actor sends next arrives at this point. Its connection ends now."""
+        """Let the actor's next request arrive at this point, and close its connection now."""
 
         def late(sock: FakeSocket, data: bytes) -> None:
             self._requests.append((at, actor.name, sock, data))
@@ -45,7 +45,7 @@ class Lateness:
         actor.sends_late = late
 
     def arrive(self, at: float = math.inf) -> None:
-        """What is due at this point arrives now."""
+        """Deliver the requests that are due at this point."""
         due = [each for each in self._requests if each[0] <= at]
         self._requests = [each for each in self._requests if each[0] > at]
         for _, self.by, sock, data in due:
@@ -79,7 +79,7 @@ class Lateness:
         return bool(self._due_ms)
 
     def write_markers(self) -> None:
-        """All that are not written yet."""
+        """Write all pending markers."""
         for name in list(self._due_ms):
             self._complete(name)
 

@@ -1,4 +1,4 @@
-"""What plays in the explorer of exactly once: Spark's drivers and tasks, and people, without Spark.
+"""The actors of the explorer: drivers and tasks of Spark, and persons who use `pykafka transactions`, without Spark.
 
 A query of two tasks writes batches, as Spark has them written: begin, the tasks, commit; abort if something fails; and
 what was committed is noted in the checkpoint, from which the next start goes on. All calls of exactly_once/ are here.
@@ -125,7 +125,7 @@ class World:
     # --- the life of a driver
 
     def drive(self, actor: Actor, name: str, until: int | None = None) -> None:
-        """One start of the query: batch after batch, until one fails."""
+        """Run one start of the query: one batch after the other, until one fails."""
         number = self.checkpoint
         try:
             while number < (self.batches if until is None else until):
@@ -187,7 +187,7 @@ class World:
         return run
 
     def rows(self, driver: str) -> int:
-        """How many a task of this driver writes to each partition."""
+        """Return the number of rows that a task of this driver writes to each partition."""
         return 1 if self.replay is Replay.EQUAL or driver == FIRST else 2
 
     def is_tolerant(self, driver: str) -> bool:
@@ -229,7 +229,7 @@ class World:
         return driver
 
     def whose(self, entry: Entry) -> str:
-        """The actor that is the entry's driver, or has a name in the log."""
+        """Return the actor that is the driver of the entry, or else the driver name in the entry."""
         return self._whose.get(entry.driver_name, entry.driver_name)
 
     def stop(self, actor: Actor, name: str) -> None:
@@ -299,7 +299,7 @@ class World:
         return found
 
     def state(self) -> int:
-        """A hash of all from which it follows how the run goes on."""
+        """Return a hash of all state that determines how the run continues."""
         coordinator = self.cluster.core.coordinator
         transactions = [
             (name, each.producer_id, each.epoch, each.last_epoch, each.timeout_ms, each.state.value, each.version)
@@ -334,7 +334,7 @@ class World:
     # --- parts
 
     def _watch(self) -> None:
-        """Note who ends transactions, who gets the driver's epochs, and in whose process one goes on."""
+        """Record who ends transactions and who gets epochs of the driver ids, and switch module state per actor."""
         self._watch_ends()
         self.lateness.watch_epochs(
             lambda name: parse_driver_number(PREFIX, name) is not None, lambda: self.stage.current

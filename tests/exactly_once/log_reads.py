@@ -1,4 +1,4 @@
-"""Faults of what the explorer's actors read from the decision log: a stale leader, and compaction."""
+"""Faults of the explorer's reads from the decision log: a stale leader, and compaction."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class LogReads:
         self._stage = stage
         self._topic = topic
         self._first_stored: dict[bytes, int] = {}
-        """By key: the offset of the first record that compaction has left."""
+        """Offset of the first record that compaction has kept, by record key."""
         self._stale: dict[str, tuple[int, int]] = {}
-        """By actor: the number of batches that are missing at the end, and of reads in which they are."""
+        """Number of batches that are missing at the end, and number of reads affected, by actor."""
 
     def state(self) -> int:
         return hash((tuple(sorted(self._first_stored.items())), tuple(sorted(self._stale.items()))))
 
     def compact(self) -> None:
-        """Remove what Kafka's log cleaner removes, if it cleans all that is committed."""
+        """Hide the records that Kafka's log cleaner would remove if it cleaned all committed records."""
         rows = self._cluster.table(self._topic, 0, committed=True)
         self._first_stored = dict(zip(rows.column("key").to_pylist(), rows.column("offset").to_pylist(), strict=True))
 
     def ask_stale_leader(self, actor: str, batches: int, reads: int) -> None:
-        """Let the log end this number of batches too soon, in the actor's next reads."""
+        """Let the log end this number of batches too early in the actor's next reads."""
         self._stale[actor] = batches, reads
 
     @contextmanager

@@ -10,7 +10,7 @@ IN_EVERY_RUN = "in_every_run"
 
 
 def with_noticing(values: Iterable[int], noticing: Collection[int]) -> list[object]:
-    """Mark the parameters at which a test has noticed that a rule of rules.py was taken out.
+    """Mark the parameters at which a test fails when a rule of rules.py is removed.
 
     With several such parameters, the cases in which all of them are marked run in every `make test`.
     """

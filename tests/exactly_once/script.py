@@ -1,4 +1,4 @@
-"""A Script: who stands still, where, and until when; who dies, and where. For tests that tell one interleaving."""
+"""Script: plays one interleaving, by instructions that suspend or kill actors at numbered points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Place:
     since: Holds
     number: int
     until: Holds | None
-    """None: it dies there."""
+    """Condition that resumes the actor; None kills the actor instead."""
     passed: int = 0
 
 
@@ -31,23 +31,23 @@ class Script:
         self._losing: list[tuple[str, Callable[[Actor], bool]]] = []
 
     def in_step(self, one: str, other: str, first: int, second: int) -> None:
-        """The one passes `first` points, the other `second`; then they take turns, as long as both have any."""
+        """Let one actor pass `first` points and the other `second`, and alternate them from then on."""
         self._in_step = one, other
         self._lead = Counter({one: -first, other: -second})
 
     def holds(self, actor: str, number: int, until: Holds, *, since: Holds = lambda: True) -> None:
-        """It stands still at one of its points until that is so; the first one `since` then is 0."""
+        """Suspend the actor at its point `number`, counted from 0 once `since` is true, until `until` is true."""
         self._places.append(_Place(actor, since, number, until))
 
     def kills(self, actor: str, *, since: Holds, number: int = 0) -> None:
         self._places.append(_Place(actor, since, number, None))
 
     def loses_answer(self, actor: str, *, to: Callable[[Actor], bool]) -> None:
-        """It loses the answer to the first request that it is about to make where that is so."""
+        """Let the actor lose the response to its first request for which `to` is true."""
         self._losing.append((actor, to))
 
     def passed(self, actor: str) -> int:
-        """How many points it has passed of the places where it is held."""
+        """Return the number of points that the actor has passed since the start of one of its instructions."""
         return max((each.passed for each in self._places if each.actor == actor), default=0)
 
     def ended(self, actor: str) -> bool:

@@ -1,4 +1,4 @@
-"""Stops a process before or after a step of docs/exactly-once.md, where a test asks for it.
+"""Stops a process before or after a step of docs/exactly-once.md when a test requests it.
 
 `stop_where_asked` wraps the methods that are these steps. A process that comes to a place (`before decide`,
 `after commit`) for which the folder has a file `stop before decide` renames the file to `stopped before decide`, puts
@@ -48,7 +48,7 @@ Patch = Callable[[Any, str, Any], None]
 
 
 class Stops:
-    """What the folder asks for, in this process."""
+    """The stop requests of the folder, in this process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -83,11 +83,11 @@ def test_reads_newest_entry_until_a_tombstone(broker: EmbeddedBroker, held: Quer
 
 def test_does_not_read_cached_records_again(held: QueryTransactions) -> None:
     read: list[int] = []
-    whole = TopicReader.stored
+    original = TopicReader.stored
 
     def stored(reader: TopicReader, topic: str, partition: int, *, start: int, **rest: Any) -> Any:
         read.append(start)
-        return whole(reader, topic, partition, start=start, **rest)
+        return original(reader, topic, partition, start=start, **rest)
 
     with patch.object(TopicReader, "stored", stored):
         mine = held.write(fence(held), Entry(PREFIX, generation=1))
@@ -103,11 +103,11 @@ def test_fetches_ahead_only_at_the_first_read(broker: EmbeddedBroker, held: Quer
     held.read_entry()
     mine = held.write(mine, Entry(PREFIX, generation=2))
     ahead: list[int] = []
-    whole = TopicReader.fetch_ahead
+    original = TopicReader.fetch_ahead
 
     def fetch_ahead(reader: TopicReader, topic: str, partition: int, start: int) -> Call[FetchResponse]:
         ahead.append(start)
-        return whole(reader, topic, partition, start)
+        return original(reader, topic, partition, start)
 
     with patch.object(TopicReader, "fetch_ahead", fetch_ahead), transactions(broker) as next_start:
         next_start.describe_driver_id()
@@ -358,11 +358,11 @@ def test_start_reads_less_than_a_megabyte_after_ten_thousand_batches_of_five_hun
             )
             log.append_end_marker(producer_id, epoch, commit=True, wall_ms=1, leader_epoch=0)
     sizes: list[int] = []
-    whole = fetched.stored_batches
+    original = fetched.stored_batches
 
     def stored_batches(records: Any) -> Any:
         sizes.append(len(records or b""))
-        return whole(records)
+        return original(records)
 
     decision_log._partition_cache.clear()
     with patch.object(reader, "stored_batches", stored_batches), transactions(broker) as held:

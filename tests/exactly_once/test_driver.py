@@ -156,13 +156,13 @@ def test_records_batch_that_another_driver_has_finished(query: Query) -> None:
 def test_driver_that_lost_the_epoch_retries(query: Query, spoiled: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     query.run(0)
-    again, left, whole = query.again(), list(range(spoiled)), QueryTransactions.fence
+    again, left, original = query.again(), list(range(spoiled)), QueryTransactions.fence
 
     def fence(held: QueryTransactions, seen: TransactionDescription | None, *rest: Any) -> Any:
         if left:  # another gets two epochs, and dies
             left.pop()
-            held.bump_epoch(*whole(held, seen, *rest))
-        return whole(held, seen, *rest)
+            held.bump_epoch(*original(held, seen, *rest))
+        return original(held, seen, *rest)
 
     with patch.object(QueryTransactions, "fence", fence):
         again.begin()

@@ -88,14 +88,14 @@ def test_take_over_during_abort_without_reports_keeps_its_transactions(query: Qu
     query.write_both(query.begin(), 0)
     newer = query.again()
     of_newer: list[tuple[BatchStart, list[TransactionIdentity]]] = []
-    whole = QueryTransactions.list_task_transactions
+    original = QueryTransactions.list_task_transactions
 
     def leftovers(prefix: QueryTransactions) -> list[TransactionDescription]:
         if not of_newer:
-            with patch.object(QueryTransactions, "list_task_transactions", whole):
+            with patch.object(QueryTransactions, "list_task_transactions", original):
                 start = newer.begin()
                 of_newer.append((start, newer.write_both(start, 0)))
-        return whole(prefix)
+        return original(prefix)
 
     with patch.object(QueryTransactions, "list_task_transactions", leftovers):
         query.abort_unreported()
@@ -107,12 +107,12 @@ def test_aborts_nothing_while_a_decision_is_written(query: Query, monkeypatch: p
     """Spark gives a batch up while its commit is under way. Who aborts does not know that there are reports."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole, aborted = LogTransaction.commit, []
+    original, aborted = LogTransaction.commit, []
 
     def commit(*arguments: Any) -> WriterState:
         monkeypatch.undo()
         aborted.append(query.abort_unreported())
-        return whole(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(LogTransaction, "commit", commit)
     query.commit(start, 0, written)
@@ -124,7 +124,7 @@ def test_abort_concurrent_with_begin_succeeds_and_begin_retries(
     query: Query,
 ) -> None:
     """The newer one has its epoch, and has not claimed yet."""
-    start, newer, whole = query.begin(), query.again(), QueryTransactions.take_over
+    start, newer, original = query.begin(), query.again(), QueryTransactions.take_over
     query.write_both(start, 0)
     aborted: list[bool] = []
 
@@ -132,7 +132,7 @@ def test_abort_concurrent_with_begin_succeeds_and_begin_retries(
         if not aborted:
             aborted.append(False)
             aborted[0] = query.abort(start, 0)
-        return whole(held, *given)
+        return original(held, *given)
 
     with patch.object(QueryTransactions, "take_over", take_over):
         of_newer = newer.begin()
@@ -215,12 +215,12 @@ def test_commits_job_with_warning_although_log_is_not_writable(
         written = query.write_both(start, 0)
         if has_losers:
             query.write(start, 1, "of an attempt that lost", attempt=1)
-        whole = QueryTransactions.write
+        original = QueryTransactions.write
 
         def write(held_by: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
             if (None if entry is None else entry.state) is fails:
                 raise NetworkError("it is gone")
-            return whole(held_by, held, entry)
+            return original(held_by, held, entry)
 
         with patch.object(QueryTransactions, "write", write):
             driver.commit(start, Batch(), written, BOTH_TASKS)
@@ -234,12 +234,12 @@ def test_commits_job_with_warning_although_log_is_not_writable(
 
 def fail_when_done(error: KafkaSinkError) -> Any:
     """Let the record that a batch is done fail to be written."""
-    whole = QueryTransactions.write
+    original = QueryTransactions.write
 
     def write(transactions: QueryTransactions, held: WriterState, entry: Entry | None) -> WriterState:
         if entry is not None and entry.state is EntryState.DONE:
             raise error
-        return whole(transactions, held, entry)
+        return original(transactions, held, entry)
 
     return patch.object(QueryTransactions, "write", write)
 
@@ -281,10 +281,10 @@ def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
     """A fenced commit is followed by a look at the driver's id, which may stay without an answer as well."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = LogTransaction.commit
+    original = LogTransaction.commit
 
     def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
-        whole(writing, timeout_ms)
+        original(writing, timeout_ms)
         query.broker.control.when(api=api, times=None).fail(error_codes.UNSUPPORTED_VERSION)
         if api is ApiKey.END_TXN:
             raise NetworkError("no answer.")
@@ -302,10 +302,10 @@ def test_unanswered_decision_of_a_job_without_a_key_must_not_be_rerun_unseen(
 def test_decided_job_without_a_key_that_is_not_committed_must_not_be_rerun(query: Query, code: int) -> None:
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = LogTransaction.commit
+    original = LogTransaction.commit
 
     def commit(writing: LogTransaction, timeout_ms: float | None = None) -> WriterState:
-        held = whole(writing, timeout_ms)
+        held = original(writing, timeout_ms)
         query.broker.control.when(api=ApiKey.END_TXN, times=None).fail(code)
         return held
 
@@ -335,14 +335,14 @@ def test_suspended_abort_does_not_affect_reused_ids_of_newer_driver(
     """Generations come again. What it has listed had begun nothing then; now a decided transaction has this id."""
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
-    whole = QueryTransactions.abort_task_transactions
+    original = QueryTransactions.abort_task_transactions
 
     def abort_task_transactions(
         held: QueryTransactions, listed: list[TransactionDescription], patience_ms: Any = None
     ) -> None:
-        with patch.object(QueryTransactions, "abort_task_transactions", whole):
+        with patch.object(QueryTransactions, "abort_task_transactions", original):
             query.decide_under_ids_of(start)
-        whole(held, listed, patience_ms)
+        original(held, listed, patience_ms)
 
     with patch.object(QueryTransactions, "abort_task_transactions", abort_task_transactions):
         query.abort(start, 0)
@@ -354,14 +354,14 @@ def test_abort_fenced_after_its_claim_ends_open_transactions(query: Query) -> No
     """By another start that gets its epoch just then, and dies."""
     start = query.begin()
     query.write_both(start, 0)
-    whole, fenced = QueryTransactions.bump_epoch, list[bool]()
+    original, fenced = QueryTransactions.bump_epoch, list[bool]()
 
     def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
         if not fenced and held.read_entry().generation > start.entry.generation:
             fenced.append(True)
             with transactions(query.broker) as other:
                 other.fence(other.describe_driver_id(), (60_000,))
-        return whole(held, driver, granted_ms)
+        return original(held, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 0)

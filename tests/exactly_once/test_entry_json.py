@@ -53,9 +53,9 @@ def test_rejects_field_of_wrong_type_or_size(field: str, value: object) -> None:
         decode_entry(b"p", json.dumps({**json.loads(encode_entry(UNPROVEN)), field: value}).encode())
 
 
-@pytest.mark.parametrize("whole", [WHOLE, UNPROVEN])
-def test_entry_with_all_fields_round_trip(whole: Entry) -> None:
-    assert decode_entry(b"p", encode_entry(whole)) == whole
+@pytest.mark.parametrize("original", [WHOLE, UNPROVEN])
+def test_entry_with_all_fields_round_trip(original: Entry) -> None:
+    assert decode_entry(b"p", encode_entry(original)) == original
 
 
 def test_reads_an_entry_of_exactly_the_largest_size() -> None:

@@ -103,10 +103,10 @@ def test_lists_prefixes_with_decided_and_open_transactions(query: Query) -> None
 def test_omits_transaction_that_ended_after_it_was_listed(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     start = query.begin()
     query.write(start, 0, "row")
-    whole = transaction_admin.list_transactional_ids
+    original = transaction_admin.list_transactional_ids
 
     def list_and_end(client: BlockingClient, *states: str) -> list[str]:
-        listed = whole(client, *states)
+        listed = original(client, *states)
         init_producer_id(client, start.task_id(0, 0), 60_000)
         return listed
 
@@ -148,11 +148,11 @@ def test_lists_only_prefixes_that_this_user_may_describe(
 
 
 def test_lists_producer_ids_once_for_many_forgotten_prefixes(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, asked = transaction_admin.owners, list[BlockingClient]()
+    original, asked = transaction_admin.owners, list[BlockingClient]()
 
     def owners(client: BlockingClient) -> dict[int, str]:
         asked.append(client)
-        return dict(whole(client))
+        return dict(original(client))
 
     for prefix in ("a", "b", "c"):
         query.again(prefix=prefix, name=prefix).run(0)
@@ -186,12 +186,12 @@ def test_decision_made_while_abort_begins_is_not_aborted(query: Query) -> None:
     """The driver decides, and dies, between the look into the log and the fence."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = QueryTransactions.fence
+    original = QueryTransactions.fence
 
     def fence(held: QueryTransactions, *given: Any) -> Any:
         with dying("commit"):
             query.commit(start, 0, written)
-        return whole(held, *given)
+        return original(held, *given)
 
     with patch.object(QueryTransactions, "fence", fence), pytest.raises(ExactlyOnceError, match="is decided"):
         operations.abort(options(query.broker), PREFIX, LOG)

@@ -100,12 +100,12 @@ def test_driver_whose_transaction_is_ended_under_the_same_epoch_is_fenced(
     one, other = of_two
     one.fence(None, (GRANTED_MS,))
     driver = one.fence(one.describe_driver_id(), (GRANTED_MS,))[0]
-    whole = log_writer.LogTransaction
+    original = log_writer.LogTransaction
 
     def open_write(*arguments: Any) -> Any:
         monkeypatch.undo()  # the other one's partition is added
         one.write(WriterState(driver), claim_of("one"))
-        return whole(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(log_writer, "LogTransaction", open_write)
     with pytest.raises(ProducerFencedError):

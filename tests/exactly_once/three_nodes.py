@@ -1,4 +1,4 @@
-"""Three nodes in virtual time, each of which coordinates a third of 300 ids, and a client that asks them."""
+"""A cluster of three nodes in virtual time, each the coordinator of a third of 300 ids, and a client of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Cluster(SimulatedCluster):
         return new_client(config, system=self.system, **options)  # type: ignore[arg-type]
 
     def kill(self, node: int) -> None:
-        """It refuses connections; after a while the other nodes coordinate what it did."""
+        """Let the node refuse connections; after a while the other nodes become coordinators of its ids."""
         self.refuse_connections(node)
         self.close_connections(node)
         self.system.after(ELECTION_MS, partial(self.elect, node))
@@ -54,7 +54,7 @@ class Cluster(SimulatedCluster):
         return [each for each in self.system.connections if each.socket.address.host == host]
 
     def suspend(self, node: int, *, elects: bool = True) -> None:
-        """It is connected to, and says nothing (SIGSTOP)."""
+        """Suspend the node as by SIGSTOP: it accepts connections and does not respond."""
         address = self.core.nodes[node]
         for connection in self.connections_to(node):
             connection.stall()
@@ -67,7 +67,7 @@ class Cluster(SimulatedCluster):
         self.share(range(2))
 
     def counts(self) -> Counter[tuple[int, ApiKey]]:
-        """How many requests of each kind have come to each node."""
+        """Return the number of requests of each kind that each node has received."""
         return Counter((node, ApiKey(*struct.unpack_from(">h", frame))) for _, node, frame in self.requests)
 
     def total(self, api: ApiKey) -> int:
@@ -87,14 +87,14 @@ def client(cluster: Cluster) -> Iterator[BlockingClient]:
 
 @pytest.fixture
 def prepared(cluster: Cluster, client: BlockingClient) -> list[TransactionIdentity]:
-    """An open transaction under each id. After it the client knows all coordinators, and nothing is counted yet."""
+    """Open a transaction under each id, let the client look up all coordinators, and reset the counts."""
     begun = begin_all(client)
     cluster.requests.clear()
     return begun
 
 
 def begin_all(client: BlockingClient, version: int = 1) -> list[TransactionIdentity]:
-    """An open transaction under each id."""
+    """Open a transaction under each id."""
     made = {name: init_producer_id(client, name, 900_000) for name in IDS}
     begun = [TransactionIdentity(name, *made[name], version) for name in IDS]
     client.send_all(AddPartitions(each, frozenset([TopicPartition("t", 0)])) for each in begun)

@@ -113,11 +113,11 @@ def test_abort_waits_for_the_outcome_of_the_decision(query: Query) -> None:
         query.commit(start, 0, written)
     driver = query.broker.cluster.coordinator.transactions[start.driver_id]
     complete, driver.state = driver.state, TransactionState.PREPARE_ABORT
-    whole = PendingRequests.pause_ms
+    original = PendingRequests.pause_ms
 
     def markers_are_written(*arguments: Any) -> float:
         driver.state = complete if driver.state is TransactionState.PREPARE_ABORT else driver.state
-        return whole(*arguments)
+        return original(*arguments)
 
     with patch.object(PendingRequests, "pause_ms", markers_are_written):
         assert query.abort(start, 0)

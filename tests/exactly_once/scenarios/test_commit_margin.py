@@ -84,10 +84,10 @@ def test_decision_notices_time_passed_since_the_check(
     written = query.write_both(start, 0)
     at = "wait" if after == "the record is written" else "begin_write"
     owner: type = LogTransaction if at == "wait" else QueryTransactions
-    whole = getattr(owner, at)
+    original = getattr(owner, at)
 
     def then_time_passes(*arguments: Any) -> Any:
-        found = whole(*arguments)
+        found = original(*arguments)
         wall_ms = BlockingClient.wall_ms
         monkeypatch.setattr(BlockingClient, "wall_ms", lambda client: wall_ms(client) + 50_000)
         return found
@@ -106,7 +106,7 @@ def timed_out_before_its_commit(
     query: Query, start: BatchStart, monkeypatch: pytest.MonkeyPatch, *, all_of_it: bool
 ) -> None:
     """Let the driver stand still before its decision's commit, until brokers have ended the decision; or all."""
-    coordinator, whole = query.broker.cluster.coordinator, LogTransaction.commit
+    coordinator, original = query.broker.cluster.coordinator, LogTransaction.commit
 
     def stands_still(writing: LogTransaction, *arguments: Any) -> WriterState:
         monkeypatch.undo()
@@ -115,7 +115,7 @@ def timed_out_before_its_commit(
             assert coordinator.abort_timed_out(now + decision_timeout_ms(start.entry.timeout_ms)) == [start.driver_id]
             if all_of_it:
                 coordinator.abort_timed_out(1e12)
-        return whole(writing, *arguments)
+        return original(writing, *arguments)
 
     monkeypatch.setattr(LogTransaction, "commit", stands_still)
 

@@ -30,15 +30,15 @@ from tests.exactly_once.invariants import (
     a_decided_batch_is_seen_once_and_whole_and_an_undecided_one_never as is_seen_once,
 )
 from tests.exactly_once.invariants import (
-    no_older_driver_changes_anything_after_a_newer_one_has_begun as no_older_driver,
-)
-from tests.exactly_once.invariants import (
+    current_driver_does_not_give_way,
     nothing_stays_open,
-    only_who_finds_anothers_entry_gives_way,
     the_next_start_works,
 )
 from tests.exactly_once.invariants import (
-    who_is_fenced_says_that_a_newer_driver_has_taken_over as who_is_fenced_says_so,
+    fenced_attempts_report_newer_driver as who_is_fenced_says_so,
+)
+from tests.exactly_once.invariants import (
+    no_older_driver_changes_anything_after_a_newer_one_has_begun as no_older_driver,
 )
 from tests.exactly_once.lives import World
 from tests.exactly_once.rules import RemovedRule
@@ -163,7 +163,7 @@ def test_one_of_two_drivers_continues_after_fencing_each_other_repeatedly(
 ) -> None:
     """With few turns both give way."""
     monkeypatch.setattr(query_transactions, "MAX_TRIES", turns)
-    both_give_way = [_fails(seed, only_who_finds_anothers_entry_gives_way) for seed in DUELS]
+    both_give_way = [_fails(seed, current_driver_does_not_give_way) for seed in DUELS]
     assert any(both_give_way) == (turns == 5), both_give_way
 
 

@@ -233,10 +233,10 @@ def test_stale_read_before_hand_over_changes_nothing(broker: EmbeddedBroker, tim
 
 @contextmanager
 def dying_after_its_claim_under(transactional_id: str) -> Iterator[None]:
-    whole = QueryTransactions.claim
+    original = QueryTransactions.claim
 
     def claim(held: QueryTransactions, *arguments: Any) -> ProducerIdAndEpoch:
-        renewed = whole(held, *arguments)
+        renewed = original(held, *arguments)
         if held.driver_id == transactional_id:
             raise Crash
         return renewed

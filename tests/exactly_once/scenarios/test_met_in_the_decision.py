@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.exactly_once import rules
-from tests.exactly_once.invariants import only_who_finds_anothers_entry_gives_way
+from tests.exactly_once.invariants import current_driver_does_not_give_way
 from tests.exactly_once.lives import World, one_process_at_a_time
 from tests.exactly_once.sampling import with_noticing
 from tests.exactly_once.script import Script
@@ -138,7 +138,7 @@ def test_older_driver_stops_newer_decision_if_fenced_drivers_do_not_reclaim(
     rules.skip_reclaim(monkeypatch)
 
     def drives(version: int, place: int, step: int) -> None:
-        only_who_finds_anothers_entry_gives_way(met_in_the_decision(version, place, step))
+        current_driver_does_not_give_way(met_in_the_decision(version, place, step))
 
     assert any(fails(drives, version, place, step) for place in (5, *BEGIN[2:]) for step in (2, 3, 1))
 

@@ -197,10 +197,10 @@ def test_driver_fenced_without_successor_records_commit_wherever_epochs_are_exha
 ) -> None:
     start = query.begin()
     written = query.write_both(start, 1)
-    whole = Driver._commit_transactions
+    original = Driver._commit_transactions
 
     def commit_all(driver: Driver, *arguments: Any, **named: Any) -> None:
-        whole(driver, *arguments, **named)
+        original(driver, *arguments, **named)
         # Another start gets its epoch, and dies.
         with transactions(broker) as other, suppress(ProducerFencedError):
             other.fence(other.describe_driver_id(), (60_000,))
@@ -231,10 +231,10 @@ def test_stale_read_overwrites_no_decision_wherever_epochs_are_exhausted(
 @contextmanager
 def dying_after(requests: int) -> Iterator[None]:
     """Let the driver die when brokers have carried out that many requests for an epoch of its id, or its end."""
-    whole, left = BlockingClient.finish, [requests]
+    original, left = BlockingClient.finish, [requests]
 
     def finish(client: BlockingClient, call: Call[Any], timeout_ms: float | None = None) -> Any:
-        responses = whole(client, call, timeout_ms)
+        responses = original(client, call, timeout_ms)
         request = next(iter(call._requests.values()), None)
         if isinstance(request, InitProducerId | EndTransaction) and f"{PREFIX}-driver" in request.coordinator.key:
             left[0] -= 1
@@ -303,7 +303,7 @@ def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: Em
     start = query.begin()
     query.write_both(start, 1)
     use_up_epochs(broker, "p-driver", left)
-    whole, fenced = QueryTransactions.bump_epoch, list[bool]()
+    original, fenced = QueryTransactions.bump_epoch, list[bool]()
 
     def bump_epoch(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> ProducerIdAndEpoch:
         if not fenced and held.read_entry().generation > start.entry.generation:
@@ -311,7 +311,7 @@ def test_abort_fenced_after_its_claim_continues_with_exhausted_epochs(broker: Em
             with transactions(broker) as other:  # another start gets its epochs, and dies
                 for _ in range(2):
                     other._request_epoch(expected_identity(other.describe_driver_id()), (60_000,))
-        return whole(held, driver, granted_ms)
+        return original(held, driver, granted_ms)
 
     with patch.object(QueryTransactions, "bump_epoch", bump_epoch):
         assert query.abort(start, 1)
@@ -336,11 +336,11 @@ def test_next_driver_id_requests_the_timeout_that_brokers_grant_now(
 def few_epochs(end: int, more: int) -> Iterator[set[str]]:
     """Of a producer id: who gets this one or one of those after it goes on under the driver's next id. What is yielded
     has the prefixes of those that did."""
-    whole, moved = QueryTransactions._hand_over, set[str]()
+    original, moved = QueryTransactions._hand_over, set[str]()
 
     def hand_over(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:
         moved.add(held.prefix)
-        whole(held, driver, granted_ms)
+        original(held, driver, granted_ms)
 
     with ExitStack() as patches:
         for module in (query_transactions, driver_module):

@@ -99,18 +99,18 @@ def test_late_fence_of_reused_id_is_a_reported_lost_commit(
     """In version 1, between the last look at what was listed and this request. In version 2 brokers compare epochs."""
     start = query.begin()
     query.attempt(start, 1, attempt=0).close(timeout=0)
-    whole = describe_transactions
+    original = describe_transactions
     looks = list[object]()
 
     def describe(client: BlockingClient, ids: Iterable[str], *arguments: Any, **named: Any) -> Any:
-        found = whole(client, ids, *arguments, **named)
+        found = original(client, ids, *arguments, **named)
         if start.task_id(1, 0) in found:
             looks.append(found)
         if len(looks) == 3:  # for the list, before the end, before the fence
             looks.append(found)
             with (
-                patch.object(transaction_aborts, "describe_transactions", whole),
-                patch.object(query_transactions, "describe_transactions", whole),
+                patch.object(transaction_aborts, "describe_transactions", original),
+                patch.object(query_transactions, "describe_transactions", original),
             ):
                 query.decide_under_ids_of(start)
         return found
@@ -132,10 +132,10 @@ def test_machine_sleep_counts_as_waiting_for_brokers() -> None:
     with new_client(config, system=system) as client:
         request = DescribeTransactions(["p-driver"])
         for suspended_ms, in_time in ((TIMEOUT_MS / 2, True), (TIMEOUT_MS, False)):
-            whole = client.poll_until
+            original = client.poll_until
 
             def poll_until(until_ms: float, suspended_ms: float = suspended_ms) -> None:
-                client.poll_until = whole  # type: ignore[method-assign]  # noqa: B023 - called in this turn of the loop
+                client.poll_until = original  # type: ignore[method-assign]  # noqa: B023 - called in this turn of the loop
                 system.advance(suspended_ms)
                 client.poll_until(until_ms)
 

@@ -106,10 +106,10 @@ def test_next_start_notices_log_lost_during_a_start(
 ) -> None:
     """The driver has got its epoch, and the timeout of its id says still that it has claimed."""
     query.run(0)
-    whole = QueryTransactions.fence
+    original = QueryTransactions.fence
 
     def lose(transactions: QueryTransactions, *given: Any) -> Any:
-        fenced = whole(transactions, *given)
+        fenced = original(transactions, *given)
         happens(transactions, query.broker)
         return fenced
 

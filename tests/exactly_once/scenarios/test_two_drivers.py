@@ -81,13 +81,13 @@ def others_take(query: Query, *transactional_ids: str) -> None:
 @contextmanager
 def before_the_commit(act: Callable[[], object]) -> Iterator[None]:
     """Let others act when the next driver has read or made its decision, and goes on to commit."""
-    whole, acted = QueryTransactions.commit, list[object]()
+    original, acted = QueryTransactions.commit, list[object]()
 
     def commit(query: QueryTransactions, *given: Any, **named: Any) -> dict[str, BrokerError]:
         if not acted:
             acted.append(None)
             act()
-        return whole(query, *given, **named)
+        return original(query, *given, **named)
 
     with patch.object(QueryTransactions, "commit", commit):
         yield
@@ -97,7 +97,7 @@ def test_fenced_driver_gives_way_to_claim_made_during_its_fence(query: Query) ->
     """A newer one has fenced it, and claims after the look into the log. In version 1 that changes no epoch."""
     start = query.begin()
     written = query.write_both(start, 0)
-    whole = QueryTransactions.fence
+    original = QueryTransactions.fence
     with transactions(query.broker) as newer:
         held = fence(newer)
         claim = newer.read_entry().with_claim("driver-2", "/checkpoint", 60_000, held.id_and_epoch)
@@ -105,7 +105,7 @@ def test_fenced_driver_gives_way_to_claim_made_during_its_fence(query: Query) ->
         def fence_late(older: QueryTransactions, *given: Any) -> Any:
             if claims:
                 newer.write(held, claims.pop())
-            return whole(older, *given)
+            return original(older, *given)
 
         claims = [claim]
         with (
@@ -172,11 +172,11 @@ def test_finish_after_suspension_reports_no_lost_rows(query: Query, finish: Call
 def test_overtaken_manual_abort_reports_it_and_ends_nothing(query: Query) -> None:
     newer, of_newer = query.again(name="driver-3"), list[BatchStart]()
     query.write_both(query.begin(), 0)
-    whole = QueryTransactions.list_task_transactions
+    original = QueryTransactions.list_task_transactions
 
     def leftovers(held: QueryTransactions) -> list[TransactionDescription]:
-        found = whole(held)
-        with patch.object(QueryTransactions, "list_task_transactions", whole):
+        found = original(held)
+        with patch.object(QueryTransactions, "list_task_transactions", original):
             of_newer.append(newer.begin())
         return found
 
@@ -223,12 +223,12 @@ def test_driver_suspended_after_first_description_gives_way_to_newer_one(query: 
     if not is_first:
         query.again(name="driver-0").run(0)
     newer, of_newer = query.again(), list[BatchStart]()
-    whole = QueryTransactions.describe_driver_id
+    original = QueryTransactions.describe_driver_id
 
     def look(held: QueryTransactions, **named: bool) -> TransactionDescription | None:
-        found = whole(held, **named)
+        found = original(held, **named)
         if not of_newer:
-            with patch.object(QueryTransactions, "describe_driver_id", whole):
+            with patch.object(QueryTransactions, "describe_driver_id", original):
                 of_newer.append(newer.begin())
         return found
 
@@ -256,12 +256,12 @@ def test_driver_suspended_after_log_read_ends_no_decision_of_another(
 ) -> None:
     """Brokers abort what is open under an id for any client that asks for its next epoch."""
     query.again(name="driver-0").run(0)
-    newer, whole, of_newer = query.again(), QueryTransactions.read_entry, list[BatchStart]()
+    newer, original, of_newer = query.again(), QueryTransactions.read_entry, list[BatchStart]()
 
     def entry(held: QueryTransactions) -> Entry:
-        found = whole(held)
+        found = original(held)
         if not of_newer:
-            with patch.object(QueryTransactions, "read_entry", whole):
+            with patch.object(QueryTransactions, "read_entry", original):
                 of_newer.append(newer.begin())
             driver._query.begin_write(WriterState(of_newer[0].driver_identity), of_newer[0].entry).wait()
             undisturbed.enter_context(no_new_epoch(query.broker))
@@ -276,10 +276,10 @@ def test_driver_suspended_after_log_read_ends_no_decision_of_another(
 def test_entry_read_after_the_fence_overrides_earlier_hints(query: Query) -> None:
     query.run(0)
     query.again().run(1)
-    whole, hints = QueryTransactions.read_entry, [Entry(PREFIX).with_claim("driver-1", "/checkpoint", 900_000)]
+    original, hints = QueryTransactions.read_entry, [Entry(PREFIX).with_claim("driver-1", "/checkpoint", 900_000)]
 
     def entry(held: QueryTransactions) -> Entry:
-        return hints.pop() if hints else whole(held)
+        return hints.pop() if hints else original(held)
 
     with (
         patch.object(QueryTransactions, "read_entry", entry),
