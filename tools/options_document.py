@@ -133,7 +133,7 @@ def _refused() -> dict[str, str]:
     for name, instead in JAVA_CLASS_OPTION_REMEDIES.items():
         if reasons[name]:
             reasons[name] = f"it names a Java class. {instead}"
-    reasons["transactional.id"] = "each task needs one of its own"
+    reasons["transactional.id"] = "each task needs its own transactional id"
     # A job may have client.rack for its source: the sink ignores the options of consumers.
     return {
         name: KAFKA_SPELLING.format_text(reason)

@@ -1,38 +1,39 @@
-"""The Spark data source `pykafka`: the only folder that knows Spark.
+"""The Spark data source `pykafka`. No other package of the library depends on Spark, except testing and the demo job.
 
-datasource.py       what Spark finds: KafkaDataSource
-checks.py           what the driver looks at before any task: options, schema, connection
-connect_checks.py   these checks on the driver of Spark Connect, for its client
-topic_creation.py   the topic, made before any task if it is missing
-distribution.py     rows brought to the task that writes their partition or key
-columns.py          the column contract, and Arrow batches -> columns per topic
-value_formats.py    which columns become the value and the key, and by which encoder
-arrow_types.py      types of Spark's columns as Arrow has them
-writer.py           what Spark calls: a batch and a stream writer over one write task
-exactly_once.py     what these writers do besides if the delivery guarantee is exactly once
-write_task.py       one task: Arrow batches in, acknowledged offsets out
-pool.py             producers that outlive a task, and how long they are kept
-pace.py             the pace of a task: its share of maxBytesPerSecond
-tasks_at_once.py    how many tasks share it
-failures.py         the error of a failed task
-dead_letters.py     where records go that no broker takes
-task_report.py      what a task has written, as its commit message, and the sum of them
-publish.py          where the report of a write goes: a file, a topic, a function
-progress.py         these reports beside Spark's own progress of a stream
-worker_process.py   settings of the Python processes that Spark starts
-worker_log.py       log lines of these processes
-constants.py        the name, internal options, and error messages that several modules raise
-options/            option strings -> SinkOptions, all faults in one error
-patches/            register(): methods of pyspark's writers that it replaces
+datasource.py         KafkaDataSource, the entry point of Spark
+checks.py             checks on the driver before any task: options, schema, connection
+connect_checks.py     the same checks for a client of Spark Connect, run on its driver
+topic_creation.py     creates a missing topic before any task
+distribution.py       moves each row to the task that writes its partition or key
+columns.py            the column contract, and the plan of a DataFrame's columns
+value_formats.py      the encoders of value and key for the columns of a DataFrame
+arrow_types.py        the Arrow types of Spark's columns
+writer.py             the batch writer and the stream writer that Spark calls
+exactly_once.py       exactly-once delivery in these writers
+write_task.py         the write task: sends Arrow batches and returns acknowledged offsets
+pool.py               producers that outlive a task
+rate_limiter.py       limits a task to its share of maxBytesPerSecond
+concurrent_tasks.py   the number of tasks that share maxBytesPerSecond
+failures.py           the error of a failed task
+dead_letters.py       the records that are written to the dead-letter topic
+task_report.py        the report of a task, which is its commit message
+report_publishing.py  publishes the report of a write to a file, a topic or a function
+progress.py           combines these reports with Spark's progress events of a stream
+worker_process.py     tunes the Python processes that Spark starts
+worker_log.py         logging in these processes
+pyspark_versions.py   substitutes for what older versions of pyspark lack
+constants.py          the format name, internal options and shared error messages
+options/              option strings -> SinkOptions
+patches/              register(), and the methods that it installs in pyspark's writers
 
-pyspark comes with the cluster, or with the extra `spark`.
+pyspark is provided by the cluster, or by the extra `spark`.
 """
 
 from spark_kafka_sink.errors import MissingDependencyError
 
 try:
-    import pyspark as pyspark  # asked for here, so that its absence is reported in one sentence
+    import pyspark as pyspark  # imported here, so that one error reports that it is missing
 except ModuleNotFoundError as error:
     raise MissingDependencyError(
-        'The Spark data source needs pyspark 4.0 or newer: install it with pip install "spark-kafka-sink[spark]".'
+        'The Spark data source requires pyspark 4.0 or newer. Install it with pip install "spark-kafka-sink[spark]".'
     ) from error

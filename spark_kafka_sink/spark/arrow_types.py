@@ -1,6 +1,6 @@
-"""The Arrow type in which Spark hands a column to a data source in Python.
+"""Maps the types of Spark columns to the Arrow types in which Spark passes them to a Python data source.
 
-Spark gives a timestamp's type the session's time zone, which is known in the tasks only; here it is UTC.
+Spark's Arrow timestamps have the session's time zone, which only the tasks know. The types here use UTC instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import types
 
 from spark_kafka_sink.errors import SchemaError
 
-_SIMPLE: dict[type[types.DataType], Any] = {
+_ATOMIC_TYPES: dict[type[types.DataType], Any] = {
     types.BooleanType: pa.bool_(),
     types.ByteType: pa.int8(),
     types.ShortType: pa.int16(),
@@ -30,32 +30,39 @@ _SIMPLE: dict[type[types.DataType], Any] = {
     types.NullType: pa.null(),
 }
 if hasattr(types, "TimeType"):
-    _SIMPLE[types.TimeType] = pa.time64("ns")
+    _ATOMIC_TYPES[types.TimeType] = pa.time64("ns")
 
 
-def to_arrow_type(kind: types.DataType, where: str) -> pa.DataType:
-    """Raise SchemaError for a type that no format can write: intervals, variants and what Spark may add."""
-    simple = _SIMPLE.get(type(kind))
-    if simple is not None:
-        return simple
-    if isinstance(kind, types.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, types.ArrayType):
-        return pa.list_(_field("element", to_arrow_type(kind.elementType, f"{where}.element"), kind.containsNull))
-    if isinstance(kind, types.MapType):
-        value = _field("value", to_arrow_type(kind.valueType, f"{where}.value"), kind.valueContainsNull)
-        key = to_arrow_type(kind.keyType, f"{where}.key")
-        # Arrow has no map whose keys have no type. That of `map()`, which is empty, may have any.
-        return pa.map_(pa.string() if pa.types.is_null(key) else key, value)
-    if isinstance(kind, types.StructType):
-        return pa.struct([to_arrow_field(field, f"{where}.{field.name}") for field in kind.fields])
-    raise SchemaError(f"column {where} of type {kind.simpleString()} cannot be written; cast it to a string")
+def to_arrow_type(data_type: types.DataType, path: str) -> pa.DataType:
+    """Convert a Spark type to the Arrow type. `path` names the column in errors, for example `address.city`.
+
+    Raises SchemaError for a type that no format can write: intervals, variants, and types of future Spark versions.
+    """
+    atomic = _ATOMIC_TYPES.get(type(data_type))
+    if atomic is not None:
+        return atomic
+    if isinstance(data_type, types.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, types.ArrayType):
+        element = to_arrow_type(data_type.elementType, f"{path}.element")
+        return pa.list_(_build_field("element", element, data_type.containsNull))
+    if isinstance(data_type, types.MapType):
+        value = to_arrow_type(data_type.valueType, f"{path}.value")
+        key = to_arrow_type(data_type.keyType, f"{path}.key")
+        # Arrow does not support map keys of type null. `map()` has such keys but is always empty, so any type will do.
+        key = pa.string() if pa.types.is_null(key) else key
+        return pa.map_(key, _build_field("value", value, data_type.valueContainsNull))
+    if isinstance(data_type, types.StructType):
+        return pa.struct([to_arrow_field(field, f"{path}.{field.name}") for field in data_type.fields])
+    raise SchemaError(f"column {path} of type {data_type.simpleString()} cannot be written; cast it to a string")
 
 
-def to_arrow_field(field: types.StructField, where: str) -> pa.Field:
-    return _field(field.name, to_arrow_type(field.dataType, where), field.nullable)
+def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
+    return _build_field(field.name, to_arrow_type(field.dataType, path), field.nullable)
 
 
-def _field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:
-    """Of `array()` Spark says that no element is null; Arrow has no such field without a type."""
-    return pa.field(name, kind, nullable or pa.types.is_null(kind))
+def _build_field(name: str, data_type: pa.DataType, is_nullable: bool) -> pa.Field:
+    """Build a field. A field of type null is always nullable: Spark says that `array()` contains no null element, but
+    Arrow requires the field to be nullable.
+    """
+    return pa.field(name, data_type, is_nullable or pa.types.is_null(data_type))

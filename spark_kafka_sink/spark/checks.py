@@ -1,8 +1,9 @@
-"""What can be found wrong with a write before any row is read: its options, its schema, and whether Kafka takes it.
+"""Checks that run before any row is read: the options, the schema, and the connection to Kafka.
 
-Spark asks a data source in Python for its writer only when all stages before the write have run, so `register` looks
-sooner: before Spark plans. In classic Spark the driver is this program. With Spark Connect it is another one, which
-makes the checks for its client (`connect_checks.py`).
+Spark asks a Python data source for its writer only after all stages before the write have run. The methods that
+`register` installs therefore run the checks earlier, before Spark plans the write. In classic Spark the driver is the
+process that calls them. With Spark Connect the driver is another process, which runs the checks for its client
+(connect_checks.py).
 """
 
 from __future__ import annotations
@@ -27,46 +28,54 @@ from spark_kafka_sink.spark.options.names import SINK_SPELLING, add_kafka_prefix
 from spark_kafka_sink.spark.options.parse import parse_options
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.report_publishing import check_report_options
-from spark_kafka_sink.spark.topic_creation import create_if_missing, log_warnings
+from spark_kafka_sink.spark.topic_creation import create_topic_if_missing, log_warnings
 from spark_kafka_sink.spark.value_formats import SparkColumns, add_schema_ids
 
-_WHERE_TO_LOOK = 'If only the executors can reach Kafka, say .option("checkConnection", "false").'
+_UNREACHABLE_REMEDY = 'If only the executors can reach Kafka, set .option("checkConnection", "false").'
 
-_REACHABLE_MAX = 1_000
-_reachable: set[tuple[object, ...]] = set()
-"""Options whose connection was checked: a stream must not fail because a broker restarts when a micro-batch begins.
+_MAX_CHECKED_CONNECTIONS = 1_000
+_checked_connections: set[tuple[object, ...]] = set()
+"""Targets and producer options that passed the check of the connection.
 
-With `register` the start of a stream checks, and no micro-batch. Without it each micro-batch does, in a Python worker.
-Spark ends a worker that was idle for a minute: then the next micro-batch looks again.
+A stream must not fail because a broker restarts when a micro-batch begins. With `register` only the start of a stream
+checks the connection. Without `register` each micro-batch does, in a Python worker. Spark ends a worker that is idle
+for a minute, so the next micro-batch then checks the connection again.
 """
 
 
-def forget() -> None:
-    """For tests: as in a new process."""
-    _reachable.clear()
+def clear_cache() -> None:
+    """Forget which connections were checked (tests only)."""
+    _checked_connections.clear()
 
 
 def check_all(
-    options: Mapping[str, str], schema: StructType, start: str | None = None, *, ask: bool = True
+    options: Mapping[str, str], schema: StructType, stream_start: str | None = None, *, check_servers: bool = True
 ) -> tuple[SinkOptions, ColumnPlan]:
-    """Options, schema and, if `ask`, the servers. If that raises, only the error is shown, and no warning."""
-    with defer_log(exempt="spark_kafka_sink.formats"):  # the schema registry may ask to wait
+    """Check the options, the schema and, if `check_servers`, also Kafka, the report and the schema registry.
+
+    Log messages are deferred, so that an error is not accompanied by warnings.
+    """
+    with defer_log(exempt="spark_kafka_sink.formats"):  # waits for the schema registry are logged at once
         parsed, plan = check_options_and_schema(options, schema)
-        return parsed, run_server_checks(parsed, plan, start) if ask else plan
+        return parsed, run_server_checks(parsed, plan, stream_start) if check_servers else plan
 
 
 def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions, ColumnPlan]:
-    """The faults of the options and those of the schema in one error; none of them needs a broker."""
-    # Where the options are faulty, the schema is looked at with those of them that concern it.
+    """Parse the options and plan the columns, without a connection.
+
+    Raises ConfigurationError with all faults of the options and of the schema, or SchemaError if only the schema has
+    faults.
+    """
+    # If the options are invalid, the schema is still checked with the options that concern it.
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
-    schema, target = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
+    schema, target_partition = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
-        of_formats = OptionFaults()
-        encoders = build_encoders(parsed.formats, SparkColumns(schema), of_formats)
-        faults = of_formats.render(SINK_SPELLING)
+        format_faults = OptionFaults()
+        encoders = build_encoders(parsed.formats, SparkColumns(schema), format_faults)
+        faults = format_faults.render(SINK_SPELLING)
     except ConfigurationError as error:
         faults = [*error.faults]
     try:
@@ -79,71 +88,73 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
         faults += find_distribution_faults(parsed, plan, schema)
     if faults:
         raise ConfigurationError(faults)
-    return parsed, plan if target is None else replace(plan, partition=target)
+    return parsed, plan if target_partition is None else replace(plan, partition=target_partition)
 
 
-def run_server_checks(options: SinkOptions, plan: ColumnPlan, start: str | None = None) -> ColumnPlan:
-    """Check the connection to Kafka, and ask the schema registry: the plan with the ids of its schemas. `start`: of a
-    stream, for which each schema is asked for once.
+def run_server_checks(options: SinkOptions, plan: ColumnPlan, stream_start: str | None = None) -> ColumnPlan:
+    """Check the connection to Kafka and the report's destinations, and query the schema registry.
+
+    Returns the plan with the ids of its schemas. `stream_start` identifies the start of a stream, which looks up the
+    latest version of a schema only once.
     """
-    check_connection(options, start)
+    check_connection(options, stream_start)
     check_report_options(options)
-    return add_schema_ids(plan, options, start)
+    return add_schema_ids(plan, options, stream_start)
 
 
-def check_connection(options: SinkOptions, start: str | None = None) -> None:
-    """PreflightError if Kafka cannot be written to from here. What has passed once is not looked at again.
+def check_connection(options: SinkOptions, stream_start: str | None = None) -> None:
+    """Raise PreflightError if this process cannot write to Kafka. A connection that passed is not checked again.
 
-    A topic that is missing is created if that was asked for. It may have been deleted since, so each write looks, but
-    not each micro-batch of a stream, which has a `start`.
+    With createTopic, a missing topic is created. Each batch write checks for it, since the topic may have been deleted
+    since the last check. A micro-batch of a stream, which has a `stream_start`, does not.
 
-    The client's lines about its connections appear if it passes.
+    The client's log messages about its connections appear only if the check passes.
     """
     target = build_write_target(options)
-    looked_at = (target, options.check_connection, *sorted(options.producer.items()))
-    may_create = target.new_topic is not None and start is None
-    if (looked_at in _reachable and not may_create) or not (options.check_connection or target.new_topic):
+    connection = (target, options.check_connection, *sorted(options.producer.items()))
+    may_create = target.new_topic is not None and stream_start is None
+    if (connection in _checked_connections and not may_create) or not (options.check_connection or target.new_topic):
         return
-    checks = _checked(options, target)
+    checks = _run_preflight(options, target)
     log_warnings(checks)
-    if target.new_topic is not None and create_if_missing(options, target.new_topic):
-        _checked(options, replace(target, new_topic=None))
-    if len(_reachable) >= _REACHABLE_MAX:
-        _reachable.clear()
-    _reachable.add(looked_at)
+    if target.new_topic is not None and create_topic_if_missing(options, target.new_topic):
+        _run_preflight(options, replace(target, new_topic=None))
+    if len(_checked_connections) >= _MAX_CHECKED_CONNECTIONS:
+        _checked_connections.clear()
+    _checked_connections.add(connection)
 
 
-def _checked(options: SinkOptions, target: Target) -> list[Check]:
-    """None where no checks are wanted."""
+def _run_preflight(options: SinkOptions, target: Target) -> list[Check]:
+    """Run the preflight checks, unless checkConnection is false, and raise PreflightError if a check fails."""
     if not options.check_connection:
         return []
     with defer_log():
         checks = preflight(options.producer_config().client_config(), target)
         error = build_preflight_error(checks)
         if error is not None:
-            # With exactly once the driver itself commits: it must reach Kafka. Where Kafka has answered, executors
-            # get the same answer.
+            # With exactly once the driver itself commits, so it must reach Kafka. A check that Kafka answered would
+            # have the same result on the executors.
             is_unreachable = all(check.concerns_address for check in checks if check.outcome is Outcome.FAILED)
-            elsewhere = f"\n{_WHERE_TO_LOOK}" if is_unreachable and options.exactly_once is None else ""
-            raise PreflightError(add_kafka_prefix(f"{error}{elsewhere}"))
+            remedy = f"\n{_UNREACHABLE_REMEDY}" if is_unreachable and options.exactly_once is None else ""
+            raise PreflightError(add_kafka_prefix(f"{error}{remedy}"))
     return checks
 
 
 def build_write_target(options: SinkOptions) -> Target:
-    """What a write needs of Kafka, for the driver and for `pykafka doctor`."""
-    named = (options.topic, options.dead_letter_topic, options.report_topic)
-    topics = tuple(topic for topic in named if topic is not None)
-    others = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
+    """Return the topics and permissions that a write needs, for the driver and for `pykafka doctor`."""
+    optional_topics = (options.topic, options.dead_letter_topic, options.report_topic)
+    topics = tuple(topic for topic in optional_topics if topic is not None)
+    topic_options = ((options.dead_letter_topic, "deadLetterTopic"), (options.report_topic, "reportTopic"))
     transactional_id, prefix = None, ""
     if options.exactly_once is not None:
-        # Where the user gives no prefix, the check uses one that begins like the sink's own: rights are granted for the
-        # beginnings of names.
+        # Without a prefix of the user, the check uses a prefix that begins like the sink's own prefixes, because
+        # permissions are granted for prefixes.
         transactional_id = driver_id(options.exactly_once.prefix or derive_prefix("check", ""))
         prefix = options.exactly_once.prefix or GENERATED_PREFIX
     return Target(
         topics,
         topic_option_names=tuple(
-            (topic, name) for topic, name in others if topic is not None and topic != options.topic
+            (topic, option) for topic, option in topic_options if topic is not None and topic != options.topic
         ),
         connect_all_brokers=options.topic is None,
         new_topic=options.new_topic,

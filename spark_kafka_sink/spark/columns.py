@@ -1,17 +1,18 @@
-"""The column contract of Spark's Kafka sink: a DataFrame's schema is checked and becomes a ColumnPlan.
+"""The column contract of Spark's Kafka sink: checks the schema of a DataFrame and turns it into a ColumnPlan.
 
-| column    | type                                                                     | null means            |
+| column    | type                                                                     | meaning of null       |
 |-----------|--------------------------------------------------------------------------|-----------------------|
 | value     | string or binary; required                                               | a tombstone           |
 | key       | string or binary                                                         | no key                |
-| topic     | string; required unless the option is set, which then wins               | an error              |
+| topic     | string; required unless the option is set, which takes precedence        | an error              |
 | partition | int                                                                      | the partitioner decides |
 | headers   | array<struct<key:string,value:binary>>, map<string,binary>, map<string,string> | no headers      |
-| timestamp | timestamp, or bigint milliseconds                                        | now                   |
+| timestamp | timestamp, or bigint milliseconds                                        | the current time      |
 
-Names are case-sensitive and other columns are passed over, as in Spark's own sink; the words of the errors are its own
-too. The schema is checked on the driver, without a broker. Tasks then pick columns by position. With `valueFormat` or
-`keyFormat` an encoder makes the column out of others (`value_formats.py`), and `value` or `key` means nothing special.
+Column names are case-sensitive and other columns are ignored, as in Spark's own sink. The error messages have its
+wording, too. The schema is checked on the driver, without a broker. Tasks then select columns by position. With
+`valueFormat` or `keyFormat`, an encoder builds the value or the key from other columns (`value_formats.py`), and the
+columns `value` or `key` have no special meaning.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from spark_kafka_sink.producer.column_plan import ColumnPlan
 if TYPE_CHECKING:
     from spark_kafka_sink.formats.encoder import ColumnsEncoder
 
-_TEXT = (StringType, CharType, VarcharType)
-_EXPECTED = {
+_STRING_TYPES = (StringType, CharType, VarcharType)
+_EXPECTED_TYPES = {
     "topic": "string",
     "value": "string or binary",
     "key": "string or binary",
@@ -51,43 +52,48 @@ _EXPECTED = {
     "partition": "int",
     "timestamp": "timestamp or bigint",
 }
-_REMEDY = {
-    # Spark's own sink passes over this column, so that a job may bring one of any type.
+_TYPE_REMEDIES = {
+    # Spark's own sink ignores this column, so jobs may have a column of any type under this name.
     "timestamp": "; CAST(timestamp AS TIMESTAMP) if it is the record's time, else drop or rename the column",
 }
-_CASTS = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
-_CASTABLE = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
+_CAST_TYPES = {"key": "STRING", "value": "STRING", "topic": "STRING", "partition": "INT"}
+_CASTABLE_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "BOOLEAN", "DATE", "STRING")
 
 
 def plan_columns(
     schema: StructType, fixed_topic: str | None, encoders: Mapping[str, ColumnsEncoder | None] | None = None
 ) -> ColumnPlan:
-    """Check the schema; all faults in one SchemaError. `encoders`: of `value` and `key`, where they have one."""
+    """Check the schema and return the plan of its columns. Raises SchemaError with one line for each error.
+
+    `encoders`: the encoders of `value` and `key`, if these fields are built from other columns. None stands for an
+    encoder that could not be built, because the options are invalid.
+    """
     names = schema.fieldNames()
     encoders = encoders or {}
     unused = {*encoders, "topic"} if fixed_topic is not None else {*encoders}
-    relevant = [name for name in _EXPECTED if name in names and name not in unused]
+    relevant = [name for name in _EXPECTED_TYPES if name in names and name not in unused]
     faults = []
     if fixed_topic is None and "topic" not in names:
         faults.append(
             "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
-            + _in_another_case("topic", names)
+            + _describe_case_mismatch("topic", names)
         )
     if "value" not in names and "value" not in encoders:
         faults.append(
-            "Required attribute 'value' not found" + _in_another_case("value", names) + _no_value_column(names)
+            "Required attribute 'value' not found"
+            + _describe_case_mismatch("value", names)
+            + _suggest_value_column(names)
         )
     for name in relevant:
         if names.count(name) > 1:
-            faults.append(
-                f"The column '{name}' is there {names.count(name)} times; one of them must be renamed or dropped."
-            )
+            faults.append(f"There are {names.count(name)} columns named '{name}'. Rename or drop all but one of them.")
             continue
-        kind = schema[name].dataType
-        if not _is_allowed(name, kind):
+        data_type = schema[name].dataType
+        if not _is_allowed(name, data_type):
             faults.append(
-                f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {_EXPECTED[name]}"
-                + (_REMEDY.get(name) or _cast_of(name, kind.simpleString()))
+                f"{name} attribute unsupported type {data_type.simpleString()}. "
+                f"{name} must be a(n) {_EXPECTED_TYPES[name]}"
+                + (_TYPE_REMEDIES.get(name) or _suggest_cast(name, data_type.simpleString()))
             )
     if faults:
         raise SchemaError("\n".join(faults))
@@ -95,48 +101,51 @@ def plan_columns(
     return ColumnPlan(fixed_topic=fixed_topic, **sources)
 
 
-def _in_another_case(name: str, names: list[str]) -> str:
-    found = next((other for other in names if other.lower() == name), None)
-    return f" (there is '{found}', but the names of columns are case-sensitive)" if found else ""
+def _describe_case_mismatch(name: str, names: list[str]) -> str:
+    """Return a remark about a column whose name differs only in case, or an empty text."""
+    mismatch = next((other for other in names if other.lower() == name), None)
+    return f" (there is '{mismatch}', but column names are case-sensitive)" if mismatch else ""
 
 
-def _is_allowed(column: str, kind: DataType) -> bool:
+def _is_allowed(column: str, data_type: DataType) -> bool:
     if column == "topic":
-        return isinstance(kind, _TEXT)
+        return isinstance(data_type, _STRING_TYPES)
     if column == "partition":
-        return isinstance(kind, IntegerType)
+        return isinstance(data_type, IntegerType)
     if column == "timestamp":
-        return isinstance(kind, (TimestampType, LongType))
+        return isinstance(data_type, (TimestampType, LongType))
     if column == "headers":
-        return _is_header_type(kind)
-    return isinstance(kind, (*_TEXT, BinaryType))
+        return _is_header_type(data_type)
+    return isinstance(data_type, (*_STRING_TYPES, BinaryType))
 
 
-def _is_header_type(kind: DataType) -> bool:
-    if isinstance(kind, MapType):
-        return isinstance(kind.keyType, _TEXT) and isinstance(kind.valueType, (*_TEXT, BinaryType))
-    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)):
+def _is_header_type(data_type: DataType) -> bool:
+    if isinstance(data_type, MapType):
+        return isinstance(data_type.keyType, _STRING_TYPES) and isinstance(
+            data_type.valueType, (*_STRING_TYPES, BinaryType)
+        )
+    if not (isinstance(data_type, ArrayType) and isinstance(data_type.elementType, StructType)):
         return False
-    fields = kind.elementType.fields
+    fields = data_type.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
-        and isinstance(fields[0].dataType, _TEXT)
+        and isinstance(fields[0].dataType, _STRING_TYPES)
         and isinstance(fields[1].dataType, BinaryType)
     )
 
 
-def _no_value_column(names: Sequence[str]) -> str:
-    """Which columns there are, which one may be meant, and what to write where there is none."""
-    shown = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
-    there = describe_columns(names)
-    meant = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
-    for name in (name for name in shown if name.lower() == meant):
-        return f'. {there} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
-    return f'. {there} Make one, for instance of all of them: .selectExpr("to_json(struct(*)) AS value")'
+def _suggest_value_column(names: Sequence[str]) -> str:
+    """List the existing columns, and suggest to rename a similar one or to build the value from all of them."""
+    sanitized = [sanitize(name, MAX_NAME_CHARACTERS) for name in names]
+    existing = describe_columns(names)
+    similar = next(iter(get_close_matches("value", [name.lower() for name in names], 1)), None)
+    for name in (name for name in sanitized if name.lower() == similar):
+        return f'. {existing} Did you mean \'{name}\'? Rename it: .withColumnRenamed("{name}", "value")'
+    return f'. {existing} Create it, for instance from all columns: .selectExpr("to_json(struct(*)) AS value")'
 
 
-def _cast_of(name: str, kind: str) -> str:
-    """The expression that mends a column of a simple type, where there is one."""
-    if name not in _CASTS or kind.upper() not in _CASTABLE:
+def _suggest_cast(name: str, sql_type: str) -> str:
+    """Return the expression that casts the column to the expected type, or an empty text if no cast does."""
+    if name not in _CAST_TYPES or sql_type.upper() not in _CASTABLE_TYPES:
         return ""
-    return f"; CAST({name} AS {_CASTS[name]}) makes it one"
+    return f"; use CAST({name} AS {_CAST_TYPES[name]})"

@@ -1,25 +1,30 @@
-"""How many tasks of this session may run at one time: these share `maxBytesPerSecond`.
+"""The maximum number of concurrent tasks in a session: these tasks share `maxBytesPerSecond`.
 
-`sparkContext.defaultParallelism` is another number: it is `spark.default.parallelism` where that is set, and it knows
-nothing of `spark.task.cpus`. So Spark's scheduler is asked how many tasks the executors that there are can run. On YARN
-and Kubernetes some may come later than the write begins, so those that the job has asked for are counted too.
+`sparkContext.defaultParallelism` is a different number: it returns `spark.default.parallelism` if that is set, and it
+ignores `spark.task.cpus`. This module therefore uses the number of tasks that Spark's scheduler can run on the
+registered executors. On YARN and Kubernetes some executors may register after the write has started, so the executors
+that the job requested are counted, too.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_DYNAMIC = "spark.dynamicAllocation.enabled"
+_DYNAMIC_ALLOCATION_CONF = "spark.dynamicAllocation.enabled"
 
 
 def max_concurrent_tasks(session: Any) -> int | None:
-    """None where it is not known: with Spark Connect, with dynamic allocation, and before there is any executor."""
+    """Return how many tasks of the session can run concurrently, or None if this is unknown.
+
+    It is unknown with Spark Connect, with dynamic allocation, and before the first executor has registered if the job
+    requested no number of executors.
+    """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         return None
-    if session.conf.get(_DYNAMIC, "false").lower() == "true":
+    if session.conf.get(_DYNAMIC_ALLOCATION_CONF, "false").lower() == "true":
         return None
-    here = _of_executors(session)
-    return (here if _is_local(session) else max(here, _asked_for(session))) or None
+    registered = _registered_task_slots(session)
+    return (registered if _is_local(session) else max(registered, _requested_task_slots(session))) or None
 
 
 def _is_local(session: Any) -> bool:
@@ -27,9 +32,9 @@ def _is_local(session: Any) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _of_executors(session: Any) -> int:
-    """Of those that have registered by now; 0 where the JVM does not let us ask."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a client of Connect need not have it
+def _registered_task_slots(session: Any) -> int:
+    """Return the task slots of the registered executors, or 0 if the JVM does not provide their number."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # not installed with some Connect clients
 
     context = session.sparkContext._jsc.sc()
     try:
@@ -39,8 +44,8 @@ def _of_executors(session: Any) -> int:
         return 0
 
 
-def _asked_for(session: Any) -> int:
-    """Of as many executors as the job has asked for; 0 where it has asked for no number."""
+def _requested_task_slots(session: Any) -> int:
+    """Return the task slots of the executors that the job requested, or 0 if it requested no number of executors."""
     executors = int(session.conf.get("spark.executor.instances", "0"))
     cores = int(session.conf.get("spark.executor.cores", "1"))
     return executors * (cores // int(session.conf.get("spark.task.cpus", "1")))

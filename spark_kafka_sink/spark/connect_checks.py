@@ -1,8 +1,9 @@
-"""The checks before a write with Spark Connect, whose driver is another program than the one that calls `save`.
+"""The checks before a write with Spark Connect, where the driver is not the program that calls `save`.
 
-The driver is perhaps on another network and has other packages, so it makes the checks. Spark Connect has no call for
-that: the client *reads* a data frame from `pykafka` with the option CHECK. The frame has no rows, and its schema holds
-the result. The driver finds the schema when it analyses the frame, and runs no task.
+The driver may be in another network and may have other packages, so it must run the checks itself. Spark Connect has no
+call for that. Instead, the client *reads* a DataFrame from `pykafka` with the option CHECK_OPTION. The DataFrame has no
+rows, and its schema contains the result. The driver determines the schema when it analyzes the DataFrame, and runs no
+task.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_kafka_sink.spark.constants import FORMAT_NAME, STREAM_START_OPTION
 from spark_kafka_sink.spark.distribution import Distribution, build_distribution
 
 CHECK_OPTION = "pykafka.check"
-"""An option for reading: the schema of the rows that are to be written, as JSON."""
+"""An internal option for reading. Its value is the schema of the rows to write, as JSON."""
 
 _PASSED = "passed"
 
@@ -29,9 +30,9 @@ _PASSED = "passed"
 def check_on_driver(
     session: Any, options: Mapping[str, str], schema: StructType
 ) -> tuple[list[int], Distribution | None]:
-    """Let the driver make all checks, and raise here what they raise there.
+    """Run all checks on the driver, and raise their error in this process.
 
-    Returns the columns to be sent, and how rows are to be distributed.
+    Returns the positions of the columns that the sink uses, and the distribution of the rows.
     """
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     (field,) = reader.load().schema.fields
@@ -42,17 +43,21 @@ def check_on_driver(
 
 
 def check_result_schema(options: Mapping[str, str]) -> StructType:
-    """Make all checks on the driver. Return their error, or the columns used, as the schema of a data frame."""
-    given = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
-    schema = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
+    """Run all checks, on the driver, and return their result as the schema of a DataFrame.
+
+    The schema has one field. If the checks pass, it is named "passed" and has the columns and the distribution as
+    metadata. Otherwise it has the name of the error class and the message as metadata.
+    """
+    write_options = {name: value for name, value in options.items() if name.lower() != CHECK_OPTION}
+    schema_json = next(value for name, value in options.items() if name.lower() == CHECK_OPTION)
     try:
-        columns = StructType.fromJson(json.loads(schema))
-        parsed, plan = check_all(given, columns, given.get(STREAM_START_OPTION))
-        distribution = build_distribution(parsed, plan, columns)
+        schema = StructType.fromJson(json.loads(schema_json))
+        parsed, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
+        distribution = build_distribution(parsed, plan, schema)
     except KafkaSinkError as error:
         return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
-    return StructType([StructField(_PASSED, StringType(), True, _passed_metadata(plan, distribution))])
+    return StructType([StructField(_PASSED, StringType(), True, _build_metadata(plan, distribution))])
 
 
-def _passed_metadata(plan: ColumnPlan, distribution: Distribution | None) -> dict[str, Any]:
+def _build_metadata(plan: ColumnPlan, distribution: Distribution | None) -> dict[str, Any]:
     return {"columns": plan.positions(), "distribution": "" if distribution is None else distribution.to_json()}

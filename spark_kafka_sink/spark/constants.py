@@ -1,4 +1,4 @@
-"""The name of the data source, its internal options, and error messages that several modules raise."""
+"""Constants shared by several modules: the format name, internal options and error messages."""
 
 from __future__ import annotations
 
@@ -7,39 +7,41 @@ SAVE_MODE_NOT_ALLOWED_MESSAGE = (
     "Save mode {} not allowed for Kafka. Allowed save modes are Append and ErrorIfExists (default)."
 )
 DISTRIBUTION_NOT_SUPPORTED_MESSAGE = (
-    "Option 'distribution' needs spark_kafka_sink.register(spark) in the program that writes, and save() or start(): "
-    "elsewhere Spark asks a data source in Python too late to bring rows to other tasks."
+    "Option 'distribution' requires spark_kafka_sink.register(spark) in the program that writes, and save() or "
+    "start(). Without them, Spark calls a Python data source too late to move rows to other tasks."
 )
 IDEMPOTENCY_KEY_IN_STREAM_MESSAGE = (
-    "Option 'idempotencyKey' is for batch jobs. A stream needs none: its query id and the number of each micro-batch "
-    "are what a batch is known by."
+    "Option 'idempotencyKey' is for batch jobs only. Remove it: the query id and the batch id already identify each "
+    "micro-batch of a stream."
 )
 MISSING_QUERY_NAME_MESSAGE = (
-    "Option 'deliveryGuarantee' is 'exactly-once', which needs a name for this query that stays the same after a "
-    "restart. Set the option checkpointLocation, from which it is made, or transactionalIdPrefix."
+    "Option 'deliveryGuarantee' is 'exactly-once', which requires a name for this query that stays the same after a "
+    "restart. Set the option checkpointLocation, from which the name is derived, or transactionalIdPrefix."
 )
 REAL_TIME_TRIGGER_MESSAGE = (
-    "trigger(realTime=...) is not available for 'pykafka': Spark's real-time mode takes the sinks on its own list, "
-    "which has none in Python (PythonTable, or ForeachBatchSink in output mode update). The setting "
-    "spark.sql.streaming.realTimeMode.allowlistCheck = false does not help: the mode also needs asynchronous progress "
-    "tracking, which Spark refuses for sinks in Python. Use micro-batches, one after the other: "
-    '.trigger(processingTime="0 seconds"). They take some tenths of a second.'
+    "trigger(realTime=...) is not supported for 'pykafka': Spark's real-time mode allows only the sinks on its own "
+    "list, which contains no Python sink (PythonTable, or ForeachBatchSink in output mode update). Setting "
+    "spark.sql.streaming.realTimeMode.allowlistCheck to false does not help, because the mode also requires "
+    "asynchronous progress tracking, which Spark rejects for Python sinks. Use micro-batches without a pause instead: "
+    '.trigger(processingTime="0 seconds"). A micro-batch takes a few tenths of a second.'
 )
 TABLE_OPTIONS_MESSAGE = (
-    "If this writes to a table: Spark does not hand the options of CREATE TABLE to a data source in Python. Give them "
-    "with each write: INSERT INTO the_table WITH ('kafka.bootstrap.servers' = 'host:9092', 'topic' = 'orders') "
+    "If this is a write to a table: Spark does not pass the options of CREATE TABLE to a Python data source. Set them "
+    "on each write: INSERT INTO the_table WITH ('kafka.bootstrap.servers' = 'host:9092', 'topic' = 'orders') "
     "SELECT ..., or df.writeTo('the_table').options(**options).append()."
 )
+
+# Internal options, set by the methods that `register` installs. Users do not set them.
 MICRO_BATCH_OPTION = "pykafka.microbatch"
-"""An internal option: it marks the jobs that write the micro-batches of a stream in output mode update."""
+"""Marks a batch write as a micro-batch of a stream in output mode update, or with the option distribution."""
 ALREADY_CHECKED_OPTION = "pykafka.checked"
-"""An option of writes that `register` has checked already, with checkConnection false; no user's."""
+"""Marks a write that `register` has already checked. Such a write also has checkConnection=false."""
 DISTRIBUTED_BY_OPTION = "pykafka.distributed"
-"""An option of writes whose rows are where the option distribution wants them: its value; no user's."""
+"""Marks a write whose rows are already distributed. The value is that of the option distribution."""
 STREAM_START_OPTION = "pykafka.start"
-"""An option that each `start()` of a stream sets to another value; no user's."""
+"""Identifies a start of a stream: each call of `start()` or `toTable()` sets another value."""
 CONCURRENT_TASKS_OPTION = "pykafka.tasksatonce"
-"""An option by which `register` says how many tasks may write at once; no user's."""
+"""The maximum number of tasks that write concurrently. They share maxBytesPerSecond."""
 INTERNAL_OPTIONS = (
     MICRO_BATCH_OPTION,
     ALREADY_CHECKED_OPTION,

@@ -1,4 +1,4 @@
-"""KafkaDataSource, named `pykafka`: what Spark finds, by itself through `pyspark_pykafka`, or by register()."""
+"""The data source `pykafka`, which Spark finds through the module `pyspark_pykafka` or after `register`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BOOTSTRAP_SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaDataSource(DataSource):
-    """Writes to Apache Kafka. Reading is left to Spark's own source, `format("kafka")`."""
+    """Writes to Apache Kafka. Spark's own source, `format("kafka")`, reads from it."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -38,7 +38,7 @@ class KafkaDataSource(DataSource):
         freeze_gc()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickled after planning, to the process that commits a stream's micro-batches.
+        # Spark pickles the data source after planning, for the process that commits the micro-batches of a stream.
         self.__dict__.update(state)
         self._is_planning = False
         freeze_gc()
@@ -51,43 +51,39 @@ class KafkaDataSource(DataSource):
         if CHECK_OPTION in self.options:
             return check_result_schema(self.options)
         raise ConfigurationError(
-            f"'{FORMAT_NAME}' writes to Kafka and cannot read. Read with Spark's own format('kafka')."
+            f"'{FORMAT_NAME}' writes to Kafka and cannot read from it. Read with Spark's own format('kafka')."
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         if overwrite:
             raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format("Overwrite"))
-        options, plan = self._plan(schema, self.options.get(STREAM_START_OPTION))
+        stream_start = self.options.get(STREAM_START_OPTION)
+        options, plan = self._check(schema, stream_start)
         if options.exactly_once is None or not self._is_planning:
             return KafkaBatchWriter(options, plan)
         from spark_kafka_sink.spark.exactly_once import begin_job, begin_micro_batch
 
-        # A micro-batch in output mode update is a job with a data source of its own; `register` has named the start.
-        once = (
-            begin_micro_batch(options, self.options.get(STREAM_START_OPTION))
-            if MICRO_BATCH_OPTION in self.options
-            else begin_job(options)
-        )
-        return KafkaBatchWriter(options, plan, once)
+        # A micro-batch in output mode update is a batch job with its own data source. The option that `register` sets
+        # tells which start of the stream it belongs to.
+        is_micro_batch = MICRO_BATCH_OPTION in self.options
+        exactly_once = begin_micro_batch(options, stream_start) if is_micro_batch else begin_job(options)
+        return KafkaBatchWriter(options, plan, exactly_once)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
-        # `overwrite` is output mode complete: every micro-batch writes the whole result, as with Spark's own sink.
-        options, plan = self._plan(schema, self.options.get(STREAM_START_OPTION, ""))
+        # `overwrite` means output mode complete: each micro-batch writes the whole result, as in Spark's own sink.
+        stream_start = self.options.get(STREAM_START_OPTION)
+        options, plan = self._check(schema, stream_start or "")
         if options.exactly_once is None or not self._is_planning:
-            return KafkaStreamWriter(options, plan, self.options.get(STREAM_START_OPTION))
+            return KafkaStreamWriter(options, plan, stream_start)
         from spark_kafka_sink.spark.exactly_once import begin_micro_batch
 
-        return KafkaStreamWriter(
-            options,
-            plan,
-            self.options.get(STREAM_START_OPTION),
-            begin_micro_batch(options, self.options.get(STREAM_START_OPTION)),
-        )
+        return KafkaStreamWriter(options, plan, stream_start, begin_micro_batch(options, stream_start))
 
-    def _plan(self, schema: StructType, start: str | None) -> tuple[SinkOptions, ColumnPlan]:
+    def _check(self, schema: StructType, stream_start: str | None) -> tuple[SinkOptions, ColumnPlan]:
+        """Check the options and the schema and, while Spark plans the write, the servers."""
         install_stderr_handler()
         try:
-            options, plan = check_all(self.options, schema, start, ask=self._is_planning)
+            options, plan = check_all(self.options, schema, stream_start, check_servers=self._is_planning)
         except ConfigurationError as error:
             if _BOOTSTRAP_SERVERS_OPTION in self.options:
                 raise

@@ -1,16 +1,18 @@
-"""`distribution`: before the write, rows are brought to the task that writes their partition, or their key.
+"""The option `distribution`: moves each row, before the write, to the task that writes its partition or its key.
 
-Each of a thousand tasks has rows of all partitions: it connects to all brokers, and its batches are small. After a
-shuffle each task has all rows of a few partitions.
+If each of a thousand tasks has rows of all partitions, each task connects to all brokers and its batches are small.
+After a shuffle each task has all rows of a few partitions.
 
-    partition  a row's partition is what it would be without the option: the one that it names, else by murmur2 of its
-               key as in the Java client. One without a key goes to a partition by the hash of its content, as Spark
-               runs a task again that is lost, and the row must go where it went. What was found travels with the row,
-               in a last column of its own: the column `partition` may be part of the value, as it is.
-    key        the JVM hashes the key, and no Python is run. Rows without a key are spread by their content.
+    partition  A row gets the partition that it would get without the option: its own `partition` column, or else the
+               murmur2 hash of its key, as in the Java client. A row without a key gets a partition by the hash of its
+               content: Spark may run a lost task again, and must then move the row to the same task. The partition
+               travels with the row in an additional last column, since the column `partition` may be part of the value
+               and must not change.
+    key        The JVM hashes the key, and no Python code runs. Rows without a key are spread by the hash of their
+               content.
 
-With `orderBy` the rows of a task are sorted by partition or key, and then by these columns. Without it the rows of a
-partition come from several tasks in the order in which the shuffle has brought them.
+With `orderBy` the rows of a task are sorted by partition or key, and then by these columns. Without it, the rows of a
+partition come from several tasks, in the order in which the shuffle delivers them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
+from pyspark.sql import functions as F  # noqa: N812 - Spark's users know it as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StructType, UserDefinedType
 
 from spark_kafka_sink.diagnostics.column_names import MAX_NAME_CHARACTERS, describe_missing_column
@@ -43,15 +45,15 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.pyspark_versions import build_arrow_udf, repartition_by_id
 
 _ROUND_ROBIN = "RoundRobinPartitioner"
-_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-_SHUFFLE_PARTITIONS_DEFAULT = 200
-_ADAPTIVE = "spark.sql.adaptive.enabled"
-_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
-_TARGET = "_pykafka_partition"
-_WITHOUT_ORDER = ("map", "variant", "interval", "geometry", "geography")
-_NOT_ASKED = (
-    "Option 'distribution' is 'partition', for which the driver asks Kafka how many partitions the topic '{}' has. It "
-    "could not: {}\nIf only the executors can reach Kafka, distribute by 'key', for which the driver asks nothing."
+_SHUFFLE_PARTITIONS_CONF = "spark.sql.shuffle.partitions"
+_DEFAULT_SHUFFLE_PARTITIONS = 200
+_ADAPTIVE_EXECUTION_CONF = "spark.sql.adaptive.enabled"
+_CONNECT_MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
+_TARGET_PARTITION_COLUMN = "_pykafka_partition"
+_UNSORTABLE_TYPES = ("map", "variant", "interval", "geometry", "geography")
+_UNKNOWN_PARTITION_COUNT_MESSAGE = (
+    "Option 'distribution' is 'partition', so the driver must look up the number of partitions of topic '{}', which "
+    "failed: {}\nIf only the executors can reach Kafka, set distribution to 'key', which requires no lookup."
 )
 
 _clients: Leases[BlockingClient] = Leases(BlockingClient.close, max_idle=4)
@@ -59,19 +61,25 @@ _clients: Leases[BlockingClient] = Leases(BlockingClient.close, max_idle=4)
 
 @dataclass(frozen=True)
 class Distribution:
-    """What is to be done to a frame; columns by their positions. The driver finds it; a client of Connect does it."""
+    """The distribution of a DataFrame. All columns are positions in it.
+
+    The driver builds the distribution. With Spark Connect, the client applies it.
+    """
 
     by: str
+    """BY_PARTITION or BY_KEY."""
     partition: int | None
+    """The column `partition`, if the rows have one and are distributed by partition."""
     key: tuple[int, ...]
-    """The columns that decide; none where keys decide about nothing."""
+    """The columns of the key; empty if keys do not determine the partition."""
     content: tuple[int, ...]
-    """What is hashed of a row without a key; nothing for BY_KEY where each row has one."""
+    """The columns that are hashed for a row without a key; empty for BY_KEY if each row has a key."""
     order: tuple[tuple[int, bool], ...]
-    """Positions, and whether the order descends."""
-    tasks: int | None
-    partitions: int
-    """Of the topic; 0 for BY_KEY."""
+    """The columns to sort by, each with whether its order is descending."""
+    task_count: int | None
+    """None for Spark's default."""
+    partition_count: int
+    """The number of partitions of the topic; 0 for BY_KEY."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -79,211 +87,236 @@ class Distribution:
     @classmethod
     def from_json(cls, text: str) -> Distribution:
         fields = json.loads(text)
-        order = tuple((position, bool(descends)) for position, descends in fields["order"])
+        order = tuple((position, bool(is_descending)) for position, is_descending in fields["order"])
         return cls(**{**fields, "key": tuple(fields["key"]), "content": tuple(fields["content"]), "order": order})
 
-    def positions(self) -> set[int]:
-        own = {*self.key, *self.content, *(position for position, _ in self.order)}
-        return own if self.partition is None else own | {self.partition}
+    def column_positions(self) -> set[int]:
+        """Return the positions of all columns that the distribution uses."""
+        positions = {*self.key, *self.content, *(position for position, _ in self.order)}
+        return positions if self.partition is None else positions | {self.partition}
 
 
 def find_distribution_faults(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Iterator[str]:
-    """What cannot be done with these options and columns."""
-    asked = options.distribution
-    if asked is None:
+    """Yield an error message for each reason why the rows cannot be distributed with these options and columns."""
+    distribution = options.distribution
+    if distribution is None:
         return
-    for each in asked.order:
-        yield from _faults_of_order(each.column, schema)
-    if asked.by == BY_PARTITION and options.topic is None:
+    for sort_column in distribution.order_by:
+        yield from _find_sort_faults(sort_column.name, schema)
+    if distribution.by == BY_PARTITION and options.topic is None:
         yield (
-            "Option 'distribution' is 'partition', which needs the option topic: how many partitions the topics of a "
-            "column have is not known before the rows are read. Write topic by topic, or distribute by 'key'."
+            "Option 'distribution' is 'partition', which requires the option topic: the topics that a column names, "
+            "and their numbers of partitions, are unknown before the rows are read. Write one topic at a time, or set "
+            "distribution to 'key'."
         )
-    if asked.by == BY_PARTITION and isinstance(plan.key, ColumnsEncoder):
+    if distribution.by == BY_PARTITION and isinstance(plan.key, ColumnsEncoder):
         yield (
-            "Option 'distribution' is 'partition', and keyFormat makes the keys in the tasks that write, when the rows "
-            "are there already. Distribute by 'key', or make a column 'key'."
+            "Option 'distribution' is 'partition', but keyFormat encodes the keys in the tasks that write, after the "
+            "rows were distributed. Set distribution to 'key', or create a column 'key' instead of using keyFormat."
         )
-    if asked.by == BY_KEY and plan.key is None:
-        yield "Option 'distribution' is 'key', and there is no column 'key' and no option keyFormat."
+    if distribution.by == BY_KEY and plan.key is None:
+        yield "Option 'distribution' is 'key', but there is neither a column 'key' nor the option keyFormat."
     names = schema.fieldNames()
-    unhashable = [names[each] for each in _key_columns(plan) if not _has_values_to_compare(schema[each].dataType)]
-    if asked.by == BY_KEY and unhashable:
-        yield f"Option 'distribution' is 'key', and Spark cannot hash the column '{unhashable[0]}' of the key."
+    unsortable = [
+        names[position] for position in _key_positions(plan) if not _can_hash_and_sort(schema[position].dataType)
+    ]
+    if distribution.by == BY_KEY and unsortable:
+        yield f"Option 'distribution' is 'key', but Spark cannot hash the key column '{unsortable[0]}'."
 
 
-def _faults_of_order(column: str, schema: StructType) -> Iterator[str]:
+def _find_sort_faults(column: str, schema: StructType) -> Iterator[str]:
     names = schema.fieldNames()
     if column not in names:
         yield f"orderBy: there is no column '{column}'. {describe_missing_column(column, names)}"
     elif names.count(column) > 1:
         yield (
-            f"orderBy: the column '{column}' is there {names.count(column)} times; one of them must be renamed or "
-            "dropped."
+            f"orderBy: there are {names.count(column)} columns named '{column}'. Rename or drop all but one of them."
         )
-    elif not _has_values_to_compare(schema[column].dataType):
-        kind = sanitize(schema[column].dataType.simpleString(), MAX_NAME_CHARACTERS)
-        yield f"orderBy: Spark cannot sort by the column '{column}', which is a {kind}."
+    elif not _can_hash_and_sort(schema[column].dataType):
+        data_type = sanitize(schema[column].dataType.simpleString(), MAX_NAME_CHARACTERS)
+        yield f"orderBy: Spark cannot sort by the column '{column}' of type {data_type}."
 
 
 def build_distribution(options: SinkOptions, plan: ColumnPlan, schema: StructType) -> Distribution | None:
-    """Asks how many partitions the topic has. None if nothing is to be done."""
-    asked = options.distribution
-    if asked is None:
+    """Build the distribution, or return None without the option `distribution`.
+
+    For BY_PARTITION it looks up the number of partitions of the topic.
+    """
+    requested = options.distribution
+    if requested is None:
         return None
     config = options.producer_config()
-    keys_decide = asked.by == BY_KEY or not (config.partitioner_ignore_keys or config.partitioner_class == _ROUND_ROBIN)
+    uses_keys = requested.by == BY_KEY or not (
+        config.partitioner_ignore_keys or config.partitioner_class == _ROUND_ROBIN
+    )
     names = schema.fieldNames()
-    content = [each for each in plan.positions() if _has_values_to_compare(schema[each].dataType)]
+    content = [position for position in plan.positions() if _can_hash_and_sort(schema[position].dataType)]
     return Distribution(
-        by=asked.by,
-        partition=plan.partition if asked.by == BY_PARTITION else None,
-        key=_key_columns(plan) if keys_decide else (),
-        content=() if asked.by == BY_KEY and not _may_be_without_key(plan) else tuple(content),
-        order=tuple((names.index(each.column), each.is_descending) for each in asked.order),
-        tasks=asked.tasks,
-        partitions=_partitions(options) if asked.by == BY_PARTITION else 0,
+        by=requested.by,
+        partition=plan.partition if requested.by == BY_PARTITION else None,
+        key=_key_positions(plan) if uses_keys else (),
+        content=() if requested.by == BY_KEY and not _can_lack_key(plan) else tuple(content),
+        order=tuple((names.index(column.name), column.is_descending) for column in requested.order_by),
+        task_count=requested.task_count,
+        partition_count=_fetch_partition_count(options) if requested.by == BY_PARTITION else 0,
     )
 
 
-def limit_micro_batch_tasks(how: Distribution, session: Any) -> Distribution:
-    """With the number of tasks of a micro-batch.
+def limit_micro_batch_tasks(distribution: Distribution, session: Any) -> Distribution:
+    """Limit the number of tasks of a micro-batch that is distributed by key.
 
-    A query with state has no adaptive execution, which would join the small parts of the shuffle. So there are as many
-    tasks as run at once, where that is known, and not 200 for a few rows.
+    A stateful query runs without adaptive execution, which would coalesce the small partitions of the shuffle. The
+    micro-batch then gets as many tasks as can run concurrently, if that is known, and not 200 tasks for a few rows.
     """
-    if how.by != BY_KEY or how.tasks is not None or session.conf.get(_ADAPTIVE, "true").lower() == "true":
-        return how
-    at_once = max_concurrent_tasks(session)
-    return how if at_once is None else dataclasses.replace(how, tasks=min(at_once, _shuffle_partitions(session)))
+    if distribution.by != BY_KEY or distribution.task_count is not None:
+        return distribution
+    if session.conf.get(_ADAPTIVE_EXECUTION_CONF, "true").lower() == "true":
+        return distribution
+    task_slots = max_concurrent_tasks(session)
+    if task_slots is None:
+        return distribution
+    return dataclasses.replace(distribution, task_count=min(task_slots, _shuffle_partitions(session)))
 
 
-def distribute_rows(frame: Any, how: Distribution, positions: Sequence[int], tasks_max: int | None = None) -> Any:
-    """The columns at these positions, each row in the task that writes it. `tasks_max`: no more tasks than that.
+def distribute_rows(
+    frame: Any, distribution: Distribution, positions: Sequence[int], max_tasks: int | None = None
+) -> Any:
+    """Move each row to the task that writes it, and select the columns at these positions.
 
-    BY_PARTITION: and the partition of the row as the last column (`without_target`).
+    For BY_PARTITION the result has an additional last column with the row's partition (`split_off_target_partition`).
     """
     if type(frame).__module__.startswith("pyspark.sql.connect"):
-        # Functions of columns ask for this. A client has it; the process in which Connect runs foreachBatch has not.
-        os.environ.setdefault(_CONNECT, "1")
+        # Column functions read this variable. It is set in a Connect client, but not in the server's Python process
+        # that runs foreachBatch.
+        os.environ.setdefault(_CONNECT_MODE_VARIABLE, "1")
     names = frame.schema.fieldNames()
-    # Spark finds columns without regard to case; by other names each is found.
-    renamed = frame.toDF(*(_column(position) for position in range(len(names))))
-    order = [_sorted(position, descends) for position, descends in how.order]
-    if how.by == BY_PARTITION:
-        return _by_partition(renamed, how, order, names, positions, tasks_max)
-    keys = [F.col(_column(position)) for position in how.key]
-    placed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content(how)))] if how.content else keys
-    tasks = _fewer(how.tasks, tasks_max)
-    moved = renamed.repartition(*([] if tasks is None else [tasks]), *placed)
-    if order:
-        moved = moved.sortWithinPartitions(*keys, *order)
-    return moved.select(*(F.col(_column(each)).alias(names[each]) for each in positions))
+    # Spark resolves names case-insensitively. After the renaming, each name is unambiguous.
+    renamed = frame.toDF(*(_column_name(position) for position in range(len(names))))
+    order = [_sort_expression(position, is_descending) for position, is_descending in distribution.order]
+    if distribution.by == BY_PARTITION:
+        shuffled = _distribute_by_partition(renamed, distribution, order, max_tasks)
+        target = [F.col(_TARGET_PARTITION_COLUMN)]
+    else:
+        shuffled = _distribute_by_key(renamed, distribution, order, max_tasks)
+        target = []
+    return shuffled.select(*(F.col(_column_name(position)).alias(names[position]) for position in positions), *target)
 
 
-def _by_partition(
-    frame: Any, how: Distribution, order: list[Any], names: list[str], positions: Sequence[int], tasks_max: int | None
-) -> Any:
-    choices = [] if how.partition is None else [F.col(_column(how.partition))]
-    if how.key:
-        (key,) = how.key
-        choices.append(_partition_of_key(how.partitions)(F.col(_column(key)).cast("binary")))
-    choices.append(F.pmod(F.xxhash64(*_content(how)), F.lit(how.partitions)).cast("int"))
-    # More tasks than partitions would have no rows.
-    tasks = min(how.tasks or _shuffle_partitions(frame.sparkSession), how.partitions)
-    moved = frame.withColumn(_TARGET, F.coalesce(*choices))
-    moved = repartition_by_id(moved, min(tasks, tasks_max or tasks), _TARGET)
-    if order:
-        moved = moved.sortWithinPartitions(_TARGET, *order)
-    return moved.select(*(F.col(_column(each)).alias(names[each]) for each in positions), F.col(_TARGET))
+def _distribute_by_key(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
+    keys = [F.col(_column_name(position)) for position in distribution.key]
+    hashed = keys
+    if distribution.content:
+        hashed = [*keys, F.when(_all_null(keys), F.xxhash64(*_content_columns(distribution)))]
+    task_count = _limit(distribution.task_count, max_tasks)
+    shuffled = frame.repartition(*([] if task_count is None else [task_count]), *hashed)
+    return shuffled.sortWithinPartitions(*keys, *order) if order else shuffled
 
 
-def _partition_of_key(partitions: int) -> Callable[[Any], Any]:
-    """A function of columns: the partition of each key, as the Java client finds it; null for no key."""
+def _distribute_by_partition(frame: Any, distribution: Distribution, order: list[Any], max_tasks: int | None) -> Any:
+    """Add the column of the target partition, and move the rows by it."""
+    partition_count = distribution.partition_count
+    choices = [] if distribution.partition is None else [F.col(_column_name(distribution.partition))]
+    if distribution.key:
+        (key,) = distribution.key
+        choices.append(_build_key_partition_udf(partition_count)(F.col(_column_name(key)).cast("binary")))
+    choices.append(F.pmod(F.xxhash64(*_content_columns(distribution)), F.lit(partition_count)).cast("int"))
+    # Additional tasks would have no rows.
+    task_count = min(distribution.task_count or _shuffle_partitions(frame.sparkSession), partition_count)
+    shuffled = frame.withColumn(_TARGET_PARTITION_COLUMN, F.coalesce(*choices))
+    shuffled = repartition_by_id(shuffled, min(task_count, max_tasks or task_count), _TARGET_PARTITION_COLUMN)
+    return shuffled.sortWithinPartitions(_TARGET_PARTITION_COLUMN, *order) if order else shuffled
 
-    def partition_of_key(keys: pa.Array) -> pa.Array:
-        found, keyless = partitions_by_key(keys, partitions)
-        mask = np.zeros(len(found), bool)
+
+def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
+    """Build a UDF that maps each key to the partition that the Java client chooses, and a null key to null."""
+
+    def key_partitions(keys: pa.Array) -> pa.Array:
+        partitions, keyless = partitions_by_key(keys, partition_count)
+        mask = np.zeros(len(partitions), bool)
         mask[keyless] = True
-        return pa.array(found, pa.int32(), mask=mask)
+        return pa.array(partitions, pa.int32(), mask=mask)
 
-    return build_arrow_udf(partition_of_key, IntegerType())
+    return build_arrow_udf(key_partitions, IntegerType())
 
 
 def _shuffle_partitions(session: Any) -> int:
-    """Spark's default where it is no number: Databricks has `auto`.
+    """Return the number of shuffle partitions, or Spark's default if the setting is not a number (Databricks: `auto`).
 
-    `get` has no default here: Spark knows its own, and refuses one that is no number where nothing is set.
+    `get` is called without a default: Spark returns its own if nothing is set, and rejects one that is not a number.
     """
-    number = session.conf.get(_SHUFFLE_PARTITIONS).strip()
-    return int(number) if number.isdecimal() else _SHUFFLE_PARTITIONS_DEFAULT
+    value = session.conf.get(_SHUFFLE_PARTITIONS_CONF).strip()
+    return int(value) if value.isdecimal() else _DEFAULT_SHUFFLE_PARTITIONS
 
 
-def _partitions(options: SinkOptions) -> int:
-    """Asked anew each time, as a topic may get more of them while a query runs."""
-    assert options.topic is not None  # faults_of_distribution
+def _fetch_partition_count(options: SinkOptions) -> int:
+    """Fetch the number of partitions of the topic. It is not cached, since it may grow while a query runs."""
+    assert options.topic is not None  # checked by find_distribution_faults
     config = options.producer_config()
     client_config = config.client_config()
     try:
-        # One client for all micro-batches: to connect and to log in would take longer than the question.
+        # All micro-batches share one client: connecting and authenticating would take longer than the lookup.
         make = partial(BlockingClient, client_config, timeout_ms=config.max_block_ms)
         with _clients.lease(client_config, make, CLIENT_IDLE_SECONDS) as client:
             return len(client.topic(options.topic, fresh=True).partitions)
     except KafkaSinkError as error:
-        raise PreflightError(
-            add_kafka_prefix(_NOT_ASKED.format(sanitize(options.topic, MAX_NAME_CHARACTERS), error))
-        ) from error
+        topic = sanitize(options.topic, MAX_NAME_CHARACTERS)
+        raise PreflightError(add_kafka_prefix(_UNKNOWN_PARTITION_COUNT_MESSAGE.format(topic, error))) from error
 
 
 def split_off_target_partition(schema: StructType, distributed_by: str | None) -> tuple[StructType, int | None]:
-    """The columns as the user has them, and the position of the one that says where a row goes, if there is one."""
+    """Return the schema without the column of the target partition, and the position of that column, if any."""
     if distributed_by != BY_PARTITION:
         return schema, None
     return StructType(schema.fields[:-1]), len(schema.fields) - 1
 
 
-def _may_be_without_key(plan: ColumnPlan) -> bool:
-    """Columns that are all null are a key too, such as {}; a column or a struct that is null is none."""
+def _can_lack_key(plan: ColumnPlan) -> bool:
+    """Return whether a row may have no key.
+
+    A key column or a key struct may be null. A key that is built from several columns, all of them null, is still a
+    key, such as {}.
+    """
     return isinstance(plan.key, int) or (plan.key is not None and plan.key.parent is not None)
 
 
-def _key_columns(plan: ColumnPlan) -> tuple[int, ...]:
+def _key_positions(plan: ColumnPlan) -> tuple[int, ...]:
     if plan.key is None or isinstance(plan.key, int):
         return () if plan.key is None else (plan.key,)
     return plan.key.positions if plan.key.parent is None else (plan.key.parent,)
 
 
-def _has_values_to_compare(kind: DataType) -> bool:
-    """Can Spark hash them, and sort by them?"""
-    if isinstance(kind, ArrayType):
-        return _has_values_to_compare(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(_has_values_to_compare(field.dataType) for field in kind.fields)
-    if isinstance(kind, UserDefinedType):
-        return _has_values_to_compare(kind.sqlType())
-    return not isinstance(kind, MapType) and kind.typeName() not in _WITHOUT_ORDER
+def _can_hash_and_sort(data_type: DataType) -> bool:
+    """Return whether Spark can hash and sort values of this type."""
+    if isinstance(data_type, ArrayType):
+        return _can_hash_and_sort(data_type.elementType)
+    if isinstance(data_type, StructType):
+        return all(_can_hash_and_sort(field.dataType) for field in data_type.fields)
+    if isinstance(data_type, UserDefinedType):
+        return _can_hash_and_sort(data_type.sqlType())
+    return not isinstance(data_type, MapType) and data_type.typeName() not in _UNSORTABLE_TYPES
 
 
-def _content(how: Distribution) -> list[Any]:
-    return [F.col(_column(position)) for position in how.content] or [F.lit(0)]
+def _content_columns(distribution: Distribution) -> list[Any]:
+    return [F.col(_column_name(position)) for position in distribution.content] or [F.lit(0)]
 
 
 def _all_null(columns: Sequence[Any]) -> Any:
-    nulls = [column.isNull() for column in columns]
-    found = nulls[0]
-    for each in nulls[1:]:
-        found = found & each
-    return found
+    """Return the condition that all columns are null."""
+    first, *others = [column.isNull() for column in columns]
+    condition = first
+    for is_null in others:
+        condition = condition & is_null
+    return condition
 
 
-def _sorted(position: int, descends: bool) -> Any:
-    column = F.col(_column(position))
-    return column.desc() if descends else column.asc()
+def _sort_expression(position: int, is_descending: bool) -> Any:
+    column = F.col(_column_name(position))
+    return column.desc() if is_descending else column.asc()
 
 
-def _fewer(tasks: int | None, tasks_max: int | None) -> int | None:
-    return min((each for each in (tasks, tasks_max) if each is not None), default=None)
+def _limit(task_count: int | None, max_tasks: int | None) -> int | None:
+    return min((count for count in (task_count, max_tasks) if count is not None), default=None)
 
 
-def _column(position: int) -> str:
+def _column_name(position: int) -> str:
     return f"_pykafka_{position}"

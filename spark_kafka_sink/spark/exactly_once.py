@@ -1,12 +1,12 @@
-"""`deliveryGuarantee` = `exactly-once`, between Spark and exactly_once/: who calls what, when, in which process.
+"""Connects `deliveryGuarantee` = `exactly-once` to Spark: the calls into exactly_once/, by process and time.
 
-    planning worker     begin_stream, begin_job      once for each micro-batch, once for each job
-    task                ExactlyOnce.is_committed     before it reads a row
-                        ExactlyOnce.transaction      around what it writes; its end stays open
-    committing worker   of_reports                   in a stream another process than the one that planned
-                        ExactlyOnce.commit, abort
+    planning worker     begin_micro_batch, begin_job        once for each micro-batch, once for each job
+    task                ExactlyOnceWrite.is_committed       before it reads a row
+                        ExactlyOnceWrite.transaction        around its rows; the transaction stays open
+    committing worker   restore_from_reports                in a stream, whose batches another process planned
+                        ExactlyOnceWrite.commit, abort
 
-Imported only where exactly once was asked for.
+This module is imported only if a write uses exactly-once delivery.
 """
 
 from __future__ import annotations
@@ -39,53 +39,64 @@ from spark_kafka_sink.spark.constants import IDEMPOTENCY_KEY_IN_STREAM_MESSAGE, 
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity, TaskReport
 
-_CLOSE_SECONDS = 5.0
-_REPLACED_BY_EACH_TASK = f"{GENERATED_PREFIX}task"
-"""A producer needs an id to be transactional; with the prefix in it, the pool would keep producers for each job."""
+_CLOSE_TIMEOUT_SECONDS = 5.0
+_PLACEHOLDER_TRANSACTIONAL_ID = f"{GENERATED_PREFIX}task"
+"""A producer is transactional only with an id, which each task replaces with its own. The placeholder does not contain
+the prefix of the job, because the pool would otherwise keep separate producers for each job."""
 
-_ABORTED = "its transactions were aborted, and read_committed readers see nothing of it"
-_ABORTED_UNREPORTED = "no task has reported; transactions that were open are aborted, and readers do not wait for them"
-_LEFT_ALONE = "it is decided already, or a newer driver has taken over; the next start finishes what is decided"
+_ABORTED_MESSAGE = "its transactions were aborted, and read_committed readers see none of its rows"
+_ABORTED_UNREPORTED_MESSAGE = (
+    "no task has reported; its open transactions were aborted, so that readers do not wait for them"
+)
+_NOT_ABORTED_MESSAGE = (
+    "it is already decided, or a newer driver has taken over; the next start completes the batch if it is decided"
+)
 
 
 @dataclass(frozen=True)
 class ExactlyOnceWrite:
-    """What a writer carries for exactly once, from the planning worker to the tasks and to the commit."""
+    """The exactly-once state of a writer. It is pickled from the planning worker to the tasks."""
 
     delivery: Delivery
     start: BatchStart
     is_stream: bool
 
     def producer_options(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Of the tasks. One producer serves one task after the other, of whatever job, each under the task's own id."""
+        """Return the options of the tasks' producers.
+
+        One producer serves tasks of any job, one after the other. Each task sets its own transactional id.
+        """
         return {
             **options,
-            "transactional.id": _REPLACED_BY_EACH_TASK,
+            "transactional.id": _PLACEHOLDER_TRANSACTIONAL_ID,
             "transaction.timeout.ms": str(self.start.entry.timeout_ms),
         }
 
     # --- in a task
 
     def is_committed(self, task: TaskIdentity) -> bool:
-        """Is a batch of this name in Kafka already? Raises what speaks against writing it."""
-        return self.start.is_committed(self._batch(task))
+        """Return whether the task's batch is already committed. Raises ExactlyOnceError if it must not be written."""
+        return self.start.is_committed(self._batch_of_task(task))
 
     @contextlib.contextmanager
     def transaction(self, producer: KafkaProducer, report: TaskReport) -> Iterator[None]:
-        """What is written within the block is one transaction, which stays open for the driver to end."""
+        """Write the rows of the block in one transaction, which stays open until the driver commits or aborts it."""
         task, start = report.task, self.start
         try:
-            wanted = start.task_attempt(task.partition_id, task.attempt_number)
-            name = choose_task_attempt(producer.describe_transactions, start, wanted, task.task_attempt_id)
-            # Anew for each batch: the driver has ended the last one, which has changed the epoch.
+            preferred_attempt = start.task_attempt(task.partition_id, task.attempt_number)
+            task_attempt = choose_task_attempt(
+                producer.describe_transactions, start, preferred_attempt, task.task_attempt_id
+            )
+            # Each batch needs a new epoch: the driver has changed it by ending the previous transaction.
             with precommit_errors.convert_timeout_errors(is_user_timeout=self.delivery.options.timeout_ms is not None):
-                producer.init_transactions(task_id(start.prefix, name))
+                producer.init_transactions(task_id(start.prefix, task_attempt))
             raise_if_late(producer.describe_transactions, start)
             producer.begin_transaction()
             yield
             prepared = producer.prepare_transaction()
         except Exception as error:
-            producer.close(_CLOSE_SECONDS)  # aborts, so that no reader has to wait for the transaction's timeout
+            # Closing the producer aborts the transaction, so that no reader waits for its timeout.
+            producer.close(_CLOSE_TIMEOUT_SECONDS)
             config = producer.config
             raise_if_fenced_late(error, config.client_config(), start, config.max_block_ms)
             raise
@@ -93,22 +104,23 @@ class ExactlyOnceWrite:
             report.transaction = prepared
 
     def attach_start(self, report: TaskReport) -> None:
-        """Put into the report how a stream's batch began: another process commits it. The process that commits a job
-        knows it."""
+        """Add the start of the batch to the report of a stream's task, because another process commits the batch."""
         report.start = self.start if self.is_stream else None
 
-    # --- on the driver, when all tasks have ended
+    # --- on the driver, after all tasks have ended
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
+        """Commit the transactions of the tasks, or compare the rows with those of a batch that is already committed."""
         if not reports:
             return
-        batch, content = self._one_batch(reports), _content(reports)
-        skipped_rows = {report.was_already_committed for report in reports}
-        if len(skipped_rows) > 1:
+        batch, content = self._single_batch(reports), _sum_content(reports)
+        skip_decisions = {report.was_already_committed for report in reports}
+        if len(skip_decisions) > 1:
             raise DeliveryError(
-                "Some tasks of the batch have written and others have passed it over. Run the write again."
+                "Some tasks have written the batch, and others have skipped it as already committed. Run the write "
+                "again."
             )
-        if skipped_rows == {True}:
+        if skip_decisions == {True}:
             self.start.check_skipped_batch(batch, content, tolerate_mismatch=self.delivery.options.tolerate_mismatch)
         transactions = [report.transaction for report in reports if report.transaction is not None]
         if transactions:
@@ -116,122 +128,136 @@ class ExactlyOnceWrite:
                 driver.commit(self.start, batch, transactions, content)
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
-        """Were the rows aborted? And in words, what became of them."""
-        batch = self._one_batch(reports) if reports else Batch(key=self.delivery.options.key, scope=self.delivery.scope)
+        """Abort the transactions of the batch.
+
+        Returns whether they were aborted, and the outcome as the end of a sentence for the log.
+        """
+        batch = self._single_batch(reports) if reports else self._job_batch()
         with Driver(self.delivery) as driver:
             was_aborted = driver.abort(self.start, batch)
-        return was_aborted, _ABORTED if was_aborted else _LEFT_ALONE
+        return was_aborted, _ABORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
 
-    # --- parts
+    # --- the batch of a report
 
-    def _batch(self, task: TaskIdentity) -> Batch:
+    def _job_batch(self) -> Batch:
+        return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
+
+    def _batch_of_task(self, task: TaskIdentity) -> Batch:
         if not self.is_stream:
-            return Batch(key=self.delivery.options.key, scope=self.delivery.scope)
+            return self._job_batch()
         if task.query_id is None or task.batch_id is None:
-            raise DeliveryError("Spark has not said which micro-batch this task is of, so nothing was written.")
+            raise DeliveryError("Nothing was written, because Spark did not provide the task's query id and batch id.")
         return Batch(task.query_id, int(task.batch_id))
 
-    def _one_batch(self, reports: Sequence[TaskReport]) -> Batch:
-        batches = {self._batch(report.task) for report in reports}
+    def _single_batch(self, reports: Sequence[TaskReport]) -> Batch:
+        """Return the batch of all reports. Raises DeliveryError if they name several batches."""
+        batches = {self._batch_of_task(report.task) for report in reports}
         if len(batches) > 1:
-            raise DeliveryError(f"The tasks of one batch name {len(batches)} of them. Run the write again.")
+            raise DeliveryError(
+                f"The tasks of one batch reported {len(batches)} different batches. Run the write again."
+            )
         return batches.pop()
 
 
 @dataclass(frozen=True)
 class UnreportedBatch:
-    """A stream's batch of which no task has reported: how it began is not known to the process that ends it."""
+    """A micro-batch without a task report. The process that ends it does not know how the batch began."""
 
     delivery: Delivery
-    build_start_name: str
-    """Of the start of the query."""
+    start_name: str
+    """The name of the start of the query (`build_start_name`)."""
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
-        """Nothing was written."""
+        """Do nothing, because no task has written anything."""
 
     def abort(self, reports: Sequence[TaskReport]) -> tuple[bool, str]:
+        """Abort the open transactions of the query. Returns the same as `ExactlyOnceWrite.abort`."""
         with Driver(self.delivery) as driver:
-            was_aborted = driver.abort_unreported(self.build_start_name)
-        return was_aborted, _ABORTED_UNREPORTED if was_aborted else _LEFT_ALONE
+            was_aborted = driver.abort_unreported(self.start_name)
+        return was_aborted, _ABORTED_UNREPORTED_MESSAGE if was_aborted else _NOT_ABORTED_MESSAGE
 
 
-def _content(reports: Sequence[TaskReport]) -> BatchContent:
-    """Of what was written, or passed over."""
+def _sum_content(reports: Sequence[TaskReport]) -> BatchContent:
+    """Sum the rows and bytes that were written or skipped."""
     return sum_contents((report.rows_by_topic(), report.skipped_bytes or report.totals.bytes) for report in reports)
 
 
 # --- in the planning worker
 
 
-def begin_micro_batch(options: SinkOptions, run: str | None) -> ExactlyOnceWrite:
-    """`run`: which start of the query it is; None without `register`."""
-    return _begun(build_stream_delivery(options), build_driver_name(run), is_stream=True)
+def begin_micro_batch(options: SinkOptions, stream_start: str | None) -> ExactlyOnceWrite:
+    """Begin a micro-batch. `stream_start` identifies the start of the query; it is None without `register`."""
+    return _begin(build_stream_delivery(options), build_driver_name(stream_start), is_stream=True)
 
 
 def begin_job(options: SinkOptions) -> ExactlyOnceWrite:
-    return _begun(build_job_delivery(options), build_driver_name(uuid.uuid4().hex), is_stream=False)
+    return _begin(build_job_delivery(options), build_driver_name(uuid.uuid4().hex), is_stream=False)
 
 
-def _begun(delivery: Delivery, name: str, *, is_stream: bool) -> ExactlyOnceWrite:
+def _begin(delivery: Delivery, driver_name: str, *, is_stream: bool) -> ExactlyOnceWrite:
     with Driver(delivery) as driver:
-        return ExactlyOnceWrite(delivery, driver.begin(name), is_stream)
+        return ExactlyOnceWrite(delivery, driver.begin(driver_name), is_stream)
 
 
-def build_driver_name(run: str | None) -> str:
-    """Of all micro-batches of a start. Without `register` each micro-batch has a driver of its own: two starts might
-    else decide under one epoch."""
-    start_name = build_start_name(run)
-    return start_name if run is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
+def build_driver_name(stream_start: str | None) -> str:
+    """Build the name of the driver of all micro-batches of a start.
 
-
-def build_start_name(run: str | None) -> str:
-    """Of a start of the query. Without `register` all starts in one Spark count as one: Spark makes a data source anew
-    for each micro-batch, and says nothing of which start it is. The folders that Spark makes for a process are its own.
+    Without `register` each micro-batch has its own driver, because two starts might otherwise decide under one epoch.
     """
-    if run is None:
-        folders = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
-        run = hashlib.sha256(folders.encode()).hexdigest()[:12]
-    return f"{platform.node()}/{run}"
+    start_name = build_start_name(stream_start)
+    return start_name if stream_start is not None else build_batch_driver_name(start_name, uuid.uuid4().hex[:12])
+
+
+def build_start_name(stream_start: str | None) -> str:
+    """Build the name of a start of the query.
+
+    Without `register` all starts in one Spark application have the same name: Spark creates a new data source for each
+    micro-batch, and does not tell it the start. Spark's local directories identify the application.
+    """
+    if stream_start is None:
+        directories = os.environ.get("SPARK_LOCAL_DIRS") or f"process {find_driver_process_id()}"
+        stream_start = hashlib.sha256(directories.encode()).hexdigest()[:12]
+    return f"{platform.node()}/{stream_start}"
 
 
 def build_stream_delivery(options: SinkOptions) -> Delivery:
-    """The Delivery of a stream. Each process that plans or commits computes an equal one."""
-    asked = _exactly_once(options)
-    if asked.key is not None:
+    """Build the Delivery of a stream. Every process that plans or commits builds an equal one."""
+    delivery_options = _delivery_options(options)
+    if delivery_options.key is not None:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
-    checkpoint = "" if asked.checkpoint is None else normalize_checkpoint(asked.checkpoint)
-    if asked.prefix is None and not checkpoint:
+    checkpoint = "" if delivery_options.checkpoint is None else normalize_checkpoint(delivery_options.checkpoint)
+    if delivery_options.prefix is None and not checkpoint:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
-    return _delivery(
-        options, asked.prefix or derive_prefix("stream", checkpoint), WriterKind.STREAM, checkpoint=checkpoint
-    )
+    prefix = delivery_options.prefix or derive_prefix("stream", checkpoint)
+    return _build_delivery(options, prefix, WriterKind.STREAM, checkpoint=checkpoint)
 
 
 def build_job_delivery(options: SinkOptions) -> Delivery:
-    asked = _exactly_once(options)
-    if asked.prefix is not None:
-        return _delivery(options, asked.prefix, WriterKind.JOB)
-    if asked.key is not None:
-        # A date is the key that people take, in every job: it is one of the topic's.
-        return _delivery(options, derive_prefix("key", f"{options.topic or ''}\n{asked.key}"), WriterKind.JOB)
-    return _delivery(options, generate_job_prefix(), WriterKind.JOB, is_single_use=True)
+    delivery_options = _delivery_options(options)
+    if delivery_options.prefix is not None:
+        return _build_delivery(options, delivery_options.prefix, WriterKind.JOB)
+    if delivery_options.key is not None:
+        # Many jobs use the date as their key, so the prefix is derived from the topic, too.
+        prefix = derive_prefix("key", f"{options.topic or ''}\n{delivery_options.key}")
+        return _build_delivery(options, prefix, WriterKind.JOB)
+    return _build_delivery(options, generate_job_prefix(), WriterKind.JOB, is_single_use=True)
 
 
-def _delivery(
-    options: SinkOptions, prefix: str, writer: WriterKind, *, checkpoint: str = "", is_single_use: bool = False
+def _build_delivery(
+    options: SinkOptions, prefix: str, writer_kind: WriterKind, *, checkpoint: str = "", is_single_use: bool = False
 ) -> Delivery:
     return Delivery(
         options.producer_config().client_config(),
         prefix,
-        _exactly_once(options),
+        _delivery_options(options),
         checkpoint=checkpoint,
         scope=options.topic or "",
         is_single_use=is_single_use,
-        writer_kind=writer,
+        writer_kind=writer_kind,
     )
 
 
-def _exactly_once(options: SinkOptions) -> DeliveryOptions:
+def _delivery_options(options: SinkOptions) -> DeliveryOptions:
     assert options.exactly_once is not None
     return options.exactly_once
 
@@ -240,15 +266,16 @@ def _exactly_once(options: SinkOptions) -> DeliveryOptions:
 
 
 def restore_from_reports(
-    options: SinkOptions, reports: Sequence[TaskReport], run: str | None
+    options: SinkOptions, reports: Sequence[TaskReport], stream_start: str | None
 ) -> ExactlyOnceWrite | UnreportedBatch:
-    """What the planning worker had, as far as the tasks have brought it."""
+    """Restore the exactly-once state of a micro-batch from its task reports.
+
+    Returns an UnreportedBatch if no report has the start of the batch.
+    """
     starts = [report.start for report in reports if report.start is not None]
     if len({(start.prefix, start.driver_identity) for start in starts}) > 1:
         raise DeliveryError("The tasks of one batch were begun by several drivers. Run the write again.")
     delivery = build_stream_delivery(options)
-    return (
-        ExactlyOnceWrite(delivery, starts[0], is_stream=True)
-        if starts
-        else UnreportedBatch(delivery, build_start_name(run))
-    )
+    if not starts:
+        return UnreportedBatch(delivery, build_start_name(stream_start))
+    return ExactlyOnceWrite(delivery, starts[0], is_stream=True)

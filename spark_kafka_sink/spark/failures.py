@@ -1,8 +1,9 @@
-"""The error of a failed task: what failed where, how often, for example with which key, and what to do about it."""
+"""The error of a failed task: it groups the failed records by destination and reason, and names a remedy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -19,13 +20,19 @@ from spark_kafka_sink.spark.options.names import add_kafka_prefix
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 from spark_kafka_sink.spark.task_report import TaskIdentity
 
-_GROUPS_MAX = 10
-_KEY_CHARACTERS_MAX = 60
+_MAX_GROUPS = 10
+_MAX_KEY_CHARACTERS = 60
+
+
+class _GroupKey(NamedTuple):
+    topic: str | None
+    partition: int | None
+    cause: str
 
 
 @dataclass
-class _Group:
-    """Records that failed for the same reason at the same place."""
+class _FailureGroup:
+    """Records that failed for the same reason in the same topic and partition."""
 
     error: KafkaSinkError
     sample_key: str
@@ -33,70 +40,76 @@ class _Group:
 
 
 class Failures:
-    """The failed records of one task, counted by topic, partition and reason."""
+    """The failed records of one task, counted by topic, partition and cause."""
 
     def __init__(self, task: TaskIdentity) -> None:
         self._task = task
-        self._groups: dict[tuple[str | None, int | None, str], _Group] = {}
+        self._groups: dict[_GroupKey, _FailureGroup] = {}
         self._count = 0
 
     def __bool__(self) -> bool:
         return self._count > 0
 
     def add(self, topic: str | None, partition: int | None, error: KafkaSinkError, rows: RecordColumns) -> None:
+        """Add failed rows. Only the first groups are kept, so that the error stays short."""
         self._count += rows.num_rows
-        place = (topic, partition, str(error.__cause__ or error))
-        if place not in self._groups and len(self._groups) >= _GROUPS_MAX:
+        key = _GroupKey(topic, partition, str(error.__cause__ or error))
+        if key not in self._groups and len(self._groups) >= _MAX_GROUPS:
             return
-        group = self._groups.setdefault(place, _Group(error, _sample_key(rows)))
+        group = self._groups.setdefault(key, _FailureGroup(error, _describe_first_key(rows)))
         group.count += rows.num_rows
         if error.possibly_stored:
             group.error = error
 
-    def error(self, options: SinkOptions) -> DeliveryError:
-        """Its first line has the first reason; then each place and reason has a line."""
-        groups = {place: _reason(*place[:2], group.error) for place, group in self._groups.items()}
-        first = next(iter(groups.values()))
+    def build_error(self, options: SinkOptions) -> DeliveryError:
+        """Build the error of the task: a first line with the first reason, then one line for each group."""
+        reasons = {key: _describe_reason(key, group.error) for key, group in self._groups.items()}
+        first_reason = next(iter(reasons.values()))
         lines = [
             f"Not written to Kafka: {format_count(self._count, 'record')}, by the task of partition "
-            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). {first}"
+            f"{self._task.partition_id} (attempt {self._task.attempt_number}, stage {self._task.stage_id}). "
+            f"{first_reason}"
         ]
-        for place, reason in groups.items():
-            topic, partition, _ = place
-            group = self._groups[place]
-            where = "no topic" if topic is None else f"topic '{topic}'"
-            where += "" if partition is None else f", partition {partition}"
-            why = "" if reason == first else f" {reason}"
-            lines.append(f"- {where}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{why}")
-        shown = sum(group.count for group in self._groups.values())
-        if shown < self._count:
-            lines.append(f"- and {self._count - shown:,} more, at other places or for other reasons.")
-        lines += _advice([group.error for group in self._groups.values()], options)
+        for key, reason in reasons.items():
+            group = self._groups[key]
+            destination = "no topic" if key.topic is None else f"topic '{key.topic}'"
+            destination += "" if key.partition is None else f", partition {key.partition}"
+            suffix = "" if reason == first_reason else f" {reason}"
+            lines.append(
+                f"- {destination}: {format_count(group.count, 'record')}, for example with {group.sample_key}.{suffix}"
+            )
+        listed = sum(group.count for group in self._groups.values())
+        if listed < self._count:
+            lines.append(f"- and {self._count - listed:,} more, in other topics or partitions, or for other reasons.")
+        errors = [group.error for group in self._groups.values()]
+        lines += _suggest_remedies(errors, options)
         error = DeliveryError("\n".join(lines))
-        error.__cause__ = next(iter(self._groups.values())).error
+        error.__cause__ = errors[0]
         return error
 
 
-def _reason(topic: str | None, partition: int | None, error: KafkaSinkError) -> str:
-    """Why, without the place, which has been named."""
-    words = add_kafka_prefix(str(error))
-    for place in (format_partition(topic, partition), format_partition(topic)) if topic is not None else ():
-        words = words.removeprefix(f"{place}: ")
-    return f"{type(error).__name__}: {words}"
+def _describe_reason(key: _GroupKey, error: KafkaSinkError) -> str:
+    """Describe the error without the topic and the partition, which the line of its group names."""
+    text = add_kafka_prefix(str(error))
+    if key.topic is not None:
+        for destination in (format_partition(key.topic, key.partition), format_partition(key.topic)):
+            text = text.removeprefix(f"{destination}: ")
+    return f"{type(error).__name__}: {text}"
 
 
-def _advice(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
+def _suggest_remedies(errors: list[KafkaSinkError], options: SinkOptions) -> list[str]:
+    """Suggest a dead-letter topic if the job has none and records caused all errors."""
     if options.dead_letter_topic is None and all(
         is_record_error(error) or isinstance(error, BatchRefusedError) for error in errors
     ):
         return [
-            "What to do: mend these records, or let the others pass with "
+            "What to do: fix these records, or write them to a dead-letter topic: "
             '.option("onRecordError", "deadLetter").option("deadLetterTopic", "<a topic>").'
         ]
     return []
 
 
-def _sample_key(rows: RecordColumns) -> str:
+def _describe_first_key(rows: RecordColumns) -> str:
     if rows.key is None:
         return "no key"
     first = combine_chunks(rows.key.slice(0, 1))
@@ -104,9 +117,9 @@ def _sample_key(rows: RecordColumns) -> str:
     if key is None:
         return "no key"
     text = repr(key.decode("utf-8", "backslashreplace"))
-    return "key " + (text if len(text) <= _KEY_CHARACTERS_MAX else text[:_KEY_CHARACTERS_MAX] + "... (cut)")
+    return "key " + (text if len(text) <= _MAX_KEY_CHARACTERS else text[:_MAX_KEY_CHARACTERS] + "... (truncated)")
 
 
 def is_record_error(error: KafkaSinkError) -> bool:
-    """Whether this record alone is at fault, so that others like it may well pass."""
+    """Return whether the record itself caused the error, so that the broker may accept other records."""
     return isinstance(error, (RecordTooLargeError, InvalidRecordError))

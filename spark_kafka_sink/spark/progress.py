@@ -1,7 +1,8 @@
-"""The sink's numbers beside Spark's own progress of a stream.
+"""ReportListener: combines the write reports of this sink with Spark's progress events of a stream.
 
-Spark has no place for a Python sink's numbers in a StreamingQueryProgress or in its UI. This listener, in the program
-that started the stream, puts the two together: when Spark reports a micro-batch, it finds the report of that batch.
+Neither StreamingQueryProgress nor Spark's UI has a place for the metrics of a Python sink. The listener runs in the
+program that started the stream. When Spark reports the progress of a micro-batch, the listener looks up the write
+report of that batch.
 
     spark.streams.addListener(ReportListener("/data/reports/", handle))
 """
@@ -22,17 +23,18 @@ from pyspark.sql.streaming.listener import (
 from spark_kafka_sink.reports.store import find_report
 from spark_kafka_sink.reports.write_report import WriteReport
 
-Handle = Callable[[WriteReport, StreamingQueryProgress], object]
+ReportHandler = Callable[[WriteReport, StreamingQueryProgress], object]
 
 
 class ReportListener(StreamingQueryListener):
-    """Calls `handle(report, progress)` for each micro-batch that was written with this `reportPath`.
+    """Calls `handle(report, progress)` for each micro-batch whose report is stored in this `reportPath`.
 
-    The path must be readable from this program. Queries with other paths, and progress without a commit, are left out.
+    This program must be able to read the path. Queries with other paths and progress events without a commit are
+    ignored.
     """
 
-    def __init__(self, report_path: str, handle: Handle) -> None:
-        self._path = report_path
+    def __init__(self, report_path: str, handle: ReportHandler) -> None:
+        self._report_path = report_path
         self._handle = handle
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
@@ -40,7 +42,7 @@ class ReportListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
-        report = find_report(self._path, f"{progress.id}/{progress.batchId}")
+        report = find_report(self._report_path, f"{progress.id}/{progress.batchId}")
         if report is not None:
             self._handle(report, progress)
 

@@ -1,11 +1,11 @@
-"""The pace of a task: its share of `maxBytesPerSecond`.
+"""The rate limit of a task: its share of `maxBytesPerSecond`.
 
-Bytes are those of keys, values and headers before compression, which the report calls `bytes`. Rows are handed to the
-producer in pieces of a second at most, and each piece waits until what went before it has had its time. Nothing is
-saved up while a task waits for Spark: a pause is not made good by a burst after it.
+The limit counts the bytes of keys, values and headers before compression, which the write report calls `bytes`. Each
+call splits its rows into slices of at most about one second at this rate, and passes a slice on when the time of the
+slices before it is over. Time that a task spends waiting for rows from Spark is not made up for by a burst afterwards.
 
-A task ends when its last piece has had its time too: the next task begins with a pace of its own, and many short tasks
-would write one piece each without any wait.
+A task also waits after its last slice. The next task starts with a new rate limiter, so many short tasks would
+otherwise write one slice each without any wait.
 """
 
 from __future__ import annotations
@@ -20,36 +20,34 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 
 @dataclass
 class RateLimiter:
-    """The pace of one task. Its own thread alone uses it."""
+    """The rate limiter of one task. Only the thread of this task uses it."""
 
     bytes_per_second: float
-    now: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     waited_seconds: float = 0.0
-    """seconds, in all"""
-    _free_at: float = 0.0
+    """The total time spent waiting."""
+    _next_slice_at: float = 0.0
 
-    def pieces(self, rows: TopicRows) -> Iterator[TopicRows]:
-        """Yield the rows in order, each piece when its time has come."""
+    def throttle(self, rows: TopicRows) -> Iterator[TopicRows]:
+        """Yield the rows in order, in slices. Wait before each slice until the preceding slices have had their time."""
         seconds = rows.columns.payload_nbytes / self.bytes_per_second
-        length = max(rows.columns.num_rows // max(ceil(seconds), 1), 1)
-        for start in range(0, rows.columns.num_rows, length):
-            piece = rows.slice(start, length)
-            self._await_turn(piece.columns.payload_nbytes)
-            yield piece
+        slice_length = max(rows.columns.num_rows // max(ceil(seconds), 1), 1)
+        for start in range(0, rows.columns.num_rows, slice_length):
+            rows_slice = rows.slice(start, slice_length)
+            now = self._wait()
+            self._next_slice_at = now + rows_slice.columns.payload_nbytes / self.bytes_per_second
+            yield rows_slice
 
-    def end(self) -> None:
-        """Wait until the last piece has had its time."""
-        self._await_free()
+    def finish(self) -> None:
+        """Wait until the last slice has had its time."""
+        self._wait()
 
-    def _await_turn(self, nbytes: int) -> None:
-        self._free_at = self._await_free() + nbytes / self.bytes_per_second
-
-    def _await_free(self) -> float:
-        """Wait until what was handed over has had its time. Returns what the time is then."""
-        now = self.now()
-        if now >= self._free_at:
+    def _wait(self) -> float:
+        """Wait until the next slice may be passed on, and return the time of the clock then."""
+        now = self.clock()
+        if now >= self._next_slice_at:
             return now
-        self.sleep(self._free_at - now)
-        self.waited_seconds += self._free_at - now
-        return self._free_at
+        self.sleep(self._next_slice_at - now)
+        self.waited_seconds += self._next_slice_at - now
+        return self._next_slice_at

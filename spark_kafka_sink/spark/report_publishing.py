@@ -1,7 +1,8 @@
-"""Where the report of a write goes: a file or folder, a topic, a function of the user's. On the driver only.
+"""Publishes the report of a write to a file or folder, to a topic, or to a function of the user. On the driver only.
 
-All of it is checked before the first row. After the last one the rows are in Kafka, whatever becomes of the report: an
-error in keeping it is logged and does not fail the write, which would only be run again and write them twice.
+The destinations are checked before the first row is read. When the report is published, the rows are already in Kafka.
+An error in publishing is therefore logged and does not fail the write: Spark would run the write again and write the
+rows twice.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from spark_kafka_sink.spark.worker_log import LOGGER
 
 _IDLE_SECONDS = 600.0
 
-_PREPARED_MAX = 1_000
-_prepared: set[tuple[str | None, str | None]] = set()
-"""Options whose places were checked: a stream asks for each micro-batch, and the check is not repeated."""
+_MAX_CHECKED_DESTINATIONS = 1_000
+_checked_destinations: set[tuple[str | None, str | None]] = set()
+"""Report paths and callbacks that passed the check. A stream calls for the check in each micro-batch."""
 
 
-def forget() -> None:
-    """For tests: as in a new process."""
-    _prepared.clear()
+def clear_cache() -> None:
+    """Forget which destinations were checked (tests only)."""
+    _checked_destinations.clear()
 
 
 def check_report_options(options: SinkOptions) -> None:
-    """ConfigurationError if the report will not reach its file or function. The topic is looked at with the others."""
-    wanted = (options.report_path, options.report_callback)
-    if wanted in _prepared:
+    """Raise ConfigurationError if the report cannot reach its file or function.
+
+    The topic of the report is checked with the other topics of the write (checks.py).
+    """
+    destination = (options.report_path, options.report_callback)
+    if destination in _checked_destinations:
         return
     faults = []
     if options.report_path is not None:
@@ -45,40 +49,44 @@ def check_report_options(options: SinkOptions) -> None:
     if options.report_callback is not None:
         try:
             import_function(options.report_callback)
-        except (Exception, SystemExit) as error:  # whatever the user's module raises
+        except (Exception, SystemExit) as error:  # any error that the user's module raises
             faults.append(
                 f"Option 'reportCallback': {options.report_callback} cannot be used on the driver: {error}. "
                 "Its module must be one that Spark's Python workers can import (--py-files)."
             )
     if faults:
         raise ConfigurationError(faults)
-    if len(_prepared) >= _PREPARED_MAX:
-        _prepared.clear()
-    _prepared.add(wanted)
+    if len(_checked_destinations) >= _MAX_CHECKED_DESTINATIONS:
+        _checked_destinations.clear()
+    _checked_destinations.add(destination)
 
 
-def publish(options: SinkOptions, report: WriteReport) -> None:
-    """Hand the report to each place that the options name."""
+def publish_report(options: SinkOptions, report: WriteReport) -> None:
+    """Publish the report to each destination that the options name, and log the errors."""
     if not report.tasks:
         report = dataclasses.replace(report, started_ms=round(time.time() * 1000))
     path, topic, callback = options.report_path, options.report_topic, options.report_callback
     if path is not None:
-        _attempt(lambda: store.save_report(path, report), f"kept in {path}")
+        _try_to_publish(lambda: store.save_report(path, report), f"stored in {path}")
     if topic is not None:
-        _attempt(lambda: _send(options, topic, report), f"written to topic {topic}")
+        _try_to_publish(lambda: _send(options, topic, report), f"written to topic {topic}")
     if callback is not None:
-        _attempt(lambda: import_function(callback)(report), f"given to {callback}")
+        _try_to_publish(lambda: import_function(callback)(report), f"passed to {callback}")
 
 
-def _attempt(action: Callable[[], object], what: str) -> None:
+def _try_to_publish(publish: Callable[[], object], outcome: str) -> None:
+    """Call `publish`, and log an error if it fails. `outcome` completes the sentence "could not be ..."."""
     try:
-        action()
-    except (Exception, SystemExit):  # of file systems, Kafka and users' functions
-        LOGGER.exception("The report could not be %s. What it is about is not affected.", what)
+        publish()
+    except (Exception, SystemExit):  # any error of a file system, Kafka or the user's function
+        LOGGER.exception("The report could not be %s. The rows of the write are not affected.", outcome)
 
 
 def _send(options: SinkOptions, topic: str, report: WriteReport) -> None:
-    """With the options of the write. Reports of one query or application have one key, so they keep their order."""
+    """Send the report with the producer options of the write.
+
+    Reports of one query or application have the same key and therefore keep their order.
+    """
     with lease_producer(POOL, options.producer, _IDLE_SECONDS) as producer:
         key = report.batch.partition("/")[0]
         future = producer.send(ProducerRecord(topic, key=key.encode(), value=report.to_json().encode()))

@@ -1,6 +1,6 @@
-"""What a task has written: the commit message that it hands to Spark, and the sum of them that the driver makes.
+"""The report of a task, which Spark gets as the commit message, and the write report that the driver builds from them.
 
-Only what brokers have acknowledged is counted.
+A report counts only what brokers have acknowledged, except with acks=0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Which attempt of which task. `query_id` and `batch_id` are set in streams only."""
+    """The ids of a task attempt, from Spark's TaskContext. Only a stream sets `query_id` and `batch_id`."""
 
     partition_id: int
     attempt_number: int
@@ -34,7 +34,7 @@ class TaskIdentity:
 
     @property
     def batch(self) -> str:
-        """What the rows belong to: a micro-batch, or a stage of a batch job."""
+        """The name of the task's batch in reports: `<query id>/<batch id>` or `<application id>/stage-<stage id>`."""
         if self.query_id is not None:
             return f"{self.query_id}/{self.batch_id}"
         return f"{self.application_id}/stage-{self.stage_id}"
@@ -42,9 +42,10 @@ class TaskIdentity:
 
 @dataclass
 class TaskReport(WriterCommitMessage):
-    """The commit message of one task: all of its records are acknowledged, or in the dead-letter topic, but for acks=0.
+    """The commit message of one task.
 
-    WriteReport, which has the sums of all tasks, describes the fields.
+    When a task returns its report, all of its records are acknowledged or are in the dead-letter topic, except with
+    acks=0. WriteReport, which has the sums of all tasks, documents the fields.
     """
 
     task: TaskIdentity
@@ -56,25 +57,31 @@ class TaskReport(WriterCommitMessage):
     host: str = ""
     is_acknowledged: bool = True
     was_already_committed: bool = False
-    """Exactly once: an earlier run has committed this batch, so nothing was written now."""
+    """Exactly once: an earlier run has committed this batch, so this task wrote nothing."""
     skipped_rows: dict[str, int] = field(default_factory=dict)
-    """Exactly once: the rows that were not written for this reason, by topic."""
+    """Exactly once: the number of rows that were skipped because the batch was already committed, by topic."""
     skipped_bytes: int = 0
     transaction: TransactionIdentity | None = None
-    """Exactly once: where the rows are, until the driver commits it."""
+    """Exactly once: the open transaction that contains the rows until the driver commits it."""
     start: BatchStart | None = None
-    """Exactly once: what the driver that commits must know of the one that began."""
+    """Exactly once, streams only: the start of the batch, for the process that commits it."""
 
     def rows_by_topic(self) -> dict[str, int]:
-        """The rows that were written, or passed over."""
-        written = {topic: sum(part.rows for part in parts.values()) for topic, parts in self.partitions.items()}
-        return self.skipped_rows if self.was_already_committed else written
+        """Return the number of rows that were written, or that were skipped if the batch was already committed."""
+        if self.was_already_committed:
+            return self.skipped_rows
+        return {
+            topic: sum(offsets.rows for offsets in partitions.values()) for topic, partitions in self.partitions.items()
+        }
 
 
 def build_write_report(
     reports: Sequence[TaskReport], batch: str | None = None, status: str = "committed"
 ) -> WriteReport:
-    """The report of a write: the sum of its tasks' reports. Called on the driver."""
+    """Build the report of a write from the reports of its tasks. Called on the driver.
+
+    `batch`: the name of the batch; defaults to the name in the first task's report.
+    """
     from spark_kafka_sink.reports.write_report import MAX_LISTED_TASKS, WriteReport, merge_offset_ranges, sum_errors
 
     totals = sum((report.totals for report in reports), WriteTotals())
@@ -90,12 +97,12 @@ def build_write_report(
         partitions=merge_offset_ranges(report.partitions for report in reports),
         errors=sum_errors(report.errors for report in reports),
         longest_task_ms=longest[0].duration_ms if longest else 0,
-        task_list=tuple(_summary(report) for report in longest[:MAX_LISTED_TASKS]),
+        task_list=tuple(_summarize(report) for report in longest[:MAX_LISTED_TASKS]),
         **vars(totals),
     )
 
 
-def _summary(report: TaskReport) -> TaskSummary:
+def _summarize(report: TaskReport) -> TaskSummary:
     from spark_kafka_sink.reports.write_report import TaskSummary
 
     return TaskSummary(

@@ -1,4 +1,7 @@
-"""`createTopic`: the driver makes a topic that is missing, before the first task, and warns where one is otherwise."""
+"""The option `createTopic`: the driver creates a missing topic before the first task.
+
+It also logs a warning if an existing topic differs from the options.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,32 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.transactions import LIST_TRANSACTIONS_PROBE
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
-_OPTIONS = "The options are createTopic.partitions, createTopic.replicationFactor and createTopic.config.*."
+_OPTIONS_MESSAGE = (
+    "The options createTopic.partitions, createTopic.replicationFactor and createTopic.config.* configure the topic."
+)
 
 _log = logging.getLogger(__name__)
 
 
-def create_if_missing(options: SinkOptions, wanted: NewTopic) -> bool:
-    """Was the topic missing? PreflightError if it is, and cannot be created."""
+def create_topic_if_missing(options: SinkOptions, new_topic: NewTopic) -> bool:
+    """Create the topic if it does not exist, and return whether it was missing.
+
+    Raises PreflightError if the topic cannot be created.
+    """
     config = options.producer_config()
     try:
         with BlockingClient(config.client_config(), timeout_ms=config.max_block_ms) as client:
             required = LIST_TRANSACTIONS_PROBE if options.exactly_once is not None else None
-            was_missing = topic_admin.create_if_missing(client, wanted, required=required)
+            was_missing = topic_admin.create_if_missing(client, new_topic, required=required)
     except KafkaSinkError as error:
-        raise PreflightError(f"Nothing was written: {error} {_OPTIONS}") from error
+        raise PreflightError(f"Nothing was written: {error} {_OPTIONS_MESSAGE}") from error
     if was_missing:
-        _log.info("topic %s was created: %s", wanted.name, wanted)
+        _log.info("Created topic %s: %s", new_topic.name, new_topic)
     return was_missing
 
 
 def log_warnings(checks: Iterable[Check]) -> None:
-    """Log the warnings of preflight about what the options of the write ask for."""
+    """Log the preflight warnings that concern the options of the write."""
     for check in checks:
         if check.logged_by_driver and check.outcome is Outcome.WARNING:
             warn_once(_log, str(check))

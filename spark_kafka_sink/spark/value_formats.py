@@ -1,6 +1,7 @@
-"""From the options of formats and a DataFrame's schema to the encoders of value and key, on the driver.
+"""Adapts the columns of a DataFrame to the formats (formats/), and adds schema ids to their encoders. On the driver.
 
-A schema registry is asked for the ids of the schemas when nothing else is wrong; tasks find them in their encoders.
+The schema registry is queried for the ids of the schemas only if nothing else is wrong. The tasks get the ids with
+their encoders.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_kafka_sink.spark.options.sink_options import SinkOptions
 
 
 class SparkColumns:
-    """The columns of a DataFrame, as formats look at them."""
+    """The columns of a DataFrame, in the form that formats read (formats.encoder_builders.Columns)."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
@@ -34,15 +35,20 @@ class SparkColumns:
         return to_arrow_field(field, field.name)
 
     def struct_fields(self, position: int) -> SparkColumns | None:
-        kind = self._schema.fields[position].dataType
-        return SparkColumns(kind) if isinstance(kind, StructType) else None
+        data_type = self._schema.fields[position].dataType
+        return SparkColumns(data_type) if isinstance(data_type, StructType) else None
 
 
-def add_schema_ids(plan: ColumnPlan, options: SinkOptions, start: str | None) -> ColumnPlan:
-    """The plan with the ids of the schemas, for which the registry is asked. `start`: of a stream."""
-    changed: dict[str, Any] = {}
-    for side in options.formats:
-        encoder = plan.value if side.side == "value" else plan.key
-        if side.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
-            changed[side.side] = attach_schema_id(encoder, side, options.registry, options.topic, start)
-    return dataclasses.replace(plan, **changed)
+def add_schema_ids(plan: ColumnPlan, options: SinkOptions, stream_start: str | None) -> ColumnPlan:
+    """Return the plan with the schema ids that the registry assigns to its encoders.
+
+    `stream_start`: the start of a stream, which looks up the latest version of a schema only once; None for a job.
+    """
+    encoders: dict[str, Any] = {}
+    for format_options in options.formats:
+        encoder = plan.value if format_options.side == "value" else plan.key
+        if format_options.has_registry and options.registry is not None and isinstance(encoder, ColumnsEncoder):
+            encoders[format_options.side] = attach_schema_id(
+                encoder, format_options, options.registry, options.topic, stream_start
+            )
+    return dataclasses.replace(plan, **encoders)

@@ -1,8 +1,9 @@
-"""Log lines in the Python processes that Spark starts: the executors' workers, and those that plan and commit.
+"""Logging in the Python processes that Spark starts: the executors' workers and those that plan and commit.
 
-The logging configuration of the application does not reach these processes. Without one Python prints the bare text
-of a warning, and no line of level INFO. `show_log` adds what Spark's own log has: time, level and logger. Nothing is
-printed where the user has configured logging in the process.
+The logging configuration of the application does not reach these processes. Without a configuration, Python prints
+only the message of a warning, and no messages of level INFO. `install_stderr_handler` adds a handler that also prints
+the time, level and logger, as Spark's own log does. The handler prints nothing if the user has configured logging in
+the process.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import logging
 import sys
 
 LOGGER = logging.getLogger("spark_kafka_sink")
-"""What was written is logged here at level INFO; the modules have loggers below it."""
+"""The logger for results of writes, at level INFO. The loggers of the modules are its children."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _TIME_FORMAT = "%y/%m/%d %H:%M:%S"
 
 
-class _ToStderr(logging.Handler):
-    """Spark collects what its Python processes print to stderr."""
+class _StderrHandler(logging.Handler):
+    """Prints warnings of all modules and the INFO messages of LOGGER to stderr, which Spark collects."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if logging.getLogger().handlers:
@@ -29,13 +30,16 @@ class _ToStderr(logging.Handler):
         print(self.format(record), file=sys.stderr, flush=True)
 
 
-_TO_STDERR = _ToStderr()
-_TO_STDERR.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
+_STDERR_HANDLER = _StderrHandler()
+_STDERR_HANDLER.setFormatter(logging.Formatter(_FORMAT, _TIME_FORMAT))
 
 
 def install_stderr_handler() -> None:
-    """Called at every door by which Spark enters: a process may serve many tasks, and the first call counts."""
-    if _TO_STDERR not in LOGGER.handlers:
-        LOGGER.addHandler(_TO_STDERR)
+    """Install the handler unless it is installed.
+
+    Every entry point that Spark calls in a worker process calls this function, since any of them may come first.
+    """
+    if _STDERR_HANDLER not in LOGGER.handlers:
+        LOGGER.addHandler(_STDERR_HANDLER)
         if LOGGER.level == logging.NOTSET:
             LOGGER.setLevel(logging.INFO)

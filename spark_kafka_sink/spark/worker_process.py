@@ -1,17 +1,19 @@
-"""What a Python process that Spark has started does so that small writes end sooner. It touches no record.
+"""Tunes the Python processes that Spark starts, so that small writes end sooner. It does not affect records.
 
-**Fewer objects to look at.** After each task, each planning and each commit pyspark's daemon runs a full
-`gc.collect()`. numpy, pyarrow, pandas and pyspark have 75,000 to 95,000 objects that never become garbage, and to look
-at them takes 25 to 50 ms of CPU. `look_at_less` hides from the collector what is there.
+**Fewer objects for the garbage collector.** pyspark's daemon runs a full `gc.collect()` after each task, each planning
+and each commit. numpy, pyarrow, pandas and pyspark create 75,000 to 95,000 objects that never become garbage, and
+visiting them takes 25 to 50 ms of CPU. `freeze_gc` hides the existing objects from the collector.
 
-- It does so a few times only: pandas comes at the end of a first task, and what else is alive just then is hidden, too.
-- A user's code may have left something there that becomes garbage later. So after many times all is shown again, for
-  one collection, and hidden anew.
-- Where workers are not reused, and in processes that Spark has not started, it does nothing.
+- It freezes them only a few times. pandas is imported only at the end of the first task, so the first call is not
+  enough. Each call also freezes unrelated objects that happen to be alive.
+- Frozen objects of a user's code may become garbage later. After many calls, all objects are unfrozen for one
+  collection, and then frozen again.
+- It does nothing if workers are not reused, or in a process that Spark has not started.
 
-**No wait for an acknowledgement.** The JVM writes what a task is to do, and then its first rows, in small pieces.
-Nagle's algorithm holds back the second until the first is acknowledged, and this end delays that for up to 40 ms, in
-case it has an answer to send with it. `acknowledge_at_once` has Linux send it now. A Unix socket has no such wait.
+**No delayed acknowledgements.** The JVM sends the command of a task, and then its first rows, in small segments.
+Nagle's algorithm holds back the second segment until the first is acknowledged. Linux delays this acknowledgement for
+up to 40 ms, in case the worker has a response to send with it. `disable_delayed_ack` makes Linux send it at once. Unix
+sockets have no such delay.
 """
 
 from __future__ import annotations
@@ -26,54 +28,60 @@ from collections.abc import Iterable
 FREEZES_PER_CYCLE = 3
 CALLS_PER_CYCLE = 200
 
-_IS_REUSED = "SPARK_REUSE_WORKER"
-"""Where this is set, pyspark's daemon collects garbage after a task; else it ends the process."""
-_HAS_UNIX_SOCKET = "PYTHON_UNIX_DOMAIN_ENABLED"
+_REUSE_WORKER_VARIABLE = "SPARK_REUSE_WORKER"
+"""If this variable is set, pyspark's daemon collects garbage after a task. Otherwise it ends the process."""
+_UNIX_SOCKET_VARIABLE = "PYTHON_UNIX_DOMAIN_ENABLED"
 
-_times = 0
+_calls_in_cycle = 0
 
 
-def forget() -> None:
-    """For tests: as in a new process."""
-    global _times
-    _times = 0
+def reset() -> None:
+    """Reset the cycle of `freeze_gc` (tests only)."""
+    global _calls_in_cycle
+    _calls_in_cycle = 0
 
 
 def freeze_gc() -> None:
-    """Called when Spark begins to use this process again: what was garbage then has just been collected."""
-    global _times
-    if _IS_REUSED not in os.environ:
+    """Hide the existing objects from the garbage collector in the first calls of a cycle, and unfreeze in the last.
+
+    Spark's entry points call this function when Spark starts to use the process again. The daemon has just collected
+    the garbage then.
+    """
+    global _calls_in_cycle
+    if _REUSE_WORKER_VARIABLE not in os.environ:
         return
-    _times = _times % CALLS_PER_CYCLE + 1
-    if _times <= FREEZES_PER_CYCLE:
+    _calls_in_cycle = _calls_in_cycle % CALLS_PER_CYCLE + 1
+    if _calls_in_cycle <= FREEZES_PER_CYCLE:
         gc.freeze()
-    elif _times == CALLS_PER_CYCLE:
+    elif _calls_in_cycle == CALLS_PER_CYCLE:
         gc.unfreeze()
 
 
 def disable_delayed_ack() -> None:
-    """Called at the beginning of a task, which has its command by now and waits for its rows."""
-    if not hasattr(socket, "TCP_QUICKACK") or os.environ.get(_HAS_UNIX_SOCKET, "false").lower() == "true":
+    """Acknowledge the segments of the JVM at once. Called when a task has its command and waits for its rows."""
+    if not hasattr(socket, "TCP_QUICKACK") or os.environ.get(_UNIX_SOCKET_VARIABLE, "false").lower() == "true":
         return
-    # With a default timeout, socket.socket(fileno=...) would make pyspark's connection non-blocking.
+    # If there is a default timeout, socket.socket(fileno=...) would make pyspark's connection non-blocking.
     if socket.getdefaulttimeout() is not None:
         return
-    with contextlib.suppress(OSError):  # a machine may have no /proc
+    with contextlib.suppress(OSError):  # /proc may not exist
         set_first_quickack(sorted(map(int, os.listdir("/proc/self/fd"))))
 
 
 def set_first_quickack(descriptors: Iterable[int]) -> None:
-    """Set TCP_QUICKACK on the first TCP connection within this machine. Linux ends it by itself with this end's answer.
+    """Set TCP_QUICKACK on the first descriptor that is a TCP connection within this machine.
 
-    A worker is born with its connection to the JVM; those of users and of producers come later.
+    A worker starts with its connection to the JVM, so this connection has a lower descriptor than those of users and
+    producers. Linux resets the option when the worker sends its response.
     """
     for descriptor in descriptors:
-        with contextlib.suppress(OSError):  # not connected, or closed by another thread meanwhile
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _acknowledged(descriptor):
+        with contextlib.suppress(OSError):  # not connected, or closed by another thread
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _try_to_set_quickack(descriptor):
                 return
 
 
-def _acknowledged(descriptor: int) -> bool:
+def _try_to_set_quickack(descriptor: int) -> bool:
+    """Set TCP_QUICKACK if the socket is a TCP connection within this machine, and return whether it was set."""
     connection = socket.socket(fileno=descriptor)
     try:
         if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:

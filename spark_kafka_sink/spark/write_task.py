@@ -1,13 +1,13 @@
-"""One task: Arrow batches in, acknowledged offsets out.
+"""The write task: sends Arrow batches to Kafka and returns the acknowledged offsets.
 
-Each batch is handed to the producer as it comes. The producer encodes and sends in the background; when its memory is
-full, `send_columns` blocks, and with it the task, and with it Spark: that is the back-pressure. What was handed over is
-kept here as well until its answer is in, because an error wants to show a key and a dead letter needs the whole record.
-That memory is bounded too (`producer/columns_writer.py`), by waiting for the oldest answers.
+Each batch is passed to the producer as it arrives. The producer encodes and sends in the background. When the buffer
+memory of the producer is full, `send_columns` blocks, and so do the task and Spark: this is the back-pressure. The task
+also keeps the rows until their results have arrived, because an error shows a sample key and a dead letter needs the
+whole record. This memory is bounded, too (`producer/columns_writer.py`): the task waits for the oldest results.
 
-When a record fails, reading stops at once, the answers to what is under way are awaited (each within
-`delivery.timeout.ms`), and one error names all of them. A task that ends in any other way than by its return
-leaves nothing behind: the pool closes its producer.
+When a record fails, the task stops reading at once and waits for the results of all pending rows, each of which takes
+at most `delivery.timeout.ms`. One error then reports all failures. If a task ends in any way other than by returning,
+the pool closes its producer, so that nothing of the task is left.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.exactly_once import ExactlyOnceWrite
 
 NULL_TOPIC_MESSAGE = "null topic present in the data. Use the topic option for setting a default topic."
-"""In the words of Spark's own sink."""
+"""The wording of Spark's own sink."""
 
 NO_TOPIC_LABEL = "no topic"
-"""Rows without one are counted under this, which no topic can be called."""
+"""The key under which rows without a topic are counted. It is not a valid topic name."""
 
 
 def write_rows(
@@ -62,41 +62,41 @@ def write_rows(
     plan: ColumnPlan,
     batches: Iterator[pa.RecordBatch],
     pool: ProducerPool = POOL,
-    once: ExactlyOnceWrite | None = None,
+    exactly_once: ExactlyOnceWrite | None = None,
 ) -> TaskReport:
-    """Write all batches and wait for every acknowledgement. Called by Spark in each task."""
+    """Write all batches and wait for every acknowledgement. Spark calls this function in each task."""
     install_stderr_handler()
     freeze_gc()
     disable_delayed_ack()
     started = time.monotonic()
     context = TaskContext.get()
-    report = TaskReport(_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
-    if once is not None:
-        once.attach_start(report)
-        if once.is_committed(report.task):
-            _pass_over(plan, batches, report)
+    report = TaskReport(_build_identity(context), started_ms=round(time.time() * 1000), host=platform.node())
+    if exactly_once is not None:
+        exactly_once.attach_start(report)
+        if exactly_once.is_committed(report.task):
+            _skip_rows(plan, batches, report)
             return report
-    producer_options = options.producer if once is None else once.producer_options(options.producer)
+    producer_options = options.producer if exactly_once is None else exactly_once.producer_options(options.producer)
     with contextlib.ExitStack() as stack:
-        writing: TaskWriter | None = None
+        writer: TaskWriter | None = None
         for batch in batches:
             if not batch.num_rows:
                 continue
-            if writing is None:
-                # Not before there is a row: an empty partition needs no broker.
+            if writer is None:
+                # The producer is leased for the first row, because a Spark partition without rows needs no broker.
                 producer = stack.enter_context(lease_producer(pool, producer_options, idle_timeout_seconds(context)))
-                if once is not None:
-                    stack.enter_context(once.transaction(producer, report))
-                writing = TaskWriter(producer, plan, options, report)
-            writing.write(batch)
-        if writing is not None:
-            writing.finish()
+                if exactly_once is not None:
+                    stack.enter_context(exactly_once.transaction(producer, report))
+                writer = TaskWriter(producer, plan, options, report)
+            writer.write(batch)
+        if writer is not None:
+            writer.finish()
     report.duration_ms = round((time.monotonic() - started) * 1000)
     return report
 
 
-def _pass_over(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
-    """Count what an earlier run has committed: the driver compares whether these are the same rows."""
+def _skip_rows(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: TaskReport) -> None:
+    """Count the rows of a batch that is already committed. The driver compares the counts with the committed rows."""
     report.was_already_committed = True
     for batch in batches:
         for rows in plan.split(batch).parts:
@@ -106,72 +106,84 @@ def _pass_over(plan: ColumnPlan, batches: Iterator[pa.RecordBatch], report: Task
 
 
 class _SentRows(NamedTuple):
-    """Rows whose result is pending. `was_cut`: these dead letters had to be shortened to fit."""
+    """Rows whose result is pending. `is_truncated`: these dead letters were truncated to fit."""
 
     rows: TopicRows
     is_dead_letter: bool = False
-    was_cut: bool = False
+    is_truncated: bool = False
 
 
 class TaskWriter:
-    """The state of one task; its own thread alone uses it."""
+    """Sends the rows of one task and collects their results. Only the thread of the task uses it."""
 
     def __init__(self, producer: KafkaProducer, plan: ColumnPlan, options: SinkOptions, report: TaskReport) -> None:
         self._producer = producer
         self._options = options
         self._report = report
-        self._writer: ColumnsWriter[_SentRows] = ColumnsWriter(producer, plan)
-        self._pace = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
+        self._columns_writer: ColumnsWriter[_SentRows] = ColumnsWriter(producer, plan)
+        self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
         self._written = WrittenRanges()
         self._failures = Failures(report.task)
-        self._counts = SimpleNamespace(**vars(WriteTotals()))  # with the attributes of WriteTotals, and no other
-        self._before = producer.totals()
+        self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
+        self._producer_totals_before = producer.totals()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for rows in self._writer.split(batch):
-            for piece in [rows] if self._pace is None else self._pace.pieces(rows):
-                self._send(_SentRows(piece))
-                self._settle()
+        """Send the rows of a batch. Raises DeliveryError if a record has failed so far."""
+        for rows in self._columns_writer.split(batch):
+            for rows_slice in [rows] if self._rate_limiter is None else self._rate_limiter.throttle(rows):
+                self._send(_SentRows(rows_slice))
+                self._collect_results()
 
     def finish(self) -> None:
-        self._settle_all()
-        if self._pace is not None:
-            self._pace.end()
+        """Wait for all results and complete the report. Raises DeliveryError if a record has failed."""
+        self._collect_all_results()
+        if self._rate_limiter is not None:
+            self._rate_limiter.finish()
         self._report.partitions = self._written.by_topic()
         self._report_totals()
         if self._failures:
-            raise self._failures.error(self._options)
+            raise self._failures.build_error(self._options)
 
     def _report_totals(self) -> None:
-        """Report what was counted in this task, by its producer too, which works for one task at a time."""
-        producer = self._producer.totals() - self._before
-        self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._writer.blocked_ms)
-        self._counts.paced_ms = 0 if self._pace is None else round(self._pace.waited_seconds * 1000)
+        """Add the counters of this task and of its producer to the report.
+
+        A producer serves one task at a time, so the increase of its counters belongs to this task.
+        """
+        producer = self._producer.totals() - self._producer_totals_before
+        self._counts.producer = replace(producer, blocked_ms=producer.blocked_ms + self._columns_writer.blocked_ms)
+        waited_seconds = 0.0 if self._rate_limiter is None else self._rate_limiter.waited_seconds
+        self._counts.paced_ms = round(waited_seconds * 1000)
         self._report.totals = WriteTotals(**vars(self._counts))
         self._report.is_acknowledged = self._producer.config.acks != 0
 
     def _send(self, sent: _SentRows) -> None:
+        """Pass rows to the producer. Rows that cannot be sent fail like rows that the broker rejects."""
         rows = sent.rows
         nbytes = rows.columns.nbytes
         try:
             if rows.topic is None:
                 raise InvalidRecordError(NULL_TOPIC_MESSAGE)
-            self._writer.send(rows, sent, nbytes)
+            self._columns_writer.send(rows, sent, nbytes)
         except KafkaSinkError as error:
-            self._writer.fail(rows, error, sent, nbytes)
+            self._columns_writer.fail(rows, error, sent, nbytes)
 
-    def _settle(self) -> None:
-        for sent, result in self._writer.settle():
+    def _collect_results(self) -> None:
+        """Collect the results that have arrived, and wait for more if the pending rows take too much memory.
+
+        Raises DeliveryError if a record has failed.
+        """
+        for sent, result in self._columns_writer.settle():
             self._count(sent, result)
         if self._failures:
-            self._settle_all()
-            raise self._failures.error(self._options)
+            self._collect_all_results()
+            raise self._failures.build_error(self._options)
 
-    def _settle_all(self) -> None:
-        while self._writer.pending_calls:
-            if not self._writer.has_result:
-                self._producer.flush()  # again for dead letters, which are sent as their records fail
-            for sent, result in self._writer.drain():
+    def _collect_all_results(self) -> None:
+        """Wait for the results of all rows, including dead letters that are sent in the meantime."""
+        while self._columns_writer.pending_calls:
+            if not self._columns_writer.has_result:
+                self._producer.flush()  # in each round, because collecting results may send dead letters
+            for sent, result in self._columns_writer.drain():
                 self._count(sent, result)
 
     def _count(self, sent: _SentRows, result: ColumnsResult) -> None:
@@ -180,38 +192,39 @@ class TaskWriter:
         for failure in result.failures:
             failed = columns.take(failure.rows)
             written_bytes -= failed.payload_nbytes
-            self._failed(sent, failed, failure)
+            self._handle_failure(sent, failed, failure)
         count = result.rows_written
         if sent.is_dead_letter:
             self._counts.dead_letters += count
-            self._counts.dead_letters_cut += count if sent.was_cut else 0
+            self._counts.dead_letters_cut += count if sent.is_truncated else 0
             return
         self._written.add(result)
         self._counts.rows += count
         self._counts.bytes += written_bytes
 
-    def _failed(self, sent: _SentRows, failed: RecordColumns, failure: FailedRows) -> None:
+    def _handle_failure(self, sent: _SentRows, failed: RecordColumns, failure: FailedRows) -> None:
+        """Send failed rows again or as dead letters, or else add them to the failures of the task."""
         error, topic = failure.error, sent.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent.is_dead_letter:
-            if isinstance(error, RecordTooLargeError) and not sent.was_cut:
-                smaller = TopicRows(topic, truncate(failed), None)
-                self._send(_SentRows(smaller, is_dead_letter=True, was_cut=True))
+            if isinstance(error, RecordTooLargeError) and not sent.is_truncated:
+                truncated = TopicRows(topic, truncate(failed), None)
+                self._send(_SentRows(truncated, is_dead_letter=True, is_truncated=True))
                 return
-            refused = DeadLetterError(f"the dead-letter topic did not take it either: {error}")
-            refused.__cause__ = error
-            error = refused
+            dead_letter_error = DeadLetterError(f"The dead-letter topic rejected the record, too: {error}")
+            dead_letter_error.__cause__ = error
+            error = dead_letter_error
         elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
-            # These rows are not at fault: the rows that the broker has named are dead letters now.
+            # The broker rejected other records of the batch, which become dead letters. These rows are valid.
             self._send(_SentRows(TopicRows(topic, failed, failure.partition)))
             return
         elif dead_letter_topic is not None and is_record_error(error):
-            name = type(error).__name__
-            self._report.errors[name] = self._report.errors.get(name, 0) + failed.num_rows
+            error_name = type(error).__name__
+            self._report.errors[error_name] = self._report.errors.get(error_name, 0) + failed.num_rows
             letters = build_dead_letters(
                 failed,
                 topic=topic,
-                partition=_partitions_of(sent.rows, failure),
+                partition=_failed_partitions(sent.rows, failure),
                 error=error,
                 batch=self._report.task.batch,
             )
@@ -220,14 +233,14 @@ class TaskWriter:
         self._failures.add(topic, failure.partition, error, failed)
 
 
-def _partitions_of(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
-    """The partition of the rows, or else the partitions that they name themselves."""
+def _failed_partitions(rows: TopicRows, failure: FailedRows) -> int | pa.Array | None:
+    """Return the partition of the failed rows, or the partitions that the rows themselves name, if any."""
     if failure.partition is not None:
         return failure.partition
     return rows.partition.take(pa.array(failure.rows)) if isinstance(rows.partition, pa.Array) else rows.partition
 
 
-def _identity(context: TaskContext | None) -> TaskIdentity:
+def _build_identity(context: TaskContext | None) -> TaskIdentity:
     if context is None:
         return TaskIdentity(0, 0, 0, 0)
     return TaskIdentity(

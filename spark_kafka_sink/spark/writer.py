@@ -1,7 +1,7 @@
-"""What Spark calls: a writer for batch jobs and one for streams, two thin classes over one task and one commit.
+"""The writers that Spark calls: one for batch jobs and one for streams. Both run the same task and the same commit.
 
-A writer is made on the driver and pickled to the tasks, so it holds configuration only. In a stream the one that
-commits is made anew in another process: whatever it needs to know comes with the tasks' reports.
+A writer is created on the driver and pickled to the tasks, so it holds configuration only. In a stream, another process
+creates the writer that commits. Everything that this writer needs comes with the task reports.
 """
 
 from __future__ import annotations
@@ -28,78 +28,89 @@ if TYPE_CHECKING:
 
 BATCH_JOB_LABEL = "batch job"
 CONTINUOUS_TRIGGER_MESSAGE = (
-    "trigger(continuous=...) is not available for 'pykafka': continuous processing does not run sinks in Python. "
+    "trigger(continuous=...) is not supported for 'pykafka': Spark's continuous processing does not run Python sinks. "
     'Use micro-batches: .trigger(processingTime="0 seconds").'
 )
 
 
 class _TaskWriter:
-    """What both writers share. `once`: what the driver has begun; None for at least once."""
+    """The part of both writers that runs in the tasks. `exactly_once`: None for at-least-once delivery."""
 
-    def __init__(self, options: SinkOptions, plan: ColumnPlan, once: ExactlyOnceWrite | None = None) -> None:
+    def __init__(self, options: SinkOptions, plan: ColumnPlan, exactly_once: ExactlyOnceWrite | None = None) -> None:
         self._options = options
         self._plan = plan
-        self._once = once
+        self._exactly_once = exactly_once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._plan, iterator, once=self._once)
+        return write_rows(self._options, self._plan, iterator, exactly_once=self._exactly_once)
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """The writer of a batch job. The same object begins the write and commits it."""
+    """The writer of a batch job. The same process begins the write and commits it."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_gc()
-        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._once)
+        commit(self._options, validate_reports(messages), BATCH_JOB_LABEL, self._exactly_once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(self._options, messages, BATCH_JOB_LABEL, self._once)
+        abort(self._options, messages, BATCH_JOB_LABEL, self._exactly_once)
 
 
 class KafkaStreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
-    """The writer of a stream. Its copy in the process that commits has no `once`.
+    """The writer of a stream. In the process that commits, `exactly_once` is None and is restored from the reports.
 
-    `run`: which start of the query it is, if `register` has noted that.
+    `stream_start` identifies the start of the query, if `register` has set it.
     """
 
     def __init__(
-        self, options: SinkOptions, plan: ColumnPlan, run: str | None, once: ExactlyOnceWrite | None = None
+        self,
+        options: SinkOptions,
+        plan: ColumnPlan,
+        stream_start: str | None,
+        exactly_once: ExactlyOnceWrite | None = None,
     ) -> None:
-        super().__init__(options, plan, once)
-        self._run = run
+        super().__init__(options, plan, exactly_once)
+        self._stream_start = stream_start
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if messages and not select_task_reports(messages):
-            # Continuous processing never calls `write`. Spark only logs what is raised here, and goes on.
+            # Continuous processing never calls `write`. Spark logs the error that is raised here, and continues.
             raise ConfigurationError(f"No task has written anything. {CONTINUOUS_TRIGGER_MESSAGE}")
-        commit(self._options, validate_reports(messages), f"batch {batchId}", self._once_of(messages))
+        reports = validate_reports(messages)
+        commit(self._options, reports, f"batch {batchId}", self._restore_exactly_once(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        abort(self._options, messages, f"batch {batchId}", self._once_of(messages))
+        abort(self._options, messages, f"batch {batchId}", self._restore_exactly_once(messages))
 
-    def _once_of(self, messages: Sequence[WriterCommitMessage | None]) -> ExactlyOnceWrite | UnreportedBatch | None:
+    def _restore_exactly_once(
+        self, messages: Sequence[WriterCommitMessage | None]
+    ) -> ExactlyOnceWrite | UnreportedBatch | None:
         if self._options.exactly_once is None:
             return None
         from spark_kafka_sink.spark.exactly_once import restore_from_reports
 
-        return restore_from_reports(self._options, select_task_reports(messages), self._run)
+        return restore_from_reports(self._options, select_task_reports(messages), self._stream_start)
 
 
 def select_task_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Return the reports among the commit messages. The message of a task that did not finish is None."""
     return [message for message in messages if isinstance(message, TaskReport)]
 
 
 def validate_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Every task must have said what it wrote, and no two tasks of one partition."""
+    """Return the reports of all tasks.
+
+    Raises DeliveryError if a report is missing, or if two tasks have reported for one partition.
+    """
     reports = select_task_reports(messages)
     if len(reports) != len(messages):
         raise DeliveryError(
             f"{len(messages) - len(reports)} of {len(messages)} tasks have not reported what they wrote, so their rows "
             "may be missing from Kafka. Run the write again."
         )
-    twice = len(reports) - len({report.task.partition_id for report in reports})
-    if twice:
-        raise DeliveryError(f"{twice} partitions were committed by more than one task. Run the write again.")
+    duplicates = len(reports) - len({report.task.partition_id for report in reports})
+    if duplicates:
+        raise DeliveryError(f"{duplicates} partitions were committed by more than one task. Run the write again.")
     return reports
 
 
@@ -107,40 +118,43 @@ def commit(
     options: SinkOptions,
     reports: Sequence[TaskReport],
     name: str = BATCH_JOB_LABEL,
-    once: ExactlyOnceWrite | UnreportedBatch | None = None,
+    exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
-    """Make what was written visible, if it is not so yet; then say in one line what was written.
+    """Commit the transactions of the tasks, if there are any, then log and publish the report of the write.
 
-    `name`: of the batch, where no task says it.
+    `name`: the name of the batch in the report if no task has reported one.
     """
-    from spark_kafka_sink.spark.report_publishing import publish  # not for tasks
+    from spark_kafka_sink.spark.report_publishing import publish_report  # imported on the driver only
 
-    if once is not None:
-        once.commit(reports)
+    if exactly_once is not None:
+        exactly_once.commit(reports)
     report = build_write_report(reports, None if reports else name)
     install_stderr_handler()
-    # Rows that were refused are not where a reader of the topic looks for them.
+    # Dead letters are a warning, because a reader of the topic does not find these rows there.
     LOGGER.log(logging.WARNING if report.dead_letters else logging.INFO, "%s", report.line())
-    if any(each.was_already_committed for each in reports):
-        LOGGER.info("An earlier run has committed this already: its rows were passed over [%s]", report.batch)
-    publish(options, report)
+    if any(task_report.was_already_committed for task_report in reports):
+        LOGGER.info("Skipped the rows, because an earlier run has already committed them [%s]", report.batch)
+    publish_report(options, report)
 
 
 def abort(
     options: SinkOptions,
     messages: Sequence[WriterCommitMessage | None],
     name: str = BATCH_JOB_LABEL,
-    once: ExactlyOnceWrite | UnreportedBatch | None = None,
+    exactly_once: ExactlyOnceWrite | UnreportedBatch | None = None,
 ) -> None:
-    """Say what is in Kafka. Transactions are aborted, if there are any; else nothing can be taken back."""
-    from spark_kafka_sink.spark.report_publishing import publish
+    """Abort the transactions of the tasks, if there are any, then log which rows are in Kafka and publish the report.
+
+    Without transactions, rows that were written remain in Kafka.
+    """
+    from spark_kafka_sink.spark.report_publishing import publish_report
 
     reports = select_task_reports(messages)
     report = build_write_report(reports, None if reports else name, "failed")
     install_stderr_handler()
-    if once is not None:
-        was_aborted, words = once.abort(reports)
-        LOGGER.warning("The write failed: %s [%s]", words, report.batch)
+    if exactly_once is not None:
+        was_aborted, outcome = exactly_once.abort(reports)
+        LOGGER.warning("The write failed: %s [%s]", outcome, report.batch)
         if was_aborted:
             report = dataclasses.replace(report, rows=0, bytes=0, partitions={})
     elif report.rows or report.dead_letters:
@@ -149,7 +163,7 @@ def abort(
             "the write again writes them again: %s",
             len(reports),
             len(messages),
-            "stay" if report.is_acknowledged else "may be",
+            "remain" if report.is_acknowledged else "may be",
             report.line(),
         )
     else:
@@ -160,4 +174,4 @@ def abort(
             len(messages),
             report.batch,
         )
-    publish(options, report)
+    publish_report(options, report)

@@ -31,9 +31,9 @@ def no_fault_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 def preflights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Preflights]:
     preflights = Preflights()
     monkeypatch.setattr(checks, "preflight", preflights)
-    checks.forget()
+    checks.clear_cache()
     yield preflights
-    checks.forget()
+    checks.clear_cache()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -81,7 +81,7 @@ def test_a_timestamp_may_be_a_timestamp_or_milliseconds(timestamp: DataType) -> 
         (
             {"Value": StringType()},
             "t",
-            "Required attribute 'value' not found (there is 'Value', but the names of columns are case-sensitive)",
+            "Required attribute 'value' not found (there is 'Value', but column names are case-sensitive)",
         ),
         (
             {"value": LongType()},
@@ -131,10 +131,13 @@ def test_a_wrong_schema_is_refused_in_the_words_of_sparks_own_sink(
             {"vlaue": StringType()},
             'The columns are vlaue. Did you mean \'vlaue\'? Rename it: .withColumnRenamed("vlaue", "value")',
         ),
-        ({"id": LongType(), "name": StringType()}, "The columns are id, name. Make one, for instance of all of them: "),
-        ({"value": LongType()}, "; CAST(value AS STRING) makes it one"),
-        ({"value": StringType(), "key": IntegerType()}, "; CAST(key AS STRING) makes it one"),
-        ({"value": StringType(), "partition": LongType()}, "; CAST(partition AS INT) makes it one"),
+        (
+            {"id": LongType(), "name": StringType()},
+            "The columns are id, name. Create it, for instance from all columns: ",
+        ),
+        ({"value": LongType()}, "; use CAST(value AS STRING)"),
+        ({"value": StringType(), "key": IntegerType()}, "; use CAST(key AS STRING)"),
+        ({"value": StringType(), "partition": LongType()}, "; use CAST(partition AS INT)"),
         ({f"column_{number}" * 10: LongType() for number in range(30)}, "... and 10 more. "),
     ],
 )
@@ -155,5 +158,5 @@ def test_all_faults_of_a_schema_are_reported_together() -> None:
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     twice = StructType([StructField("value", StringType()), StructField("value", StringType())])
-    with pytest.raises(SchemaError, match="'value' is there 2 times"):
+    with pytest.raises(SchemaError, match="2 columns named 'value'"):
         plan_columns(twice, "t")

@@ -106,7 +106,7 @@ def test_where_the_number_is_not_known_max_tasks_is_asked_for(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.max_concurrent_tasks", lambda _: None)
-    with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' needs 'maxTasks' here"):
+    with pytest.raises(ConfigurationError, match="'maxBytesPerSecond' requires 'maxTasks'"):
         share(spark)
     assert share(spark, maxTasks="8") == LIMIT / 8
     assert share(spark, maxTasks=" +8 ") == LIMIT / 8, "the table of options takes it, too"

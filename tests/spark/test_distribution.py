@@ -74,20 +74,20 @@ def test_columns_that_are_not_there_are_refused_with_those_that_are() -> None:
 
 def test_columns_by_which_spark_cannot_sort_are_refused() -> None:
     said = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
-    assert said == "orderBy: Spark cannot sort by the column 'headers', which is a map<string,binary>."
+    assert said == "orderBy: Spark cannot sort by the column 'headers' of type map<string,binary>."
 
 
 @pytest.mark.parametrize("kind", [CalendarIntervalType(), ArrayType(CalendarIntervalType()), PointOfMap()])
 def test_types_that_have_no_order_are_refused_wherever_they_are(kind: DataType) -> None:
     schema = StructType([*SCHEMA.fields, StructField("at", kind)])
     said = faults({"distribution": "key", "orderBy": "at"}, schema)
-    assert said.startswith("orderBy: Spark cannot sort by the column 'at', which is a ")
+    assert said.startswith("orderBy: Spark cannot sort by the column 'at' of type ")
 
 
 def test_a_column_to_order_by_that_is_there_twice_is_refused() -> None:
     schema = StructType([*SCHEMA.fields, StructField("seq", StringType())])
     said = faults({"distribution": "key", "orderBy": "seq"}, schema)
-    assert said == "orderBy: the column 'seq' is there 2 times; one of them must be renamed or dropped."
+    assert said == "orderBy: there are 2 columns named 'seq'. Rename or drop all but one of them."
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
 
 def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
     schema = StructType([*SCHEMA.fields, StructField("topic", StringType())])
-    with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):
+    with pytest.raises(ConfigurationError, match="Write one topic at a time, or set distribution to 'key'"):
         check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "partition"}, schema)
     check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "key"}, schema)
 
 
 def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
-    assert "make a column 'key'" in faults({"distribution": "partition"} | formats)
+    assert "create a column 'key'" in faults({"distribution": "partition"} | formats)
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
     how = build_distribution(options, plan, SCHEMA)
     assert how is not None
@@ -128,7 +128,7 @@ def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
 
 def test_rows_cannot_be_distributed_by_a_key_that_there_is_not() -> None:
     schema = StructType([StructField("value", StringType())])
-    assert "there is no column 'key' and no option keyFormat" in faults({"distribution": "key"}, schema)
+    assert "there is neither a column 'key' nor the option keyFormat" in faults({"distribution": "key"}, schema)
 
 
 def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
@@ -141,7 +141,7 @@ def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
 
 def test_without_register_the_option_is_refused_and_not_passed_over() -> None:
     source = KafkaDataSource(GIVEN | {"distribution": "key", "checkConnection": "false"})
-    with pytest.raises(ConfigurationError, match=r"Option 'distribution' needs .*register"):
+    with pytest.raises(ConfigurationError, match=r"Option 'distribution' requires .*register"):
         source.writer(SCHEMA, overwrite=False)
 
 
@@ -156,7 +156,7 @@ def partitions_of(topic: str, **options: str) -> int:
     options_and_plan = check_options_and_schema(given, SCHEMA)
     how = build_distribution(*options_and_plan, SCHEMA)
     assert how is not None
-    return how.partitions
+    return how.partition_count
 
 
 def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
@@ -190,7 +190,7 @@ def asked_of(frame: DataFrame, by: str) -> Distribution:
     own = names.index("partition") if by == "partition" else None
     content = (names.index("key"), names.index("value"))
     order = ((names.index("seq"), False),)
-    return Distribution(by, own, (names.index("key"),), content, order, tasks=4, partitions=PARTITIONS)
+    return Distribution(by, own, (names.index("key"),), content, order, task_count=4, partition_count=PARTITIONS)
 
 
 class Written:
@@ -274,9 +274,9 @@ def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
     rows: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Databricks has `auto`; Spark itself does not take it."""
-    monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS", "spark.shuffle.partitions.of.databricks")
+    monkeypatch.setattr(distribution, "_SHUFFLE_PARTITIONS_CONF", "spark.shuffle.partitions.of.databricks")
     rows.sparkSession.conf.set("spark.shuffle.partitions.of.databricks", "auto")
-    how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
+    how = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
     assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
 
 
@@ -284,16 +284,16 @@ def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
 def test_a_session_without_a_number_of_shuffle_partitions_distributes_with_sparks_default(rows: DataFrame) -> None:
     """`conf.get` with a default that is no number fails where the setting was never made."""
     session = rows.sparkSession
-    session.conf.unset(distribution._SHUFFLE_PARTITIONS)
+    session.conf.unset(distribution._SHUFFLE_PARTITIONS_CONF)
     try:
-        how = dataclasses.replace(asked_of(rows, "partition"), tasks=None, partitions=300)
+        how = dataclasses.replace(asked_of(rows, "partition"), task_count=None, partition_count=300)
         assert distribute_rows(rows, how, [0, 1]).rdd.getNumPartitions() == 200
-        with_state = dataclasses.replace(asked_of(rows, "key"), tasks=None)
+        with_state = dataclasses.replace(asked_of(rows, "key"), task_count=None)
         session.conf.set("spark.sql.adaptive.enabled", "false")
-        assert distribution.limit_micro_batch_tasks(with_state, session).tasks == 2, "as many as run at once"
+        assert distribution.limit_micro_batch_tasks(with_state, session).task_count == 2, "as many as run at once"
     finally:
         session.conf.unset("spark.sql.adaptive.enabled")
-        session.conf.set(distribution._SHUFFLE_PARTITIONS, SMALL[distribution._SHUFFLE_PARTITIONS])
+        session.conf.set(distribution._SHUFFLE_PARTITIONS_CONF, SMALL[distribution._SHUFFLE_PARTITIONS_CONF])
 
 
 @pytest.mark.needs("java")
@@ -324,5 +324,5 @@ def test_a_stream_distributes_each_micro_batch(rows: DataFrame, broker: Embedded
 @pytest.mark.needs("java")
 def test_a_table_is_refused_before_any_task(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     written = Written(broker, "table", tmp_path)
-    with pytest.raises(ConfigurationError, match="Option 'distribution' needs"):
+    with pytest.raises(ConfigurationError, match="Option 'distribution' requires"):
         rows.write.format("pykafka").options(**written.options, distribution="key").saveAsTable("never")

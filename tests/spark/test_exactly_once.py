@@ -93,7 +93,7 @@ def test_what_has_changed_is_written_once_in_output_mode_update(
 
 def test_a_stream_without_a_name_that_stays_is_refused_by_start(words: DataFrame, broker: EmbeddedBroker) -> None:
     writer = words.writeStream.format("pykafka").options(**options(broker))
-    with pytest.raises(ConfigurationError, match="needs a name for this query that stays the same"):
+    with pytest.raises(ConfigurationError, match="requires a name for this query that stays the same"):
         writer.start()
     assert words.sparkSession.streams.active == []
 
@@ -104,7 +104,7 @@ def test_start_rejects_idempotency_key_of_a_stream(
 ) -> None:
     given = {"idempotencyKey": "k", "checkpointLocation": str(tmp_path / "checkpoint")}
     writer = words.writeStream.format("pykafka").options(**options(broker), **given).outputMode(mode)
-    with pytest.raises(ConfigurationError, match=r"^Option 'idempotencyKey' is for batch jobs. A stream needs none"):
+    with pytest.raises(ConfigurationError, match=r"^Option 'idempotencyKey' is for batch jobs only. Remove it"):
         writer.start()
     assert words.sparkSession.streams.active == []
     assert not (tmp_path / "checkpoint").exists()

@@ -60,7 +60,7 @@ class Spark:
 
     def task(self, writer: Any, rows: Iterator[pa.RecordBatch], **identity: Any) -> TaskReport:
         identity = {"partition_id": 0, "attempt_number": 0, "task_attempt_id": 0, "stage_id": 0} | identity
-        self._monkeypatch.setattr(write_task, "_identity", lambda context: TaskIdentity(**identity))
+        self._monkeypatch.setattr(write_task, "_build_identity", lambda context: TaskIdentity(**identity))
         report: TaskReport = pickle.loads(pickle.dumps(writer.write(rows)))
         return report
 
@@ -294,7 +294,7 @@ def test_what_some_tasks_have_written_and_others_passed_over_is_not_committed(
     written = spark.task(spark.batch(), rows("a"), **where)
     task = dataclasses.replace(written.task, partition_id=1)
     passed_over = dataclasses.replace(written, task=task, was_already_committed=True, transaction=None)
-    with pytest.raises(DeliveryError, match="Some tasks of the batch have written and others have passed it over"):
+    with pytest.raises(DeliveryError, match="Some tasks have written the batch, and others have skipped it"):
         spark.committing().commit([written, passed_over], 0)
     assert seen(broker) == []
 

@@ -30,10 +30,10 @@ def test_an_error_shows_a_few_places_and_counts_the_records_of_all() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
     for partition in range(PLACES):
         failures.add("t", partition, InvalidRecordError("no"), RecordColumns(pa.array([b"a", b"b"])))
-    text = str(failures.error(parse_options({"kafka.bootstrap.servers": "host:9092"})))
+    text = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"})))
     assert f"Not written to Kafka: {2 * PLACES:,} records" in text
     assert text.count("topic 't'") == 10
-    assert f"and {2 * PLACES - 20:,} more, at other places" in text
+    assert f"and {2 * PLACES - 20:,} more, in other topics or partitions" in text
 
 
 def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
@@ -54,7 +54,7 @@ def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason
         failures.add("t", 3, because(error, DisconnectedError(dead)), rows)
     silent = because(DeliveryTimeoutError("topic t, partition 3: not acknowledged."), DisconnectedError("Silence."))
     failures.add("t", 3, silent, RecordColumns(pa.array([b"v"])))
-    lines = str(failures.error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
+    lines = str(failures.build_error(parse_options({"kafka.bootstrap.servers": "host:9092"}))).splitlines()
     assert lines == [
         "Not written to Kafka: 31 records, by the task of partition 0 (attempt 0, stage 0). DeliveryTimeoutError: not "
         f"acknowledged within 500 ms. The last attempt: {dead} The records may have been stored.",

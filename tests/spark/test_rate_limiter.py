@@ -30,7 +30,7 @@ def rows(count: int, nbytes: int, partitions: bool = False) -> TopicRows:
 
 def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> list[tuple[float, int]]:
     """When, and how many bytes."""
-    return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.pieces(one)]
+    return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.throttle(one)]
 
 
 def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_run_no_more_than_the_share() -> None:
@@ -48,7 +48,7 @@ def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_r
 
 def test_all_rows_come_in_their_order_with_their_partitions() -> None:
     clock = Clock()
-    pieces = list(RateLimiter(50, clock.now, clock.sleep).pieces(rows(30, 10, partitions=True)))
+    pieces = list(RateLimiter(50, clock.now, clock.sleep).throttle(rows(30, 10, partitions=True)))
     assert len(pieces) == 6
     assert pa.concat_arrays([piece.partition for piece in pieces]).to_pylist() == list(range(30))
     assert b"".join(v for piece in pieces for v in piece.columns.value.to_pylist()) == b"".join(
@@ -87,7 +87,7 @@ def test_many_short_tasks_one_after_the_other_write_no_faster_than_the_share() -
         began, pace = clock.time, RateLimiter(1_000, clock.now, clock.sleep)
         written += sum(nbytes for _, nbytes in handed_over(pace, clock, [rows(9, 100)]))
         clock.time += 0.1  # until brokers have answered
-        pace.end()
+        pace.finish()
         assert pace.waited_seconds == pytest.approx(clock.time - began - 0.1)
     assert written == 18_000
     assert clock.time - 100 == pytest.approx(18)
@@ -98,5 +98,5 @@ def test_a_task_that_took_longer_than_its_bytes_need_does_not_wait_at_its_end() 
     pace = RateLimiter(1_000, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(9, 100)])
     clock.time += 1
-    pace.end()
+    pace.finish()
     assert (pace.waited_seconds, clock.time) == (0, 101)

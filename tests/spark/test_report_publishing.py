@@ -44,7 +44,7 @@ def leave(report: WriteReport) -> None:
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SEEN.clear()
-    report_publishing.forget()
+    report_publishing.clear_cache()
     monkeypatch.setitem(sys.modules, "callbacks_of_a_job", sys.modules[__name__])
     yield
     POOL.close()
@@ -97,14 +97,14 @@ def test_a_write_does_not_fail_when_its_report_gets_lost(
     """The rows are in Kafka: Spark would run the write again, and double them."""
     path = str(tmp_path / "missing" / "reports.jsonl")
     commit(sink_options(reportPath=path, reportCallback="callbacks_of_a_job:fail"), [task()], "batch 12")
-    assert f"The report could not be kept in {path}" in caplog.text
-    assert "The report could not be given to callbacks_of_a_job:fail" in caplog.text
+    assert f"The report could not be stored in {path}" in caplog.text
+    assert "The report could not be passed to callbacks_of_a_job:fail" in caplog.text
     assert "the user's own" in caplog.text
 
 
 def test_a_function_that_ends_the_process_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
     commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], "batch 12")
-    assert "The report could not be given to callbacks_of_a_job:leave" in caplog.text
+    assert "The report could not be passed to callbacks_of_a_job:leave" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('of the module')", "raise SystemExit('of the module')"])

@@ -81,7 +81,7 @@ def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote()
 
 def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() -> None:
     """In a continuous stream Spark never runs the sink's tasks; without register() this error is the only hint."""
-    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not supported"):
         KafkaStreamWriter(OPTIONS, ColumnPlan(value=0), "run").commit([None, None], 0)
 
 

@@ -36,12 +36,12 @@ class Node:
 @pytest.fixture
 def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    worker_process.forget()
+    worker_process.reset()
     gc.unfreeze()
     gc.collect()
     yield
     gc.unfreeze()
-    worker_process.forget()
+    worker_process.reset()
 
 
 def test_what_is_there_when_a_task_begins_is_not_looked_at_after_it(reused_worker: None) -> None:

@@ -155,7 +155,7 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
 
     def watched(writing: write_task.TaskWriter, rows: pa.RecordBatch) -> None:
         write(writing, rows)
-        pending.append(writing._writer.pending_bytes)
+        pending.append(writing._columns_writer.pending_bytes)
 
     write = write_task.TaskWriter.write
     with pytest.MonkeyPatch.context() as patch:

@@ -1,14 +1,14 @@
-"""The options of a write: option strings -> SinkOptions, frozen and typed; every fault of them in one error.
+"""The options of a write: option strings -> SinkOptions, frozen and typed. One error reports all invalid options.
 
-table.py            the rows: name, default, how a value is read, meaning
-parse.py            reads all that a job gives
-create_topic.py     createTopic and what belongs to it: rows, and what they come to
-distribution.py     distribution and what belongs to it, likewise
-delivery.py         deliveryGuarantee and what belongs to it, likewise
-values.py           how values are read that a job alone has
-names.py            names of options as a job writes them, also in the words of the producer
-others.py           names that are passed over: of Spark's source, of consumers, of registries
+table.py            the table of the sink's options: name, default, parser, meaning
+parse.py            parses all options of a write
+create_topic.py     the options of createTopic
+distribution.py     the options of distribution
+delivery.py         the options of deliveryGuarantee
+values.py           parsers of option values that only the sink has
+names.py            option names as a Spark job writes them, and options that need their own error message
+ignored_options.py  options of Spark's source, of consumers and of registries, which the sink ignores
 sink_options.py     SinkOptions, which is pickled to the tasks
 
-The rows of valueFormat, keyFormat and schema registries are in formats/, which the producer has as well.
+The options of valueFormat, keyFormat and schema registries are in formats/, because the producer has them, too.
 """

@@ -1,4 +1,4 @@
-"""The options of `deliveryGuarantee`, and what stands against it among the others."""
+"""The options of `deliveryGuarantee`, and their conflicts with other options."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, 
 from spark_kafka_sink.options import HiddenValueError, Option
 from spark_kafka_sink.producer.config import conflicts_with_idempotence
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
-from spark_kafka_sink.spark.options.values import replication, text_without_error, topic_name
+from spark_kafka_sink.spark.options.values import replication_factor, text_without_error, topic_name
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "at-least-once", "exactly-once"
-MISMATCH_FAILS, MISMATCH_WARNS = "fail", "warn"
+FAIL_ON_MISMATCH, WARN_ON_MISMATCH = "fail", "warn"
 TRANSACTION_TIMEOUT_OPTION = "transaction.timeout.ms"
-_KEY_CHARACTERS_MAX = 200
+_MAX_IDEMPOTENCY_KEY_CHARACTERS = 200
 
 
-def _key(value: object) -> str:
+def idempotency_key(value: object) -> str:
+    """Parse text of 1 to 200 characters. An error does not show the value."""
     key = parse_text(value)
-    if not 1 <= len(key) <= _KEY_CHARACTERS_MAX:
-        raise HiddenValueError(f"must have 1 to {_KEY_CHARACTERS_MAX} characters; it has {len(key)}")
+    if not 1 <= len(key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
+        raise HiddenValueError(f"must have 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters; it has {len(key)}")
     return key
 
 
@@ -36,37 +37,42 @@ DELIVERY_OPTIONS = (
         "transactionalIdPrefix",
         None,
         text_without_error(find_prefix_error),
-        "the beginning of all transactional ids of this query or job; without it a stream's is made from "
-        "`checkpointLocation`, and a job's from `topic` and `idempotencyKey`, or new each time",
+        "prefix of all transactional ids of this query or job; by default, the prefix of a stream is derived from "
+        "`checkpointLocation`, and that of a job from `topic` and `idempotencyKey`, or is new each time",
     ),
-    Option("idempotencyKey", None, _key, "of a batch job: a job whose key is committed already writes nothing"),
+    Option(
+        "idempotencyKey",
+        None,
+        idempotency_key,
+        "for batch jobs: a job writes nothing if a job with the same key is already committed",
+    ),
     Option(
         "onReplayMismatch",
-        MISMATCH_FAILS,
-        choice_parser(MISMATCH_FAILS, MISMATCH_WARNS),
-        "what to do if a committed batch comes again with another number of rows, or if it is not known who has "
+        FAIL_ON_MISMATCH,
+        choice_parser(FAIL_ON_MISMATCH, WARN_ON_MISMATCH),
+        "what happens if a committed batch is written again with another number of rows, or if it is unknown who "
         "committed it: `fail`, or `warn` and keep what was committed",
     ),
     Option(
         "decisionLogTopic",
         DECISION_LOG_TOPIC,
         topic_name,
-        "the compacted topic for what is decided; created if it is missing",
+        "compacted topic of the decision log; created if it is missing",
     ),
     Option(
         "decisionLogReplication",
         BROKER_DEFAULT,
-        replication,
-        "its replicas, if it is created; -1 leaves them to the brokers",
+        replication_factor,
+        "replication factor of this topic if it is created; -1 for the brokers' default",
     ),
 )
-CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "of a stream; Spark's own")
+CHECKPOINT_LOCATION_OPTION = Option("checkpointLocation", None, parse_optional_text, "Spark's own option of a stream")
 
 
-def parse_delivery(parsed_options: ParsedOptions, producer: ParsedOptions) -> DeliveryOptions | None:
-    """What exactly once needs to know, None for at least once.
+def parse_delivery(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> DeliveryOptions | None:
+    """Return the options of exactly-once delivery, or None for at-least-once delivery.
 
-    `parsed_options` is of the sink's own options, `producer` of those of the producer.
+    `parsed_options` has the sink's own options, `parsed_producer_options` those of the producer.
     """
     values = parsed_options.values
     if values["deliveryGuarantee"] != EXACTLY_ONCE:
@@ -74,29 +80,33 @@ def parse_delivery(parsed_options: ParsedOptions, producer: ParsedOptions) -> De
             parsed_options.reject_unused(DELIVERY_OPTIONS[1:], f"{{deliveryGuarantee}} is '{EXACTLY_ONCE}'")
         return None
     has_timeout = (
-        TRANSACTION_TIMEOUT_OPTION in producer.raw_values and "transaction_timeout_ms" not in producer.invalid_fields
+        TRANSACTION_TIMEOUT_OPTION in parsed_producer_options.raw_values
+        and "transaction_timeout_ms" not in parsed_producer_options.invalid_fields
     )
-    _check_conflicts(parsed_options, producer)
+    _check_conflicts(parsed_options, parsed_producer_options)
     return DeliveryOptions(
         prefix=values["transactionalIdPrefix"],
         key=values["idempotencyKey"],
         topic=values["decisionLogTopic"],
         replication=values["decisionLogReplication"],
-        timeout_ms=producer.values["transaction_timeout_ms"] if has_timeout else None,
+        timeout_ms=parsed_producer_options.values["transaction_timeout_ms"] if has_timeout else None,
         checkpoint=values["checkpointLocation"],
-        tolerate_mismatch=values["onReplayMismatch"] == MISMATCH_WARNS,
+        tolerate_mismatch=values["onReplayMismatch"] == WARN_ON_MISMATCH,
     )
 
 
-def _check_conflicts(parsed_options: ParsedOptions, producer: ParsedOptions) -> None:
-    asked = f"is '{EXACTLY_ONCE}', so"
+def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: ParsedOptions) -> None:
+    """Add a fault for each option that exactly-once delivery does not allow."""
+    beginning = f"is '{EXACTLY_ONCE}', so"
     if parsed_options.values["onRecordError"] == "deadLetter":
         parsed_options.faults.add(
             "deliveryGuarantee",
-            f"{asked} {{onRecordError}} must be 'fail': a record that is refused makes its transaction one that can "
-            "only be aborted, so that no other row of the task could be committed.",
+            f"{beginning} {{onRecordError}} must be 'fail': after a rejected record, its transaction can only be "
+            "aborted, so no other row of the task could be committed.",
         )
-    if not producer.values["enable_idempotence"]:
-        parsed_options.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}enable.idempotence must not be false.")
-    for option, requirement in conflicts_with_idempotence(producer).items():
-        parsed_options.faults.add("deliveryGuarantee", f"{asked} {KAFKA_PREFIX}{option} {requirement}.")
+    if not parsed_producer_options.values["enable_idempotence"]:
+        parsed_options.faults.add(
+            "deliveryGuarantee", f"{beginning} {KAFKA_PREFIX}enable.idempotence must not be false."
+        )
+    for option, requirement in conflicts_with_idempotence(parsed_producer_options).items():
+        parsed_options.faults.add("deliveryGuarantee", f"{beginning} {KAFKA_PREFIX}{option} {requirement}.")

@@ -1,4 +1,4 @@
-"""The options of `distribution`: which task writes which rows, and in which order."""
+"""The options of `distribution`: the task that writes a row, and the order of the rows in a task."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_TASK_COUNT = 1_000_000
 
 @dataclass(frozen=True)
 class SortColumn:
-    column: str
+    name: str
     is_descending: bool = False
 
 
-def _order(value: object) -> tuple[SortColumn, ...]:
-    """Names between commas, each with ASC or DESC behind it where that is wanted."""
-    listed = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
-    return tuple(SortColumn(name, direction == "desc") for name, direction in listed)
+def sort_columns(value: object) -> tuple[SortColumn, ...]:
+    """Parse a list of column names separated by commas. Each name may be followed by ASC or DESC."""
+    columns = parse_column_list(parse_text(value), "'time, id DESC'", "asc", "desc")
+    return tuple(SortColumn(name, direction == "desc") for name, direction in columns)
 
 
 DISTRIBUTION_OPTIONS = (
@@ -36,15 +36,15 @@ DISTRIBUTION_OPTIONS = (
     Option(
         "orderBy",
         (),
-        _order,
-        "with `distribution`: columns by which the rows of a partition or key are written in order, as `time, id DESC`",
+        sort_columns,
+        "with `distribution`: columns by which the rows of a partition or key are sorted, for example `time, id DESC`",
     ),
     Option(
         "distributionTasks",
         None,
         integer_parser(1, MAX_TASK_COUNT),
-        "with `distribution`: how many tasks write; by default as many as Spark's shuffles have, and with `partition` "
-        "at most one for each partition",
+        "with `distribution`: number of tasks that write; by default the number of Spark's shuffle partitions, and "
+        "with `partition` at most one for each partition",
     ),
 )
 
@@ -52,12 +52,13 @@ DISTRIBUTION_OPTIONS = (
 @dataclass(frozen=True)
 class DistributionOptions:
     by: str
-    order: tuple[SortColumn, ...] = ()
-    tasks: int | None = None
+    """BY_PARTITION or BY_KEY."""
+    order_by: tuple[SortColumn, ...] = ()
+    task_count: int | None = None
 
 
 def parse_distribution(parsed_options: ParsedOptions) -> DistributionOptions | None:
-    """None where rows stay in the tasks that they are in."""
+    """Return the options of the distribution, or None if rows stay in their tasks."""
     values = parsed_options.values
     if values["distribution"] != NONE:
         return DistributionOptions(values["distribution"], values["orderBy"], values["distributionTasks"])

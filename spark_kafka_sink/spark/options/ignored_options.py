@@ -1,6 +1,6 @@
-"""Options of Spark's source, of consumers and of registries, which jobs keep in one dictionary with those of the sink.
+"""Options of Spark's Kafka source, of consumers and of schema registries, which the sink ignores with a warning.
 
-Spark's own sink runs with them, so they are passed over here too, with a warning.
+Jobs often keep these options in one dictionary with those of the sink. Spark's own sink ignores them, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Names of options as a Spark job writes them, and what other data sources call options of theirs.
+"""Option names as a Spark job writes them, and options that need their own error message.
 
-The producer, the client and the checks speak of `linger.ms`, for they know nothing of Spark. What is wrong with options
-is rendered with KAFKA_SPELLING. Errors of a running write come as text, and get the prefix through `as_in_spark`.
+The producer, the client and preflight write `linger.ms`, since they do not depend on Spark. Invalid options are
+reported with KAFKA_SPELLING. The errors of a running write are plain text, to which `add_kafka_prefix` adds the prefix.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 KAFKA_PREFIX = "kafka."
 PRODUCER_NAMES = (*PRODUCER_OPTIONS, *SECURITY_OPTIONS)
 SINK_SPELLING = OptionSpelling("'{}'".format, "Option ")
-"""The names of the sink's own options."""
+"""Renders the names of the sink's own options, such as Option 'topic'."""
 KAFKA_SPELLING = OptionSpelling(f"{KAFKA_PREFIX}{{}}".format)
-"""The names of the producer's options."""
+"""Renders the names of the producer's options, such as kafka.linger.ms."""
 
-_DOTTED = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
-_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
-_NAMED = re.compile(
-    # No part of a longer name, as in kafka.linger.ms, schema.registry.ssl.protocol and transaction.max.timeout.ms.
-    rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_FAMILIES, *_DOTTED))})(?![\w-]|\.\w)"
+_DOTTED_NAMES = sorted((name for name in PRODUCER_NAMES if "." in name), key=len, reverse=True)
+_OPTION_FAMILIES = ("ssl.keystore.*", "ssl.truststore.*", "sasl.oauthbearer.*")
+_UNPREFIXED_OPTION_PATTERN = re.compile(
+    # The pattern must not match a part of kafka.linger.ms, schema.registry.ssl.protocol or transaction.max.timeout.ms.
+    rf"(?<![\w.-])(?:{'|'.join(re.escape(name) for name in (*_OPTION_FAMILIES, *_DOTTED_NAMES))})(?![\w-]|\.\w)"
 )
 
 JAVA_CLASS_OPTION_REMEDIES = {
     "interceptor.classes": (
-        "To change rows, use functions of DataFrames before the write; to learn what was written, the options "
-        "reportCallback, reportTopic or reportPath"
+        "Use DataFrame functions before the write to change rows, or the options reportCallback, reportTopic or "
+        "reportPath to learn what was written"
     ),
     "metric.reporters": "The options reportCallback, reportTopic and reportPath report what was written",
-    "config.providers": "Read the secret in the program that starts the job, and put its value into the option",
+    "config.providers": "Read the secret in the program that starts the job, and set the option to its value",
 }
 
 TABLE_AND_FILE_OPTIONS = {
@@ -43,16 +43,19 @@ TABLE_AND_FILE_OPTIONS = {
     *("url", "dbtable", "query", "driver", "user", "password", "truncate", "createtableoptions", "isolationlevel"),
     "numpartitions",
 }
-"""Options of Delta, of files and of JDBC that jobs take along, in lower case; none has a meaning for Kafka."""
+"""Options of Delta tables, files and JDBC, in lowercase, which jobs carry over. None has a meaning for Kafka."""
 
 ASYNC_PROGRESS_OPTIONS = (
     "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
     "_asyncProgressTrackingOverrideSinkSupportCheck",
 )
-"""Options of Spark's async progress tracking, which Spark allows for its own Kafka sink but not for sinks in Python."""
+"""Options of Spark's async progress tracking, which Spark allows for its own Kafka sink but not for Python sinks."""
 
 
-def add_kafka_prefix(words: str) -> str:
-    """With the prefix before each option of the producer that has none. Names without a dot stay as they are."""
-    return _NAMED.sub(lambda found: KAFKA_PREFIX + found[0], words)
+def add_kafka_prefix(text: str) -> str:
+    """Add the prefix `kafka.` to each producer option in the text that lacks it.
+
+    Option names without a dot, such as `acks`, are not changed, since they may be ordinary words.
+    """
+    return _UNPREFIXED_OPTION_PATTERN.sub(lambda match: KAFKA_PREFIX + match[0], text)

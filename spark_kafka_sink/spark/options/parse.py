@@ -1,15 +1,14 @@
-"""Spark's option strings -> SinkOptions, frozen and typed; every fault of them in one ConfigurationError.
+"""Parses Spark's option strings into SinkOptions. One ConfigurationError reports all invalid options.
 
-Three kinds of names arrive, lower-cased by Spark:
+Spark passes option names in lowercase. There are three kinds of names:
 
-- `kafka.<name>`: an option of the Java producer. The producer's own table says what is known, and refuses the rest.
-- the names in SINK_OPTIONS: what this data source itself understands; those that Spark's own sink has too are named
-  alike.
-- the names in others.py, which mean nothing to a sink and are passed over with a warning.
+- `kafka.<name>` is an option of the Java producer. The producer's own table defines which names are valid.
+- The names in SINK_OPTIONS are options of this data source. Options that Spark's own sink also has keep their names.
+- The names in ignored_options.py have no meaning for a sink. They are ignored with a warning.
 
-Any other name is a mistake and is refused, with the name meant. This runs on the driver, before any task; what it
-returns is pickled to the tasks. The values may hold passwords: no repr shows any, and no error that of an option of
-SECURITY_OPTIONS, of a secret one or of an unknown one, which may be one of them misspelt.
+Any other name is rejected, and the error suggests a similar name. Parsing runs on the driver, before any task, and its
+result is pickled to the tasks. Option values may contain passwords. No repr shows a value. No error shows the value of
+an option in SECURITY_OPTIONS, of a secret option, or of an unknown option, which may be a misspelt secret.
 """
 
 from __future__ import annotations
@@ -53,65 +52,68 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 
 _log = logging.getLogger(__name__)
 
-_SURE = 0.75
-"""How near a name must be to be the one that was meant: 'mergeSchema' and 'keySchema' are at 0.7."""
-_ASYNC_PROGRESS_NAMES = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
-_SOURCE_NAMES = {name.lower() for name in SOURCE_OPTIONS}
+_MIN_NAME_SIMILARITY = 0.75
+"""The minimum for a suggestion: the unrelated options 'mergeSchema' and 'keySchema' have a similarity of 0.7."""
+_ASYNC_PROGRESS_NAMES_BY_LOWERCASE = {name.lower(): name for name in ASYNC_PROGRESS_OPTIONS}
+_LOWERCASE_SOURCE_OPTIONS = {name.lower() for name in SOURCE_OPTIONS}
 
-# Where a bulk writer of columns does clearly better than with the Java client's default; docs/options.md says why.
 BULK_DEFAULTS: dict[str, str] = {"batch.size": "524288", "linger.ms": "100", "send.buffer.bytes": "-1"}
+"""Defaults that differ from the Java client's, because they make bulk writes clearly faster. See docs/options.md."""
 
-# Refused in the words of Spark's own sink.
-_REFUSED = {
+# The first two messages have the wording of Spark's own sink.
+_REJECTED_OPTION_MESSAGES = {
     "key.serializer": "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
     "value.serializer": (
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer."
     ),
-    "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs one of its own.",
+    "transactional.id": "Kafka option 'transactional.id' cannot be set: each task needs its own transactional id.",
 }
-_IN_PLACE_OF_A_PARTITIONER = (
-    "Compute the partition into the column 'partition'; without one, rows with a key go where the Java client sends "
-    "them"
+_PARTITIONER_REMEDY = (
+    "Compute the partition into the column 'partition'. Without this column, rows with a key go to the partition that "
+    "the Java client chooses"
 )
-_NEEDS_REGISTER = (
-    "needs spark_kafka_sink.register(spark) in the program that writes, and save(), start(), saveAsTable() or "
-    "toTable(): elsewhere Spark asks a data source in Python too late to change how many tasks there are."
+_REGISTER_REQUIRED_MESSAGE = (
+    "requires spark_kafka_sink.register(spark) in the program that writes, and save(), start(), saveAsTable() or "
+    "toTable(). Without them, Spark calls a Python data source too late to change the number of tasks."
 )
 
 
 def parse_options(options: Mapping[str, str]) -> SinkOptions:
-    lowered = {name.lower(): value for name, value in options.items()}
-    given = _without_others({name: value for name, value in lowered.items() if name not in INTERNAL_OPTIONS})
-    own = {name: value for name, value in given.items() if not name.startswith(KAFKA_PREFIX)}
-    kafka = {name.removeprefix(KAFKA_PREFIX): value for name, value in given.items() if name.startswith(KAFKA_PREFIX)}
+    """Parse the options of a write, whose names may be in any case.
 
-    parsed_options = _read(own)
+    Raises ConfigurationError with one sentence for each invalid option.
+    """
+    by_lowercase = {name.lower(): value for name, value in options.items()}
+    user_options = {name: value for name, value in by_lowercase.items() if name not in INTERNAL_OPTIONS}
+    sink_options, kafka_options = _split_by_prefix(_drop_ignored_options(user_options))
+
+    parsed_options = _read_sink_options(sink_options)
     values = parsed_options.values
     topic, report_topic = values["topic"], values["reportTopic"]
-    new_topic = parse_new_topic(parsed_options, topic, topic_configs(own))
+    new_topic = parse_new_topic(parsed_options, topic, topic_configs(sink_options))
     distribution = parse_distribution(parsed_options)
-    dead_letter_topic = _dead_letter_topic(parsed_options)
+    dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    producer, parsed_producer_options, of_producer = _producer_options(kafka)
+    producer, parsed_producer_options, producer_faults = _read_kafka_options(kafka_options)
     delivery = parse_delivery(parsed_options, parsed_producer_options)
-    log_topic = None if delivery is None else delivery.topic
-    bytes_per_second = _bytes_per_second(parsed_options, lowered.get(CONCURRENT_TASKS_OPTION))
-    _check_topics(
+    decision_log_topic = None if delivery is None else delivery.topic
+    bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))
+    _check_topics_differ(
         parsed_options,
         topic=topic,
         deadLetterTopic=dead_letter_topic,
         reportTopic=report_topic,
-        decisionLogTopic=log_topic,
+        decisionLogTopic=decision_log_topic,
     )
-    faults = [*_faults_of_names(own), *parsed_options.faults.render(SINK_SPELLING), *of_producer]
+    faults = [*_find_unknown_options(sink_options), *parsed_options.faults.render(SINK_SPELLING), *producer_faults]
     if faults:
         raise ConfigurationError(faults)
     return SinkOptions(
         producer=producer,
         topic=topic,
-        new_topic=None if ALREADY_CHECKED_OPTION in lowered else new_topic,
-        distribution=None if DISTRIBUTED_BY_OPTION in lowered else distribution,
+        new_topic=None if ALREADY_CHECKED_OPTION in by_lowercase else new_topic,
+        distribution=None if DISTRIBUTED_BY_OPTION in by_lowercase else distribution,
         dead_letter_topic=dead_letter_topic,
         check_connection=values["checkConnection"],
         report_path=values["reportPath"],
@@ -124,82 +126,112 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _read(own: Mapping[str, str]) -> ParsedOptions:
-    known = {OPTION_NAMES_BY_LOWERCASE[name]: value for name, value in own.items() if name in OPTION_NAMES_BY_LOWERCASE}
+def _split_by_prefix(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Split the options into those of the sink and those of Kafka, without the prefix `kafka.`."""
+    sink_options: dict[str, str] = {}
+    kafka_options: dict[str, str] = {}
+    for name, value in options.items():
+        if name.startswith(KAFKA_PREFIX):
+            kafka_options[name.removeprefix(KAFKA_PREFIX)] = value
+        else:
+            sink_options[name] = value
+    return sink_options, kafka_options
+
+
+def _read_sink_options(sink_options: Mapping[str, str]) -> ParsedOptions:
+    """Read the known options of the sink. `_find_unknown_options` reports the others."""
+    known = {
+        OPTION_NAMES_BY_LOWERCASE[name]: value
+        for name, value in sink_options.items()
+        if name in OPTION_NAMES_BY_LOWERCASE
+    }
     return parse_option_values(SINK_OPTIONS, known, (), FORMAT_NAME)
 
 
-def _without_others(given: Mapping[str, str]) -> dict[str, str]:
-    """Without the options of Spark's source, of consumers and of registries, which the sink has no use for."""
-    has_format = bool(find_encoded_sides(given))
-    skipped_rows = [name for name in given if _is_of_others(name, has_format)]
-    if skipped_rows:
-        words = "Options of Spark's Kafka source, of consumers or of schema registries are passed over: "
-        warn_once(_log, words + ", ".join(sorted(skipped_rows)))
-    return {name: value for name, value in given.items() if name not in skipped_rows}
+def _drop_ignored_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without those that the sink ignores, and log a warning that names the ignored ones."""
+    has_format = bool(find_encoded_sides(options))
+    ignored = [name for name in options if _is_ignored(name, has_format)]
+    if ignored:
+        warning = "Ignored options of Spark's Kafka source, of consumers or of schema registries: "
+        warn_once(_log, warning + ", ".join(sorted(ignored)))
+    return {name: value for name, value in options.items() if name not in ignored}
 
 
-def _is_of_others(name: str, has_format: bool) -> bool:
+def _is_ignored(name: str, has_format: bool) -> bool:
     """Return whether the sink ignores the option. With a format, `schema.registry.*` are options of the sink."""
     if has_format and name.startswith(REGISTRY_PREFIX):
         return False
-    bare = name.removeprefix(KAFKA_PREFIX)
-    return name in _SOURCE_NAMES or bare in CONSUMER_OPTIONS or bare.startswith(REGISTRY_PREFIXES)
+    unprefixed = name.removeprefix(KAFKA_PREFIX)
+    return (
+        name in _LOWERCASE_SOURCE_OPTIONS or unprefixed in CONSUMER_OPTIONS or unprefixed.startswith(REGISTRY_PREFIXES)
+    )
 
 
-def _faults_of_names(own: Mapping[str, str]) -> list[str]:
-    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{TOPIC_CONFIG_PREFIX.lower()}{name}" for name in topic_configs(own)))
-    return [_fault_of_name(name) for name in sorted(own) if name not in known]
+def _find_unknown_options(sink_options: Mapping[str, str]) -> list[str]:
+    """Return one error message for each unknown option."""
+    prefix = TOPIC_CONFIG_PREFIX.lower()
+    known = (*OPTION_NAMES_BY_LOWERCASE, *(f"{prefix}{name}" for name in topic_configs(sink_options)))
+    return [_describe_unknown_option(name) for name in sorted(sink_options) if name not in known]
 
 
-def _fault_of_name(name: str) -> str:
+def _describe_unknown_option(name: str) -> str:
     if name == "path":
-        return "Option 'path', from save(path), means nothing to Kafka. Use the topic option for setting a topic."
+        return "Option 'path', from save(path), has no meaning for Kafka. Use the topic option for setting a topic."
     if name in PRODUCER_NAMES:
-        return f"Unknown option '{name}'. The producer's options have a prefix: 'kafka.{name}'."
+        return f"Unknown option '{name}'. Options of the producer have a prefix: 'kafka.{name}'."
     if name in TABLE_AND_FILE_OPTIONS:
-        return f"Option '{name}' is one of tables or files, and means nothing to Kafka: leave it out."
-    if name in _ASYNC_PROGRESS_NAMES:
+        return f"Option '{name}' is for tables or files and has no meaning for Kafka. Remove it."
+    if name in _ASYNC_PROGRESS_NAMES_BY_LOWERCASE:
         return (
-            f"Option '{_ASYNC_PROGRESS_NAMES[name]}' is not supported: Spark tracks progress asynchronously only for "
-            "its own Kafka sink. Leave it out."
+            f"Option '{_ASYNC_PROGRESS_NAMES_BY_LOWERCASE[name]}' is not supported: Spark tracks progress "
+            "asynchronously only for its own Kafka sink. Remove it."
         )
-    return f"Unknown option '{name}'. {_meant(name)}"
+    return f"Unknown option '{name}'. {_suggest_option(name)}"
 
 
-def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_SURE)
-    if near:
-        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[near[0]]}'?"
+def _suggest_option(name: str) -> str:
+    """Return a sentence with a similar option name, or with all names if none is similar."""
+    similar = difflib.get_close_matches(name, OPTION_NAMES_BY_LOWERCASE, n=1, cutoff=_MIN_NAME_SIMILARITY)
+    if similar:
+        return f"Did you mean '{OPTION_NAMES_BY_LOWERCASE[similar[0]]}'?"
+    suggestion = suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES)
+    if suggestion:
+        return KAFKA_SPELLING.format_text(suggestion)
     known = ", ".join(name for name in SINK_OPTIONS if "." not in name)
-    all_known = f"{known}, those of schema.registry, and the producer's options with the prefix 'kafka.'"
-    suggestion = KAFKA_SPELLING.format_text(suggest_option_name(name.removeprefix("kafka"), PRODUCER_NAMES))
-    return suggestion or f"Known are: {all_known}."
+    return (
+        f"Known options are: {known}, the options of schema.registry, and the producer's options with the prefix "
+        "'kafka.'."
+    )
 
 
-def _bytes_per_second(parsed_options: ParsedOptions, max_concurrent_tasks: str | None) -> float | None:
-    """The share of one task. It is a fault if `register` has not said how many write at once."""
+def _compute_bytes_per_second(parsed_options: ParsedOptions, concurrent_tasks: str | None) -> float | None:
+    """Return one task's share of maxBytesPerSecond, or None without a limit.
+
+    The options maxTasks and maxBytesPerSecond are faults if `register` has not set the number of concurrent tasks.
+    """
     limit: int | None = parsed_options.values["maxBytesPerSecond"]
-    if max_concurrent_tasks is not None:
-        return None if limit is None else limit / int(max_concurrent_tasks)
+    if concurrent_tasks is not None:
+        return None if limit is None else limit / int(concurrent_tasks)
     for name in ("maxTasks", "maxBytesPerSecond"):
         if name in parsed_options.raw_values:
-            parsed_options.faults.add(name, _NEEDS_REGISTER)
+            parsed_options.faults.add(name, _REGISTER_REQUIRED_MESSAGE)
     return None
 
 
-def _check_topics(parsed_options: ParsedOptions, **topics: str | None) -> None:
-    """Check that no two options name one topic. `topics`: by the names of the options, None where an option is not
-    set."""
-    for (first, topic), (second, other) in combinations(topics.items(), 2):
-        if topic is not None and topic == other:
+def _check_topics_differ(parsed_options: ParsedOptions, **topics: str | None) -> None:
+    """Add a fault for each pair of options that name the same topic. The keywords are the names of the options."""
+    for (first_option, first_topic), (second_option, second_topic) in combinations(topics.items(), 2):
+        if first_topic is not None and first_topic == second_topic:
             parsed_options.faults.add(
-                first, f"is {{topic!r}}, and so is {{{second}}}. Each needs its own topic.", topic=topic
+                first_option,
+                f"is {{topic!r}}, and so is {{{second_option}}}. Set a different topic for each.",
+                topic=first_topic,
             )
 
 
-def _dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
-    """The dead-letter topic, or None when a refused record fails the task."""
+def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
+    """Return the dead-letter topic, or None if a rejected record fails the task."""
     topic: str | None = parsed_options.values["deadLetterTopic"]
     if {"onRecordError", "deadLetterTopic"} & parsed_options.invalid_fields:
         return topic
@@ -212,30 +244,32 @@ def _dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
     return topic
 
 
-def _producer_options(given: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
-    """What the producer gets, what it reads there, and its faults in the words of a job."""
-    faults = [words for name, words in _REFUSED.items() if name in given]
-    producer = BULK_DEFAULTS | {name: value for name, value in given.items() if name not in _REFUSED}
+def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
+    """Return the options for KafkaProducer, their parsed_options, and one error message for each invalid option."""
+    faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
+    producer = BULK_DEFAULTS | {
+        name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES
+    }
     if not producer.get("bootstrap.servers", "").strip():
         faults.append("Kafka option bootstrap.servers is not set. Please make sure it is set and retry.")
-        # Stands in for the missing one, so that the other options are looked at as well.
+        # The placeholder lets the other options be checked, too.
         producer["bootstrap.servers"] = "localhost:9092"
     parsed_options = parse_producer_options(producer)
     try:
         ProducerConfig.of(parsed_options)
     except ConfigurationError as error:
-        faults.extend(_in_words_of_a_job(fault) for fault in error.unrendered_faults)
+        faults.extend(_render_kafka_fault(fault) for fault in error.unrendered_faults)
     return producer, parsed_options, faults
 
 
-def _in_words_of_a_job(fault: str | OptionFault) -> str:
-    """Render a fault of the producer, with what a job does in place of the Java class that it names."""
+def _render_kafka_fault(fault: str | OptionFault) -> str:
+    """Render a fault of the producer. Instead of a Java class, the message names what a Spark job can use."""
     if isinstance(fault, str):
         return fault
     if fault.option in JAVA_CLASS_OPTION_REMEDIES:
         remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
     if fault.option == "partitioner.class":
-        problem = f"{NO_OTHER_PARTITIONER}. {_IN_PLACE_OF_A_PARTITIONER}"
+        problem = f"{NO_OTHER_PARTITIONER}. {_PARTITIONER_REMEDY}"
         fault = replace(fault, values={**fault.values, "problem": problem})
     return fault.render(KAFKA_SPELLING)

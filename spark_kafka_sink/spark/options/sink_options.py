@@ -1,4 +1,4 @@
-"""SinkOptions: what the options of a write come to. Tasks import this, and not how options are parsed (parse.py)."""
+"""SinkOptions: the parsed options of a write. Tasks import this module, but not the parsers (parse.py)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write needs to know. `producer` is KafkaProducer's configuration, as given."""
+    """The parsed options of a write. `producer` holds the unparsed options of KafkaProducer."""
 
     producer: Mapping[str, str] = field(repr=False)
     topic: str | None = None
     new_topic: NewTopic | None = None
-    """How `topic` is made if it is missing. For the driver only."""
+    """The topic to create if `topic` is missing. Only the driver uses it."""
 
     distribution: DistributionOptions | None = None
-    """What is still to be done before the write. None: rows stay in their tasks, or are distributed already."""
+    """None if rows stay in their tasks, or if they are already distributed."""
 
     dead_letter_topic: str | None = None
     check_connection: bool = True
@@ -35,16 +35,16 @@ class SinkOptions:
     report_topic: str | None = None
     report_callback: str | None = None
     bytes_per_second: float | None = None
-    """of one task: its share of maxBytesPerSecond"""
+    """One task's share of maxBytesPerSecond."""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
-    """For the driver only: it is not pickled to the tasks, which need none of its secrets."""
+    """Only the driver uses it. It is not pickled to the tasks, which do not need its secrets."""
 
     exactly_once: DeliveryOptions | None = None
-    """None: at least once."""
+    """None for at-least-once delivery."""
 
     def producer_config(self) -> ProducerConfig:
-        """The parsed configuration; cannot fail after parse_options."""
+        """Return the parsed configuration of the producer. It cannot fail after `parse_options`."""
         return self._config
 
     @cached_property
@@ -52,5 +52,5 @@ class SinkOptions:
         return ProducerConfig.parse(self.producer)
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the parsed configuration: a task's producer parses what was given itself."""
+        """Exclude the parsed configuration: the producer of a task parses the options itself."""
         return {name: value for name, value in self.__dict__.items() if name != "_config"}

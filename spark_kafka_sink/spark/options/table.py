@@ -1,7 +1,6 @@
-"""The options of the sink itself, in the order of docs/options.md, which is compared with this table.
+"""The table of the sink's options, in the order of docs/options.md, which is generated from it.
 
-A row has the name, the default, how a value is read, and the meaning, as the rows of the client's options have. The
-rows of distribution, new topics, formats, schema registries and delivery stand in the files that say what they come to.
+The rows of distribution, new topics, formats, schema registries and delivery are in the modules that use their values.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ROWS = (
         "includeHeaders",
         False,
         parse_boolean,
-        "accepted as in Spark's own sink, where too the `headers` column alone decides",
+        "accepted for compatibility with Spark's own sink; the `headers` column alone decides, as in that sink",
     ),
     *CREATE_TOPIC_OPTIONS,
     *DISTRIBUTION_OPTIONS,
@@ -35,52 +34,54 @@ _ROWS = (
         "onRecordError",
         "fail",
         choice_parser("fail", "deadLetter"),
-        "`fail` fails the task; `deadLetter` writes refused records to `deadLetterTopic`",
+        "`fail` fails the task; `deadLetter` writes rejected records to `deadLetterTopic`",
     ),
     Option(
         "deadLetterTopic",
         SinkOptions.dead_letter_topic,
         topic_name,
-        "where refused records go; needed with `onRecordError` = `deadLetter`",
+        "topic for rejected records; required with `onRecordError` = `deadLetter`",
     ),
     Option(
         "checkConnection",
         SinkOptions.check_connection,
         parse_boolean,
-        "let the driver find out whether Kafka can be written to, before any task starts",
+        "let the driver check that it can write to Kafka before any task starts",
     ),
     Option(
         "reportPath",
         SinkOptions.report_path,
         text_without_error(find_path_error),
-        "a file, or a folder on a file system, that gets a report in JSON for each commit: "
-        "the driver [writes there](security.md#decide-who-may-set-options)",
+        "file, or folder on a file system, to which the driver "
+        "[writes](security.md#decide-who-may-set-options) a JSON report for each commit",
     ),
-    Option("reportTopic", SinkOptions.report_topic, topic_name, "a topic that gets this report as a record"),
+    Option(
+        "reportTopic", SinkOptions.report_topic, topic_name, "topic to which the driver writes this report as a record"
+    ),
     Option(
         "reportCallback",
         SinkOptions.report_callback,
         parse_optional_text,
-        "a Python function, as `module:function`, that the driver "
+        "Python function, as `module:function`, that the driver "
         "[imports and calls](security.md#decide-who-may-set-options) with this report",
     ),
     Option(
         "maxTasks",
         None,
         integer_parser(1, MAX_TASK_COUNT),
-        "at most this number of tasks write: the rows are [coalesced](tuning.md#spare-the-brokers) before the write",
+        "maximum number of tasks: the rows are [coalesced](tuning.md#spare-the-brokers) before the write",
     ),
     Option(
         "maxBytesPerSecond",
         SinkOptions.bytes_per_second,
         integer_parser(1, MAX_BYTES_PER_SECOND),
-        "all tasks together write no more than this, before compression; each has "
-        "[its share](tuning.md#spare-the-brokers)",
+        "maximum number of bytes per second that all tasks write together, before compression; each task has "
+        "[an equal share](tuning.md#spare-the-brokers)",
     ),
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
-    Option("queryName", None, parse_optional_text, "of a stream; Spark's own; the sink ignores it"),
+    Option("queryName", None, parse_optional_text, "Spark's own option of a stream; the sink ignores it"),
 )
 SINK_OPTIONS = build_option_table(_ROWS)
 OPTION_NAMES_BY_LOWERCASE = {name.lower(): name for name in SINK_OPTIONS}
-"""Spark hands the names over in lower case."""
+"""Spark passes option names in lowercase."""

@@ -1,4 +1,4 @@
-"""Parsers of values that a job alone has, beside those of the client (client/option_parsing.py)."""
+"""Parsers of option values that only the sink has. Those shared with the client are in client/option_parsing.py."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from spark_kafka_sink.client.option_parsing import INT_MAX, integer_parser, pars
 from spark_kafka_sink.options import HiddenValueError, Parser
 from spark_kafka_sink.protocol.topic_names import TOPIC_NAME_RULE, is_topic_name
 
-_REPLICAS_MAX = 32_767
+_MAX_REPLICATION_FACTOR = 32_767
 
 
 def topic_name(value: object) -> str:
     name = parse_text(value)
     if not is_topic_name(name):
-        raise ValueError(f"must be the name of a topic: it takes {TOPIC_NAME_RULE}")
+        raise ValueError(f"must be a topic name of {TOPIC_NAME_RULE}")
     return name
 
 
 def count_or_broker_default(highest: int) -> Parser:
-    """A number from 1, or -1, which leaves it to the brokers."""
-    known = integer_parser(BROKER_DEFAULT, highest)
+    """Return a parser of a number from 1 to `highest`, or -1 for the brokers' default."""
+    parse_whole = integer_parser(BROKER_DEFAULT, highest)
 
     def parse(value: object) -> int:
         try:
-            number = int(str(known(value)))
+            number = int(str(parse_whole(value)))
         except ValueError:
             number = 0
         if number == 0:
@@ -35,18 +35,21 @@ def count_or_broker_default(highest: int) -> Parser:
     return parse
 
 
-partitions = count_or_broker_default(INT_MAX)
-replication = count_or_broker_default(_REPLICAS_MAX)
+partition_count = count_or_broker_default(INT_MAX)
+replication_factor = count_or_broker_default(_MAX_REPLICATION_FACTOR)
 
 
-def text_without_error(fault_of: Callable[[str], str | None]) -> Parser:
-    """Text in which `fault_of` finds no fault. The fault is a sentence or the end of one."""
+def text_without_error(find_error: Callable[[str], str | None]) -> Parser:
+    """Return a parser of text that rejects the text if `find_error` returns an error message for it.
+
+    The parser returns None for an empty text. Its error does not show the text.
+    """
 
     def parse(value: object) -> str | None:
-        given = parse_text(value)
-        fault = fault_of(given)
-        if fault is not None:
-            raise HiddenValueError(f"cannot be used: {fault.rstrip('.')}")
-        return given or None
+        parsed = parse_text(value)
+        error = find_error(parsed)
+        if error is not None:
+            raise HiddenValueError(f"cannot be used: {error.rstrip('.')}")
+        return parsed or None
 
     return parse

@@ -1,7 +1,7 @@
-"""What reaches into pyspark: register(), and what it puts in the place of methods of pyspark's writers.
+"""Changes to pyspark: register(), and the methods that it installs in pyspark's writer classes.
 
-drop_in.py          register(): which methods it replaces, and what it sets
-save_and_start.py   what takes their place: a look before Spark plans, fewer columns, mode append, output mode update
-recorded_writer.py  writers of pyspark that remember the calls of their methods
-plain_errors.py     what they raise: the sentence, without the stages of a job around it
+drop_in.py          register(): replaces the methods and sets the redaction of secrets
+write_methods.py    the methods: checks before planning, column selection, mode append, output mode update
+recorded_writer.py  records the method calls of pyspark's writers
+plain_errors.py     raises this package's errors without the text of Spark's job around them
 """

@@ -1,18 +1,20 @@
-"""register(): what Spark's own Kafka sink does and Spark does not do for a data source in Python.
+"""register(): provides what Spark's own Kafka sink supports and Spark does not support for a Python data source.
 
-Spark finds the data source by itself through the module `pyspark_pykafka`, and `mode("append")` then works. The rest:
+Spark finds the data source without `register` through the module `pyspark_pykafka`, and `mode("append")` then works.
+`register` adds:
 
-- `save()` without a mode, output mode update, and mistakes that are found before Spark plans: see save_and_start.py.
-  What writes to a table that exists, `insertInto` and `writeTo`, does not say that its format is `pykafka`, so it is
-  Spark that asks for the checks, late; the errors become plain all the same.
-- Threads. Spark looks a data source in Python up in the *active* session, which a thread that did not make the session
-  does not have, so that writes from a pool of threads fail with DATA_SOURCE_NOT_FOUND.
-- Some secrets do not look like secrets to Spark: a private key in `kafka.ssl.keystore.key`, for example. Spark 4.1
-  prints a stream's options in `query.explain(extended=True)`, less those that its redaction recognises. And Spark
-  Connect writes each request with all its options into the event log and the UI, unless configured what to hide.
+- `save()` without a mode, output mode update, and checks before Spark plans the write: see write_methods.py.
+  `insertInto` and `writeTo`, which write to an existing table, do not name the format `pykafka`. Spark therefore runs
+  the checks, late. Their errors are still raised as plain errors.
+- Threads. Spark looks up a Python data source in the *active* session. A thread that did not create the session has no
+  active session, so writes from a thread pool fail with DATA_SOURCE_NOT_FOUND.
+- Redaction. Some secrets do not look like secrets to Spark, for example a private key in `kafka.ssl.keystore.key`.
+  Spark 4.1 prints the options of a stream in `query.explain(extended=True)`, except those that its redaction
+  recognizes. Spark Connect writes each request with all its options to the event log and the UI, unless it is
+  configured to redact them.
 
-The first two need other methods in the classes of pyspark. They call the original ones, and step in only for this data
-source.
+The first two replace methods in the classes of pyspark. The new methods call the original ones, and change only writes
+to this data source.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pyspark.sql import SparkSession
 
 from spark_kafka_sink.spark.datasource import KafkaDataSource
 from spark_kafka_sink.spark.patches.plain_errors import wrap_with_plain_errors
-from spark_kafka_sink.spark.patches.recorded_writer import record
+from spark_kafka_sink.spark.patches.recorded_writer import record_calls
 from spark_kafka_sink.spark.patches.write_methods import (
     wrap_save,
     wrap_save_as_table,
@@ -38,16 +40,16 @@ from spark_kafka_sink.spark.patches.write_methods import (
 )
 from spark_kafka_sink.spark.pyspark_versions import register_data_source
 
-# Parts of names: options that are passed over or misspelt have secrets, too. In the text of a request to Connect names
-# and values stand together.
-_SECRET_NAMES = "sasl|ssl|auth|password|secret|token"
+# The pattern matches parts of names, because ignored and misspelt options may contain secrets, too.
+_SECRET_NAME_PATTERN = "sasl|ssl|auth|password|secret|token"
 REDACTION_CONFS = {
-    "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAMES}",
+    "spark.sql.redaction.options.regex": f"(?i){_SECRET_NAME_PATTERN}",
+    # In the text of a Connect request, the value of an option follows its name.
     "spark.sql.redaction.string.regex": r'(?i)key: "[^"]*(?:'
-    + _SECRET_NAMES
+    + _SECRET_NAME_PATTERN
     + r')[^"]*"\s+value: "(?:[^"\\]++|\\.)*+"',
 }
-_OURS = "_pykafka_drop_in"
+_PATCHED_ATTRIBUTE = "_pykafka_drop_in"
 _Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _log = logging.getLogger(__name__)
@@ -66,57 +68,66 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.connect import readwriter
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        _replace_all(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _as_it_is)
+        _patch_writers(readwriter.DataFrameWriter, ConnectStreamWriter, readwriter.DataFrameWriterV2, _keep_method)
     else:
         from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
         from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-        _replace_all(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_active_session)
+        _patch_writers(DataFrameWriter, DataStreamWriter, DataFrameWriterV2, wrap_with_active_session)
         _warn_about_python_mismatch(str(spark.sparkContext.master), str(spark.sparkContext.pythonExec))
     _redact_secrets(spark)
 
 
-def _replace_all(batch: Any, stream: Any, table: Any, active: _Wrapper) -> None:
-    """`active`: what a session of classic Spark needs; one of Connect has no threads' own state."""
-    record(batch)
-    record(stream)
-    _replace(batch, "save", lambda original: active(wrap_save(original)))
-    _replace(batch, "saveAsTable", lambda original: active(wrap_save_as_table(original)))
-    _replace(stream, "start", lambda original: active(wrap_start(original)))
-    _replace(stream, "toTable", lambda original: active(wrap_to_table(original)))
-    _replace(batch, "insertInto", _as_it_is)
+def _patch_writers(batch_writer: Any, stream_writer: Any, table_writer: Any, wrap_with_session: _Wrapper) -> None:
+    """Replace the write methods of the writer classes.
+
+    `wrap_with_session` makes the session active in classic Spark. Sessions of Spark Connect are not bound to threads.
+    """
+    record_calls(batch_writer)
+    record_calls(stream_writer)
+    _patch_method(batch_writer, "save", lambda original: wrap_with_session(wrap_save(original)))
+    _patch_method(batch_writer, "saveAsTable", lambda original: wrap_with_session(wrap_save_as_table(original)))
+    _patch_method(stream_writer, "start", lambda original: wrap_with_session(wrap_start(original)))
+    _patch_method(stream_writer, "toTable", lambda original: wrap_with_session(wrap_to_table(original)))
+    _patch_method(batch_writer, "insertInto", _keep_method)
     for method in ("create", "replace", "createOrReplace", "append", "overwrite", "overwritePartitions"):
-        _replace(table, method, _as_it_is)
+        _patch_method(table_writer, method, _keep_method)
 
 
-def _as_it_is(original: Callable[..., Any]) -> Callable[..., Any]:
+def _keep_method(original: Callable[..., Any]) -> Callable[..., Any]:
     return original
 
 
-def _replace(writer_class: Any, method: str, wrapped: _Wrapper) -> None:
+def _patch_method(writer_class: Any, method: str, wrap: _Wrapper) -> None:
+    """Replace a method with its wrapped version, which raises plain errors, unless it is replaced already."""
     original = getattr(writer_class, method)
-    if not hasattr(original, _OURS):
-        ours = wrap_with_plain_errors(wrapped(original))
-        setattr(ours, _OURS, True)
-        setattr(writer_class, method, ours)
+    if not hasattr(original, _PATCHED_ATTRIBUTE):
+        patched = wrap_with_plain_errors(wrap(original))
+        setattr(patched, _PATCHED_ATTRIBUTE, True)
+        setattr(writer_class, method, patched)
 
 
 def _warn_about_python_mismatch(master: str, worker_python: str) -> None:
-    """The commonest mistake on one machine: an interpreter that is not active, and PYSPARK_PYTHON not set."""
+    """Warn if a local Spark runs its Python workers with another interpreter than this program's.
+
+    This is the most common mistake on a single machine: the virtual environment is not active, and PYSPARK_PYTHON is
+    not set.
+    """
     found = shutil.which(worker_python)
     if not master.startswith("local") or (found and os.path.dirname(found) == os.path.dirname(sys.executable)):
         return
     _log.warning(
-        'Spark runs its Python workers with %s, and this program is run by %s. If a write fails with "No module named '
-        "'spark_kafka_sink'\", set PYSPARK_PYTHON to the latter before the session is made.",
+        'Spark runs its Python workers with %s, but this program runs with %s. If a write fails with "No module named '
+        "'spark_kafka_sink'\", set PYSPARK_PYTHON to the latter before you create the session.",
         found or worker_python,
         sys.executable,
     )
 
 
 def _redact_secrets(spark: SparkSession) -> None:
-    for setting, secrets in REDACTION_CONFS.items():
-        # Without a default of ours `get` gives the one of Spark where nothing is set: it stays in force.
-        known = spark.conf.get(setting) or ""
-        if secrets not in known:
-            spark.conf.set(setting, f"{known}|{secrets}" if known else secrets)
+    """Add the names of secret options to Spark's redaction settings."""
+    for setting, pattern in REDACTION_CONFS.items():
+        # `get` is called without a default, so that it returns Spark's own default, which stays in force.
+        current = spark.conf.get(setting) or ""
+        if pattern not in current:
+            spark.conf.set(setting, f"{current}|{pattern}" if current else pattern)

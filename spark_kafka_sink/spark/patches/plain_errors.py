@@ -1,12 +1,12 @@
-"""What `save` and `start` raise, as a notebook should show it: the sentence that says what is wrong and what to do.
+"""Raises this package's errors from `save` and `start` as a notebook should show them: the message and its remedy.
 
-What the driver finds comes without this package's lines of code above it. When a task fails, Spark raises an error of
-its own, in which the sentence stands between the worker's traceback and the stages of the job. Here it becomes the
-error itself; Spark's whole error is its `__context__`. An error that is none of ours, as that of a user's function,
-stays as Spark raised it. A stream's tasks fail after `start()` has returned: Spark raises that in `awaitTermination()`.
+An error of the driver is raised without this package's stack frames. When a task fails, Spark raises its own error,
+which contains our message between the worker's traceback and the stages of the job. The wrapped methods raise our error
+instead, and Spark's error becomes its `__context__`. Errors of other code, such as a user's function, are raised
+unchanged. The tasks of a stream fail after `start()` has returned, so Spark raises their error in `awaitTermination()`.
 
-IPython, and with it Jupyter, asks an error for its lines by the method `_render_traceback_`: there the sentence comes
-first, then the user's lines of code.
+IPython, and therefore Jupyter, calls the method `_render_traceback_` of an error to get the lines to show. Here these
+are the message and then the user's own stack frames.
 """
 
 from __future__ import annotations
@@ -22,50 +22,56 @@ from pyspark.errors import PySparkException
 from spark_kafka_sink import errors
 from spark_kafka_sink.errors import BrokerError, DeliveryError, KafkaSinkError
 
-_IS_NOT_THE_USERS = re.compile(r"[/\\](IPython|ipykernel|pyspark|spark_kafka_sink)[/\\]").search
-_IN_TRACEBACK = re.compile(
-    rf"^{re.escape(errors.__name__)}\.(?P<kind>\w+): (?P<words>.*?)"
+_LIBRARY_PATH_PATTERN = re.compile(r"[/\\](IPython|ipykernel|pyspark|spark_kafka_sink)[/\\]")
+_TASK_ERROR_PATTERN = re.compile(
+    rf"^{re.escape(errors.__name__)}\.(?P<class_name>\w+): (?P<message>.*?)"
     r"(?=\n\s*\n|\n\s+at |\n Traceback|\s+SQLSTATE: |\Z)",
     re.DOTALL | re.MULTILINE,
 )
-"""The last lines of a worker's traceback; behind them follows what Spark adds."""
+"""The last lines of a worker's traceback, up to the text that Spark appends."""
 
 
 def wrap_with_plain_errors(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`save` or `start`, with errors as the module's docstring says."""
+    """Wrap a write method so that it raises plain errors (see the docstring of this module)."""
 
     @functools.wraps(original)
     def write(*arguments: Any, **options: Any) -> Any:
         try:
             return original(*arguments, **options)
         except KafkaSinkError as error:
-            raise _for_notebooks(error).with_traceback(None) from error.__cause__
+            raise _add_notebook_traceback(error).with_traceback(None) from error.__cause__
         except PySparkException as error:
-            ours = parse_task_error(str(error))
-            if ours is None:
+            task_error = parse_task_error(str(error))
+            if task_error is None:
                 raise
-            raise _for_notebooks(ours) from None
+            raise _add_notebook_traceback(task_error) from None
 
     return write
 
 
-def _for_notebooks(error: KafkaSinkError) -> KafkaSinkError:
-    error._render_traceback_ = functools.partial(_lines, error)  # type: ignore[attr-defined]
+def _add_notebook_traceback(error: KafkaSinkError) -> KafkaSinkError:
+    error._render_traceback_ = functools.partial(_render_traceback, error)  # type: ignore[attr-defined]
     return error
 
 
-def _lines(error: KafkaSinkError) -> list[str]:
-    """The sentence, and the lines of code that led to it as far as they are the user's."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _IS_NOT_THE_USERS(frame.filename)]
+def _render_traceback(error: KafkaSinkError) -> list[str]:
+    """Return the lines of the message, followed by those of the user's stack frames."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not _LIBRARY_PATH_PATTERN.search(frame.filename)
+    ]
     return [f"{type(error).__name__}: {error}", "", *(line.rstrip() for line in traceback.format_list(frames))]
 
 
-def parse_task_error(words: str) -> KafkaSinkError | None:
-    """The error of ours that is in the words of Spark's. None: there is none."""
-    found = list(_IN_TRACEBACK.finditer(words))
-    if not found:
+def parse_task_error(text: str) -> KafkaSinkError | None:
+    """Rebuild the error of a task from the text of Spark's error, or return None if the text contains none of ours."""
+    matches = list(_TASK_ERROR_PATTERN.finditer(text))
+    if not matches:
         return None
-    kind = getattr(errors, found[-1]["kind"], None)
-    if not isinstance(kind, type) or not issubclass(kind, KafkaSinkError) or issubclass(kind, BrokerError):
-        kind = DeliveryError  # the others are made of more than words
-    return kind(found[-1]["words"])
+    error_class = getattr(errors, matches[-1]["class_name"], None)
+    if (
+        not isinstance(error_class, type)
+        or not issubclass(error_class, KafkaSinkError)
+        or issubclass(error_class, BrokerError)
+    ):
+        error_class = DeliveryError  # a BrokerError cannot be built from a message alone
+    return error_class(matches[-1]["message"])

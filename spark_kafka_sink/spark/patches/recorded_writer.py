@@ -1,11 +1,12 @@
-"""Writers of pyspark that remember the calls of their methods.
+"""Records the method calls of pyspark's writers.
 
-A writer gets its format, options and mode one by one, and in classic Spark it keeps them in the JVM. To look at a
-write before Spark plans it, and to make it once more with fewer columns, the writer classes are changed by `record`:
-every public method that returns the writer itself is noted with its arguments. Nothing else changes, for any format.
+A writer receives its format, options and mode one by one, and classic Spark keeps them in the JVM. To check a write
+before Spark plans it, and to rebuild the writer with fewer columns, `record_calls` changes the writer classes: each
+call of a public method that returns the writer itself is recorded with its arguments. Recording does not change the
+methods' behavior, whatever the format.
 
-The four classes (batch and stream, classic and Connect) have the same methods with the same parameters, so what follows
-needs no difference between them, but for how a writer is made from a data frame.
+The four classes (batch and stream, classic and Connect) have the same methods with the same parameters. Only their
+constructors differ: a classic writer is created from a DataFrame, a Connect writer from a plan and a session.
 """
 
 from __future__ import annotations
@@ -18,110 +19,116 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.utils import to_str
 
-_RECORD = "_pykafka_record"
-_CHOOSES_SINK = ("format", "foreach", "foreachBatch")
+_RECORDED_CALLS_ATTRIBUTE = "_pykafka_record"
+_SINK_METHODS = ("format", "foreach", "foreachBatch")
+"""The methods that select the sink of a writer. The last call takes effect."""
 
 
 class RecordedCall(NamedTuple):
-    """One call of a setting. `named` has its arguments by the names of their parameters."""
+    """A call of a writer's method. `bound_arguments` are the arguments by the names of their parameters."""
 
     method: str
-    arguments: tuple[Any, ...]
-    keywords: dict[str, Any]
-    named: dict[str, Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    bound_arguments: dict[str, Any]
 
 
 @dataclass
 class RecordedCalls:
-    """How a writer was made, and the calls of its settings since."""
+    """The constructor arguments of a writer, and the calls of its methods since then."""
 
-    made_with: dict[str, Any]
+    constructor_arguments: dict[str, Any]
     calls: list[RecordedCall] = field(default_factory=list)
 
-    def last(self, *methods: str) -> RecordedCall | None:
+    def last_call(self, *methods: str) -> RecordedCall | None:
+        """Return the last call of any of the methods."""
         return next((call for call in reversed(self.calls) if call.method in methods), None)
 
     def format(self) -> str | None:
-        """The format by its name; an empty one if the rows go to a function instead."""
-        call = self.last(*_CHOOSES_SINK)
+        """Return the name of the format, None if it is not set, or an empty string if a function is the sink."""
+        call = self.last_call(*_SINK_METHODS)
         if call is None:
             return None
-        return str(call.named["source"]) if call.method == "format" else ""
+        return str(call.bound_arguments["source"]) if call.method == "format" else ""
 
     def options(self) -> dict[str, str]:
-        """As Spark would hand them to a data source: names in lower case, values as text, the last one counts."""
-        said: dict[str, str] = {}
+        """Return the options as Spark passes them to a data source: lowercase names and string values.
+
+        If an option was set several times, the last value counts.
+        """
+        options: dict[str, str] = {}
         for call in self.calls:
             if call.method == "option":
-                given = {call.named["key"]: call.named["value"]}
+                new_options = {call.bound_arguments["key"]: call.bound_arguments["value"]}
             elif call.method == "options":
-                given = call.named.get("options", {})
+                new_options = call.bound_arguments.get("options", {})
             else:
                 continue
-            said |= {name.lower(): str(to_str(value)) for name, value in given.items() if value is not None}
-        return said
+            options |= {name.lower(): str(to_str(value)) for name, value in new_options.items() if value is not None}
+        return options
 
 
-def record(writer_class: Any) -> None:
-    """Let the writers of this class, made from now on, have a RecordedCalls."""
-    if hasattr(writer_class, _RECORD):
+def record_calls(writer_class: Any) -> None:
+    """Change the class so that writers that are created from now on record their method calls."""
+    if hasattr(writer_class, _RECORDED_CALLS_ATTRIBUTE):
         return
-    setattr(writer_class, _RECORD, None)
-    writer_class.__init__ = _noted_init(writer_class.__init__)
+    setattr(writer_class, _RECORDED_CALLS_ATTRIBUTE, None)
+    writer_class.__init__ = _wrap_constructor(writer_class.__init__)
     for name, method in list(vars(writer_class).items()):
         if not name.startswith("_") and inspect.isfunction(method):
-            setattr(writer_class, name, _noted(method))
+            setattr(writer_class, name, _wrap_method(method))
 
 
 def recorded_calls(writer: Any) -> RecordedCalls | None:
-    """None for a writer that was made before its class was changed."""
-    found: RecordedCalls | None = getattr(writer, _RECORD)
-    return found
+    """Return the recorded calls of a writer, or None if it was created before its class was changed."""
+    calls: RecordedCalls | None = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
+    return calls
 
 
 def writer_dataframe(writer: Any) -> Any:
-    """The data frame that is written."""
-    made_with = getattr(writer, _RECORD).made_with
-    if "df" in made_with:
-        return made_with["df"]
+    """Return the DataFrame that the writer writes."""
+    arguments = getattr(writer, _RECORDED_CALLS_ATTRIBUTE).constructor_arguments
+    if "df" in arguments:
+        return arguments["df"]
     from pyspark.sql.connect.dataframe import DataFrame
 
-    return DataFrame(made_with["plan"], made_with["session"])
+    return DataFrame(arguments["plan"], arguments["session"])
 
 
-def rebuild_writer(writer: Any, frame: Any, without: Collection[str]) -> Any:
-    """A writer of another data frame with the same settings, without the calls of these methods."""
-    said: RecordedCalls = getattr(writer, _RECORD)
-    source = {"df": frame} if "df" in said.made_with else {"plan": frame._plan}
-    made = type(writer)(**(said.made_with | source))
-    for call in said.calls:
-        if call.method not in without:
-            getattr(made, call.method)(*call.arguments, **call.keywords)
-    return made
+def rebuild_writer(writer: Any, frame: Any, excluding: Collection[str]) -> Any:
+    """Create a writer for another DataFrame and repeat the recorded calls, except those of the excluded methods."""
+    recorded: RecordedCalls = getattr(writer, _RECORDED_CALLS_ATTRIBUTE)
+    source = {"df": frame} if "df" in recorded.constructor_arguments else {"plan": frame._plan}
+    rebuilt = type(writer)(**(recorded.constructor_arguments | source))
+    for call in recorded.calls:
+        if call.method not in excluding:
+            getattr(rebuilt, call.method)(*call.args, **call.kwargs)
+    return rebuilt
 
 
-def _noted_init(original: Callable[..., None]) -> Callable[..., None]:
+def _wrap_constructor(original: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def noted(self: Any, *arguments: Any, **keywords: Any) -> None:
-        original(self, *arguments, **keywords)
-        bound = signature.bind(self, *arguments, **keywords).arguments
-        setattr(self, _RECORD, RecordedCalls(dict(list(bound.items())[1:])))
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        bound_arguments = signature.bind(self, *args, **kwargs).arguments
+        without_self = dict(list(bound_arguments.items())[1:])
+        setattr(self, _RECORDED_CALLS_ATTRIBUTE, RecordedCalls(without_self))
 
-    return noted
+    return init
 
 
-def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_method(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def noted(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        result = original(self, *arguments, **keywords)
-        said = recorded_calls(self)
-        if result is self and said is not None:
-            named = signature.bind(self, *arguments, **keywords).arguments
-            said.calls.append(RecordedCall(original.__name__, arguments, keywords, dict(named)))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        recorded = recorded_calls(self)
+        if result is self and recorded is not None:
+            bound_arguments = signature.bind(self, *args, **kwargs).arguments
+            recorded.calls.append(RecordedCall(original.__name__, args, kwargs, dict(bound_arguments)))
         return result
 
-    return noted
+    return method

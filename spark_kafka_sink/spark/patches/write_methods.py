@@ -1,18 +1,24 @@
-"""What `register` puts in the place of `save`, `start` and their like for tables, for writes to `pykafka` alone.
+"""The methods that `register` installs in place of `save`, `saveAsTable`, `start` and `toTable`.
 
-Spark asks a data source in Python for its writer when every stage before the write has run, refuses its default save
-mode and output mode update, and hands over every column. So a write is looked at here, before Spark plans it:
+They change only writes with `format("pykafka")`.
 
-1. mode and trigger, then options, schema and connection (checks.py), with errors that are raised as they are;
-2. the columns of the sink are selected, so that no other travels to Python, whatever its name and type; the tasks
-   are as few as the option maxTasks allows; and rows are brought to the task that the option distribution wants;
-3. a writer of these columns gets the same options, in mode append, and does what the original one would have done;
-   how a table is to be laid out means nothing to Kafka, and is passed over as in Spark's own sink, with a warning.
+Spark asks a Python data source for its writer only after every stage before the write has run. For Python data sources
+it also rejects the default save mode and output mode `update`, and it passes every column to the writer. These methods
+therefore process a write before Spark plans it:
 
-Output mode update goes through foreachBatch, where each micro-batch is an ordinary write of the rows that have changed,
-and so does every stream with the option distribution: Spark sorts no stream.
+1. They check the mode and the trigger, then the options, the schema and the connection (checks.py). Errors reach the
+   caller directly, not wrapped in a Spark exception.
+2. They select only the columns that the sink uses, so that no other column is sent to Python, whatever its name and
+   type. They reduce the number of tasks to the value of the option maxTasks, and they move each row to the task that
+   the option distribution requires.
+3. They create a writer for these columns with the same options, in mode append, and call the original method on it.
+   Table layout methods such as partitionBy have no effect on Kafka. They are ignored with a warning, as in Spark's own
+   Kafka sink.
 
-`saveAsTable` and `toTable` are looked at likewise, but keep their columns, which are those of the table.
+Output mode `update` runs through foreachBatch: each micro-batch is an ordinary batch write of the rows that changed.
+So does every stream with the option distribution, because Spark cannot sort a streaming DataFrame.
+
+`saveAsTable` and `toTable` go through the same checks, but keep all columns, because these are the table's columns.
 """
 
 from __future__ import annotations
@@ -58,28 +64,31 @@ from spark_kafka_sink.spark.patches.recorded_writer import (
 )
 from spark_kafka_sink.spark.writer import CONTINUOUS_TRIGGER_MESSAGE
 
-_MODES = {"append", "error", "errorifexists", "default"}
-_REFUSED_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
-_CHECKED = {"checkConnection": "false", ALREADY_CHECKED_OPTION: "true"}
-_OF_THE_STREAM = ("checkpointlocation", "queryname")
-_OF_TABLES = ("partitionBy", "clusterBy")
-_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
-_MAX_TASKS, _MAX_BYTES, _DISTRIBUTION = "maxtasks", "maxbytespersecond", "distribution"
-_DISTRIBUTION_TASKS = "distributiontasks"
-_HOW_MANY = (
-    "Option 'maxBytesPerSecond' needs 'maxTasks' here, since it is not known how many tasks will share it: with Spark "
-    "Connect, where Spark adds executors as it goes (spark.dynamicAllocation.enabled), and before there is an executor."
+_ALLOWED_SAVE_MODES = {"append", "error", "errorifexists", "default"}
+_REJECTED_SAVE_MODES = {"overwrite": "Overwrite", "ignore": "Ignore"}
+_ALREADY_CHECKED_OPTIONS = {"checkConnection": "false", ALREADY_CHECKED_OPTION: "true"}
+_STREAMING_QUERY_OPTIONS = ("checkpointlocation", "queryname")
+_TABLE_LAYOUT_METHODS = ("partitionBy", "clusterBy")
+_CHECKPOINT_LOCATION_CONF = "spark.sql.streaming.checkpointLocation"
+_MAX_TASKS_OPTION = "maxtasks"
+_MAX_BYTES_PER_SECOND_OPTION = "maxbytespersecond"
+_DISTRIBUTION_OPTION = "distribution"
+_DISTRIBUTION_TASKS_OPTION = "distributiontasks"
+_MAX_TASKS_REQUIRED_MESSAGE = (
+    "Option 'maxBytesPerSecond' requires 'maxTasks' if the number of tasks that share the limit is unknown: with Spark "
+    "Connect, with dynamic allocation (spark.dynamicAllocation.enabled), or before the first executor has registered. "
+    "Set maxTasks."
 )
-_UPDATE_OF_A_TABLE = (
-    "outputMode('update') cannot be written by toTable(), since Spark refuses it for sinks in Python. Write "
-    ".outputMode('update').start() in its place: the table would hold nothing but its name."
+_UPDATE_MODE_TO_TABLE_MESSAGE = (
+    "toTable() does not support outputMode('update'), because Spark rejects this mode for Python data sources. Use "
+    ".outputMode('update').start() instead. The table is not needed: it would store nothing except its name."
 )
 
 _log = logging.getLogger(__name__)
 
 
 def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`save` of a batch writer."""
+    """Wrap `save` of a batch writer: check the write, select the sink's columns and append the rows."""
 
     @functools.wraps(original)
     def save(
@@ -90,26 +99,27 @@ def wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        said = recorded_calls(self)
-        if said is None or not _is_ours(self, said, format):
+        calls = recorded_calls(self)
+        if calls is None or not _is_pykafka_write(self, calls, format):
             original(self, path, format, mode, partitionBy, **options)
             return
         self.options(**options)
-        _say(self, mode=mode, partitionBy=partitionBy)
+        _apply_settings(self, mode=mode, partitionBy=partitionBy)
         if path is not None:
             self.option("path", path)
-        _check_mode(said)
-        columns, how = _checked_columns(self, said)
-        frame, more = _to_their_tasks(writer_dataframe(self), said, columns, how)
-        _warn_of_tables(said)
-        writer = rebuild_writer(self, frame, without=["mode", *_OF_TABLES]).format(FORMAT_NAME).mode("append")
-        original(writer.options(**_CHECKED, **more))
+        _check_save_mode(calls)
+        positions, distribution = _check_write(self, calls)
+        frame, extra_options = _select_and_distribute(writer_dataframe(self), calls, positions, distribution)
+        _warn_about_table_layout(calls)
+        writer = rebuild_writer(self, frame, excluding=["mode", *_TABLE_LAYOUT_METHODS])
+        writer = writer.format(FORMAT_NAME).mode("append")
+        original(writer.options(**_ALREADY_CHECKED_OPTIONS, **extra_options))
 
     return save
 
 
 def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`saveAsTable` of a batch writer."""
+    """Wrap `saveAsTable` of a batch writer: check the write, and keep all columns of the table."""
 
     @functools.wraps(original)
     def save_as_table(
@@ -120,23 +130,27 @@ def wrap_save_as_table(original: Callable[..., Any]) -> Callable[..., Any]:
         partitionBy: str | list[str] | None = None,  # noqa: N803
         **options: Any,
     ) -> None:
-        said = recorded_calls(self)
-        if said is None or not _is_ours(self, said, format):
+        calls = recorded_calls(self)
+        if calls is None or not _is_pykafka_write(self, calls, format):
             original(self, name, format, mode, partitionBy, **options)
             return
         self.options(**options)
-        _say(self, mode=mode, partitionBy=partitionBy)
-        _check_mode(said)
-        _check_table(self, said)
-        _warn_of_tables(said)
-        frame = _in_few_tasks(writer_dataframe(self), said)
-        original(rebuild_writer(self, frame, without=_OF_TABLES).format(FORMAT_NAME).options(**_CHECKED), name)
+        _apply_settings(self, mode=mode, partitionBy=partitionBy)
+        _check_save_mode(calls)
+        _check_table_write(self, calls)
+        _warn_about_table_layout(calls)
+        frame = _coalesce(writer_dataframe(self), calls)
+        writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+        original(writer.options(**_ALREADY_CHECKED_OPTIONS), name)
 
     return save_as_table
 
 
 def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`start` of a stream's writer."""
+    """Wrap `start` of a stream writer: check the write, select the sink's columns and start the query.
+
+    Output mode update and streams with the option distribution write each micro-batch as a batch job.
+    """
 
     @functools.wraps(original)
     def start(
@@ -148,31 +162,34 @@ def wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        said = recorded_calls(self)
-        if said is None or not _is_ours(self, said, format):
+        calls = recorded_calls(self)
+        if calls is None or not _is_pykafka_write(self, calls, format):
             return original(self, path, format, outputMode, partitionBy, queryName, **options)
         if path is not None:
             self.option("path", path)
-        _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        columns, how = _checked_columns(self, said)
-        if how is None:
-            frame = _in_few_tasks(_only(writer_dataframe(self), columns), said)
+        _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
+        positions, distribution = _check_write(self, calls)
+        if distribution is None:
+            frame = _coalesce(_select_columns(writer_dataframe(self), positions), calls)
         else:
-            frame = _only(writer_dataframe(self), sorted({*columns, *how.positions()}))
-        _warn_of_tables(said)
-        more = _CHECKED | {STREAM_START_OPTION: uuid.uuid4().hex}
-        if _output_mode(said) != "update" and how is None:
-            return original(rebuild_writer(self, frame, without=_OF_TABLES).format(FORMAT_NAME).options(**more))
-        streamed = rebuild_writer(self, frame, without=["format", "option", "options", *_OF_TABLES])
-        kept = {name: value for name, value in said.options().items() if name in _OF_THE_STREAM}
-        batches = MicroBatchWriter(said.options() | more | {MICRO_BATCH_OPTION: "true"})
-        return original(streamed.options(**kept).foreachBatch(batches))
+            # The rows are distributed in each micro-batch, which also needs the columns for the hash and the order.
+            required = sorted({*positions, *distribution.column_positions()})
+            frame = _select_columns(writer_dataframe(self), required)
+        _warn_about_table_layout(calls)
+        extra_options = _ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}
+        if _output_mode(calls) != "update" and distribution is None:
+            writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+            return original(writer.options(**extra_options))
+        writer = rebuild_writer(self, frame, excluding=["format", "option", "options", *_TABLE_LAYOUT_METHODS])
+        query_options = {name: value for name, value in calls.options().items() if name in _STREAMING_QUERY_OPTIONS}
+        write_micro_batch = MicroBatchWriter(calls.options() | extra_options | {MICRO_BATCH_OPTION: "true"})
+        return original(writer.options(**query_options).foreachBatch(write_micro_batch))
 
     return start
 
 
 def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`toTable` of a stream's writer."""
+    """Wrap `toTable` of a stream writer: check the write, and keep all columns of the table."""
 
     @functools.wraps(original)
     def to_table(
@@ -184,200 +201,220 @@ def wrap_to_table(original: Callable[..., Any]) -> Callable[..., Any]:
         queryName: str | None = None,  # noqa: N803
         **options: Any,
     ) -> Any:
-        said = recorded_calls(self)
-        if said is None or not _is_ours(self, said, format):
+        calls = recorded_calls(self)
+        if calls is None or not _is_pykafka_write(self, calls, format):
             return original(self, tableName, format, outputMode, partitionBy, queryName, **options)
-        _prepare_stream(self, said, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
-        if _output_mode(said) == "update":
-            raise ConfigurationError(_UPDATE_OF_A_TABLE)
-        _check_table(self, said)
-        _warn_of_tables(said)
-        writer = rebuild_writer(self, _in_few_tasks(writer_dataframe(self), said), without=_OF_TABLES).format(
-            FORMAT_NAME
-        )
-        return original(writer.options(**_CHECKED | {STREAM_START_OPTION: uuid.uuid4().hex}), tableName)
+        _prepare_stream(self, calls, options, outputMode=outputMode, partitionBy=partitionBy, queryName=queryName)
+        if _output_mode(calls) == "update":
+            raise ConfigurationError(_UPDATE_MODE_TO_TABLE_MESSAGE)
+        _check_table_write(self, calls)
+        _warn_about_table_layout(calls)
+        frame = _coalesce(writer_dataframe(self), calls)
+        writer = rebuild_writer(self, frame, excluding=_TABLE_LAYOUT_METHODS).format(FORMAT_NAME)
+        return original(writer.options(**_ALREADY_CHECKED_OPTIONS | {STREAM_START_OPTION: uuid.uuid4().hex}), tableName)
 
     return to_table
 
 
 def wrap_with_active_session(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`save` or `start` of classic Spark, with the writer's session as the active one of a thread that has none."""
+    """Wrap a write method of classic Spark so that it runs with an active session.
+
+    Spark looks up Python data sources in the thread's active session. A thread that did not create the session has
+    none, so the writer's own session is made active for the duration of the call.
+    """
 
     @functools.wraps(original)
     def write(self: Any, *arguments: Any, **options: Any) -> Any:
         session: Any = self._spark
-        sessions = SparkSession._get_j_spark_session_class(session._jvm)
-        if sessions.getActiveSession().isDefined():
+        session_class = SparkSession._get_j_spark_session_class(session._jvm)
+        if session_class.getActiveSession().isDefined():
             return original(self, *arguments, **options)
-        sessions.setActiveSession(session._jsparkSession)
+        session_class.setActiveSession(session._jsparkSession)
         try:
             return original(self, *arguments, **options)
         finally:
-            sessions.clearActiveSession()
+            session_class.clearActiveSession()
 
     return write
 
 
 @dataclass(frozen=True)
 class MicroBatchWriter:
-    """The function of foreachBatch: writes the rows of a micro-batch. Spark Connect pickles it."""
+    """The foreachBatch function that writes the rows of a micro-batch. Picklable, as Spark Connect requires."""
 
     options: Mapping[str, str] = field(repr=False)
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         options = self.options
-        if _DISTRIBUTION in options:
-            parsed, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), ask=False)
-            how = build_distribution(parsed, plan, frame.schema)
-            if how is not None:
-                how = limit_micro_batch_tasks(how, frame.sparkSession)
-                frame = distribute_rows(frame, how, plan.positions(), _tasks_max(options))
-                options = {**options, DISTRIBUTED_BY_OPTION: how.by}
+        if _DISTRIBUTION_OPTION in options:
+            parsed, plan = check_all(options, frame.schema, options.get(STREAM_START_OPTION), check_servers=False)
+            distribution = build_distribution(parsed, plan, frame.schema)
+            if distribution is not None:
+                distribution = limit_micro_batch_tasks(distribution, frame.sparkSession)
+                frame = distribute_rows(frame, distribution, plan.positions(), _max_tasks(options))
+                options = {**options, DISTRIBUTED_BY_OPTION: distribution.by}
         frame.write.format(FORMAT_NAME).options(**options).mode("append").save()
 
 
-def _prepare_stream(writer: Any, said: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
+def _prepare_stream(writer: Any, calls: RecordedCalls, options: Mapping[str, Any], **settings: Any) -> None:
     writer.options(**options)
-    _say(writer, **settings)
-    _check_trigger(said)
-    _prepare_exactly_once(writer, said)
+    _apply_settings(writer, **settings)
+    _check_trigger(calls)
+    _prepare_exactly_once(writer, calls)
 
 
-def _say(writer: Any, **settings: Any) -> None:
-    """Call the methods of these names whose value is not None."""
+def _apply_settings(writer: Any, **settings: Any) -> None:
+    """Call the writer method named by each keyword with its value, unless the value is None."""
     for method, value in settings.items():
         if value is not None:
             getattr(writer, method)(value)
 
 
-def _is_ours(writer: Any, said: RecordedCalls, format: str | None) -> bool:
-    name = format if format is not None else said.format()
+def _is_pykafka_write(writer: Any, calls: RecordedCalls, format: str | None) -> bool:
+    name = format if format is not None else calls.format()
     if name is None:
         name = writer_dataframe(writer).sparkSession.conf.get("spark.sql.sources.default")
     return name.lower() == FORMAT_NAME
 
 
-def _check_mode(said: RecordedCalls) -> None:
-    call = said.last("mode")
-    mode = "default" if call is None or call.named["saveMode"] is None else str(call.named["saveMode"])
-    if mode.lower() not in _MODES:
-        raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format(_REFUSED_MODES.get(mode.lower(), mode)))
+def _check_save_mode(calls: RecordedCalls) -> None:
+    call = calls.last_call("mode")
+    if call is None or call.bound_arguments["saveMode"] is None:
+        mode = "default"
+    else:
+        mode = str(call.bound_arguments["saveMode"])
+    if mode.lower() not in _ALLOWED_SAVE_MODES:
+        raise ConfigurationError(SAVE_MODE_NOT_ALLOWED_MESSAGE.format(_REJECTED_SAVE_MODES.get(mode.lower(), mode)))
 
 
-def _check_trigger(said: RecordedCalls) -> None:
-    trigger = said.last("trigger")
+def _check_trigger(calls: RecordedCalls) -> None:
+    trigger = calls.last_call("trigger")
     if trigger is None:
         return
-    for kind, words in (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE)):
-        if trigger.named.get(kind) is not None:
-            raise ConfigurationError(words)
+    unsupported = (("continuous", CONTINUOUS_TRIGGER_MESSAGE), ("realTime", REAL_TIME_TRIGGER_MESSAGE))
+    for parameter, message in unsupported:
+        if trigger.bound_arguments.get(parameter) is not None:
+            raise ConfigurationError(message)
 
 
-def _warn_of_tables(said: RecordedCalls) -> None:
-    call = said.last(*_OF_TABLES)
+def _warn_about_table_layout(calls: RecordedCalls) -> None:
+    call = calls.last_call(*_TABLE_LAYOUT_METHODS)
     if call is not None:
-        columns = ", ".join(repr(name) for name in (*call.arguments, *call.keywords.values()))
+        columns = ", ".join(repr(name) for name in (*call.args, *call.kwargs.values()))
         _log.warning(
-            "%s(%s) means nothing to Kafka and is passed over. A row goes to the partition in the column 'partition', "
-            "else to that of its key.",
+            "Ignored %s(%s), which has no effect on Kafka. A row is written to the partition in its column "
+            "'partition', or else to the partition of its key.",
             call.method,
             columns,
         )
 
 
-def _prepare_exactly_once(writer: Any, said: RecordedCalls) -> None:
-    """Reject a stream that exactly once has no name for, or a key that only batch jobs have.
+def _prepare_exactly_once(writer: Any, calls: RecordedCalls) -> None:
+    """Check that exactly-once delivery has a name for the stream, and no key of a batch job.
 
-    The name comes from the checkpoint's location, which Spark may have from a setting: it becomes an option here.
+    The name is derived from the checkpoint location. If only a Spark setting provides it, it is added as an option.
     """
-    options = said.options()
+    options = calls.options()
     if options.get("deliveryguarantee", "").strip().lower() != EXACTLY_ONCE:
         return
     if "idempotencykey" in options:
         raise ConfigurationError(IDEMPOTENCY_KEY_IN_STREAM_MESSAGE)
     if "checkpointlocation" in options or "transactionalidprefix" in options:
         return
-    folder = writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINTS, None)
-    call = said.last("queryName")
-    name = options.get("queryname") if call is None else call.named["queryName"]
-    if not folder or not name:
+    base_directory = writer_dataframe(writer).sparkSession.conf.get(_CHECKPOINT_LOCATION_CONF, None)
+    call = calls.last_call("queryName")
+    query_name = options.get("queryname") if call is None else call.bound_arguments["queryName"]
+    if not base_directory or not query_name:
         raise ConfigurationError(MISSING_QUERY_NAME_MESSAGE)
-    writer.option("checkpointLocation", f"{folder.rstrip('/')}/{name}")
+    writer.option("checkpointLocation", f"{base_directory.rstrip('/')}/{query_name}")
 
 
-def _output_mode(said: RecordedCalls) -> str:
-    call = said.last("outputMode")
-    return "append" if call is None else str(call.named["outputMode"]).lower()
+def _output_mode(calls: RecordedCalls) -> str:
+    call = calls.last_call("outputMode")
+    return "append" if call is None else str(call.bound_arguments["outputMode"]).lower()
 
 
-def _to_their_tasks(
-    frame: Any, said: RecordedCalls, columns: list[int], how: Distribution | None
+def _select_and_distribute(
+    frame: Any, calls: RecordedCalls, positions: list[int], distribution: Distribution | None
 ) -> tuple[Any, dict[str, str]]:
-    """The rows to be written, without the columns that are none of the sink's, in the tasks that write them."""
-    if how is None:
-        return _in_few_tasks(_only(frame, columns), said), {}
-    return distribute_rows(frame, how, columns, _tasks_max(said.options())), {DISTRIBUTED_BY_OPTION: how.by}
+    """Select the sink's columns and move the rows to the tasks that write them.
+
+    Returns the new frame and the options that its writer needs in addition.
+    """
+    if distribution is None:
+        return _coalesce(_select_columns(frame, positions), calls), {}
+    frame = distribute_rows(frame, distribution, positions, _max_tasks(calls.options()))
+    return frame, {DISTRIBUTED_BY_OPTION: distribution.by}
 
 
-def _check_table(writer: Any, said: RecordedCalls) -> None:
-    _, how = _checked_columns(writer, said)
-    if how is not None:
+def _check_table_write(writer: Any, calls: RecordedCalls) -> None:
+    _, distribution = _check_write(writer, calls)
+    if distribution is not None:
         raise ConfigurationError(DISTRIBUTION_NOT_SUPPORTED_MESSAGE)
 
 
-def _checked_columns(writer: Any, said: RecordedCalls) -> tuple[list[int], Distribution | None]:
-    """The positions of the sink's columns, and what the option distribution asks for. Raises what is wrong."""
+def _check_write(writer: Any, calls: RecordedCalls) -> tuple[list[int], Distribution | None]:
+    """Check options, schema and connection. Raises the error of the check that failed.
+
+    Returns the positions of the columns that the sink uses, and how to distribute the rows (None: leave them in their
+    tasks).
+    """
     frame = writer_dataframe(writer)
-    _say_tasks_at_once(writer, said)
+    _set_concurrent_tasks_option(writer, calls)
     if _is_connect(writer):
-        # Packages and files that options name are on the driver, and perhaps not on this client.
-        return check_on_driver(frame.sparkSession, said.options(), frame.schema)
-    parsed, plan = check_all(said.options(), frame.schema, said.options().get(STREAM_START_OPTION))
+        # The packages and files that the options name are on the driver, and may be missing on this client.
+        return check_on_driver(frame.sparkSession, calls.options(), frame.schema)
+    parsed, plan = check_all(calls.options(), frame.schema, calls.options().get(STREAM_START_OPTION))
     return plan.positions(), build_distribution(parsed, plan, frame.schema)
 
 
-def _say_tasks_at_once(writer: Any, said: RecordedCalls) -> None:
-    """Set the option by which each task knows its share of maxBytesPerSecond."""
-    given = said.options()
-    at_most = [_number(given[name]) for name in (_MAX_TASKS, _DISTRIBUTION_TASKS) if name in given]
-    if _MAX_BYTES in given:
-        slots = max_concurrent_tasks(writer_dataframe(writer).sparkSession)
-        if slots is None and not at_most:
-            raise ConfigurationError(_HOW_MANY)
-        at_most += [] if slots is None else [slots]
-    if at_most:
-        writer.option(CONCURRENT_TASKS_OPTION, str(min(at_most)))
+def _set_concurrent_tasks_option(writer: Any, calls: RecordedCalls) -> None:
+    """Set the internal option from which each task computes its share of maxBytesPerSecond."""
+    options = calls.options()
+    limits = [
+        _parse_task_count(options[name]) for name in (_MAX_TASKS_OPTION, _DISTRIBUTION_TASKS_OPTION) if name in options
+    ]
+    if _MAX_BYTES_PER_SECOND_OPTION in options:
+        task_slots = max_concurrent_tasks(writer_dataframe(writer).sparkSession)
+        if task_slots is None and not limits:
+            raise ConfigurationError(_MAX_TASKS_REQUIRED_MESSAGE)
+        limits += [] if task_slots is None else [task_slots]
+    if limits:
+        writer.option(CONCURRENT_TASKS_OPTION, str(min(limits)))
 
 
-def _number(text: str) -> int:
-    """A value that is no number is refused later, with the other options."""
+def _parse_task_count(text: str) -> int:
+    """Parse an option value, and return 1 for an invalid one: the option checks that follow report it."""
     try:
         return max(int(text), 1)
     except ValueError:
         return 1
 
 
-def _in_few_tasks(frame: Any, said: RecordedCalls) -> Any:
-    tasks_max = _tasks_max(said.options())
-    return frame if tasks_max is None else frame.coalesce(tasks_max)
+def _coalesce(frame: Any, calls: RecordedCalls) -> Any:
+    """Reduce the number of tasks to the value of the option maxTasks, if it is set."""
+    max_tasks = _max_tasks(calls.options())
+    return frame if max_tasks is None else frame.coalesce(max_tasks)
 
 
-def _tasks_max(options: Mapping[str, str]) -> int | None:
-    return int(options[_MAX_TASKS]) if _MAX_TASKS in options else None
+def _max_tasks(options: Mapping[str, str]) -> int | None:
+    return int(options[_MAX_TASKS_OPTION]) if _MAX_TASKS_OPTION in options else None
 
 
 def _is_connect(writer: Any) -> bool:
     return type(writer).__module__.startswith("pyspark.sql.connect")
 
 
-def _only(frame: Any, positions: list[int]) -> Any:
-    """The columns at these positions."""
+def _select_columns(frame: Any, positions: list[int]) -> Any:
     names = frame.schema.fieldNames()
     if len(positions) == len(names):
         return frame
-    used = [names[position] for position in positions]
-    lower = [name.lower() for name in names]
-    if any(lower.count(name.lower()) > 1 for name in used):
-        # Spark finds columns without regard to case, so those that differ by nothing else get other names first.
-        frame = frame.toDF(*(name if at in positions else f"_pykafka_{at}" for at, name in enumerate(names)))
-    return frame.select(*("`" + name.replace("`", "``") + "`" for name in used))
+    selected = [names[position] for position in positions]
+    lowercase = [name.lower() for name in names]
+    if any(lowercase.count(name.lower()) > 1 for name in selected):
+        # Spark resolves column names case-insensitively. A selected name would be ambiguous if another column's name
+        # differs from it only in case, so the columns that are not selected are renamed first.
+        frame = frame.toDF(
+            *(name if position in positions else f"_pykafka_{position}" for position, name in enumerate(names))
+        )
+    return frame.select(*("`" + name.replace("`", "``") + "`" for name in selected))

@@ -44,7 +44,7 @@ def test_partitions_replicas_and_settings_are_those_of_the_options() -> None:
         ("createTopic", "yes", "Option 'createTopic' must be true or false. It is 'yes'."),
         ("createTopic.partitions", "0", "Option 'createTopic.partitions' must be -1 or a number from 1 to "),
         ("createTopic.replicationFactor", "three", "It is 'three'."),
-        ("createTopic.config.Clean up", "x", "does not name a topic's setting, such as cleanup.policy"),
+        ("createTopic.config.Clean up", "x", "does not name a topic setting, such as cleanup.policy"),
         ("createTopic.partition", "3", "Did you mean 'createTopic.partitions'?"),
     ],
 )

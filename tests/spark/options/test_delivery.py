@@ -54,7 +54,7 @@ def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str
     ("name", "value", "words"),
     [
         ("deliveryGuarantee", "exactly once", "must be one of at-least-once, exactly-once. It is 'exactly once'."),
-        ("onRecordError", "deadLetter", "so 'onRecordError' must be 'fail': a record that is refused"),
+        ("onRecordError", "deadLetter", "so 'onRecordError' must be 'fail': after a rejected record"),
         ("kafka.acks", "1", "so kafka.acks must be all"),
         ("kafka.enable.idempotence", "false", "so kafka.enable.idempotence must not be false"),
         ("kafka.retries", "0", "so kafka.retries must not be 0"),
@@ -72,10 +72,10 @@ def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str
             "Option 'transactionalIdPrefix' cannot be used: it must have 1 to 200 letters",
         ),
         ("idempotencyKey", "x" * 201, "must have 1 to 200 characters; it has 201"),
-        ("decisionLogTopic", "a/b", "Option 'decisionLogTopic' must be the name of a topic"),
+        ("decisionLogTopic", "a/b", "Option 'decisionLogTopic' must be a topic name"),
         ("decisionLogReplication", "0", "must be -1 or a number from 1 to 32767. It is '0'."),
         ("kafka.transaction.timeout.ms", "soon", "kafka.transaction.timeout.ms must be"),
-        ("kafka.transactional.id", "mine", "each task needs one of its own"),
+        ("kafka.transactional.id", "mine", "each task needs its own transactional id"),
     ],
 )
 def test_options_that_contradict_exactly_once_are_refused(name: str, value: str, words: str) -> None:
@@ -100,7 +100,7 @@ def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart
 
 
 def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
-    with pytest.raises(ConfigurationError, match="needs a name for this query that stays the same"):
+    with pytest.raises(ConfigurationError, match="requires a name for this query that stays the same"):
         build_stream_delivery(parse(deliveryGuarantee="exactly-once"))
     with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
         build_stream_delivery(parse(**ONCE, idempotencyKey="k"))

@@ -43,7 +43,7 @@ def test_the_topic_is_trimmed() -> None:
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
 def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
     (fault,) = faults(NEEDED | {"topic": topic})
-    assert fault.startswith("Option 'topic' must be the name of a topic: ")
+    assert fault.startswith("Option 'topic' must be a topic name of ")
 
 
 def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
@@ -164,7 +164,7 @@ def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kafka.interceptor.classes": "a.B"}, ["functions of DataFrames before the write", "reportCallback"]),
+        ({"kafka.interceptor.classes": "a.B"}, ["DataFrame functions before the write", "reportCallback"]),
         ({"kafka.partitioner.class": "a.B"}, ["kafka.partitioner.class must be DefaultPartitioner, UniformSticky"]),
         ({"kafka.partitioner.class": "a.B"}, ["into the column 'partition'"]),
         ({"kafka.metric.reporters": "a.B"}, ["reportPath report what was written"]),
@@ -191,7 +191,7 @@ def test_what_needs_a_java_class_is_answered_with_what_a_spark_job_does_instead(
 @pytest.mark.parametrize("name", ["mergeSchema", "overwriteSchema", "header", "inferSchema", "dbtable", "password"])
 def test_an_option_of_another_sink_is_not_taken_for_one_of_ours_misspelt(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
-    assert fault == f"Option '{name.lower()}' is one of tables or files, and means nothing to Kafka: leave it out."
+    assert fault == f"Option '{name.lower()}' is for tables or files and has no meaning for Kafka. Remove it."
 
 
 @pytest.mark.parametrize("name", ASYNC_PROGRESS_OPTIONS)
@@ -257,7 +257,7 @@ def test_a_topic_has_one_use(first: str, second: str) -> None:
     log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
     letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
     (fault,) = faults(NEEDED | log | letters | {first: "t", second: " t "})
-    assert fault == f"Option '{first}' is 't', and so is '{second}'. Each needs its own topic."
+    assert fault == f"Option '{first}' is 't', and so is '{second}'. Set a different topic for each."
 
 
 SECRETS = {

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.spark.patches.recorded_writer import rebuild_writer, record, recorded_calls, writer_dataframe
+from spark_kafka_sink.spark.patches.recorded_writer import (
+    rebuild_writer,
+    record_calls,
+    recorded_calls,
+    writer_dataframe,
+)
 
 
 def new_class() -> type[Any]:
@@ -46,7 +51,7 @@ def new_class() -> type[Any]:
 @pytest.fixture
 def writer_class() -> type[Any]:
     made = new_class()
-    record(made)
+    record_calls(made)
     return made
 
 
@@ -72,7 +77,7 @@ def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(w
 def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: type[Any]) -> None:
     writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
     assert writer.count() == 7, "what does not return the writer is no setting"
-    made = rebuild_writer(writer, "another", without=["mode"])
+    made = rebuild_writer(writer, "another", excluding=["mode"])
     assert (writer_dataframe(writer), writer_dataframe(made)) == ("frame", "another")
     assert [call for call in writer.calls if call != "overwrite"] == ["pykafka", ("a", 1), ("b", 2)]
     assert dict.fromkeys(made.calls) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
@@ -81,8 +86,8 @@ def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: 
 def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
     writer_class = new_class()
     before = writer_class("frame")
-    record(writer_class)
-    record(writer_class)
+    record_calls(writer_class)
+    record_calls(writer_class)
     assert before.option("a", 1).calls == [("a", 1)]
     assert recorded_calls(before) is None
     writer = writer_class("frame").option("a", 1)

@@ -20,7 +20,7 @@ TOPICS = {"t": 2, "t-placed": 5, "t-stream": 1, "t-update": 5, "t-once": 2, "t-k
 UNAUTHORIZED = {
     "overwrite": "ConfigurationError Save mode Overwrite not allowed for Kafka.",
     "ignore": "ConfigurationError Save mode Ignore not allowed for Kafka.",
-    "continuous": "ConfigurationError trigger(continuous=...) is not available",
+    "continuous": "ConfigurationError trigger(continuous=...) is not supported",
     "tpoic": "ConfigurationError Unknown option 'tpoic'. Did you mean 'topic'?",
     "topic": "PreflightError Kafka cannot be written to, and nothing was written: topic not-there: does not exist.",
     "kafka.bootstrap.servers": "no-such-host.invalid:1: the name cannot be resolved",

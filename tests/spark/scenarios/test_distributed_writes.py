@@ -145,11 +145,11 @@ def test_topics_of_a_column_and_continuous_processing_are_refused_by_start(
 ) -> None:
     given = options(broker, topic, tmp_path)
     writer = stream.writeStream.format("pykafka").options(**given)
-    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not available"):
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not supported"):
         writer.trigger(continuous="1 second").start()
     del given["topic"]
     several = stream.selectExpr("*", f"'{topic.name}' AS topic")
-    with pytest.raises(ConfigurationError, match="Write topic by topic, or distribute by 'key'"):
+    with pytest.raises(ConfigurationError, match="Write one topic at a time, or set distribution to 'key'"):
         several.writeStream.format("pykafka").options(**given).start()
     assert stream.sparkSession.streams.active == []
 

@@ -118,7 +118,7 @@ def test_a_dead_letter_that_cannot_be_written_either_fails_the_task(broker: Embe
     big = pa.record_batch({"value": [b"x" * 300_000], "key": ["1"]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
     words = failed(broker, pool, [big], **more)
-    assert "dead-letter topic did not take it either" in words
+    assert "dead-letter topic rejected the record, too" in words
     assert "TOPIC_AUTHORIZATION_FAILED" in words
 
 

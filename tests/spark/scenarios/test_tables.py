@@ -18,9 +18,7 @@ from tests.spark.scenarios.test_on_the_driver import Upstream, refused
 
 pytestmark = pytest.mark.needs("java")
 
-WITH_EACH_WRITE = (
-    "Spark does not hand the options of CREATE TABLE to a data source in Python. Give them with each write"
-)
+WITH_EACH_WRITE = "Spark does not pass the options of CREATE TABLE to a Python data source. Set them on each write"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +115,7 @@ def test_kafka_has_no_tables_to_overwrite_whatever_the_catalog_has(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda writer: writer.outputMode("update"), r"outputMode\('update'\) cannot be written by toTable\(\)"),
+        (lambda writer: writer.outputMode("update"), r"toTable\(\) does not support outputMode\('update'\)"),
         (lambda writer: writer.trigger(continuous="1 second"), "Use micro-batches"),
     ],
     ids=["update", "continuous"],

@@ -87,7 +87,7 @@ def test_two_columns_of_the_sink_with_one_name_are_refused(
     spark: SparkSession, broker: EmbeddedBroker, topic: str
 ) -> None:
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS key", "'c' AS key")
-    with pytest.raises(SchemaError, match="The column 'key' is there 2 times; one of them must be renamed or dropped"):
+    with pytest.raises(SchemaError, match="There are 2 columns named 'key'. Rename or drop all but one of them"):
         write(frame, broker, topic)
 
 
@@ -290,7 +290,7 @@ def test_a_stream_and_a_table_have_no_more_tasks_than_the_option_says(
 
 
 def test_options_of_tasks_without_register_are_refused(broker: EmbeddedBroker) -> None:
-    with pytest.raises(ConfigurationError, match=r"'maxBytesPerSecond' needs spark_kafka_sink.register\(spark\)"):
+    with pytest.raises(ConfigurationError, match=r"'maxBytesPerSecond' requires spark_kafka_sink.register\(spark\)"):
         parse_options(broker.topic("t").spark_options | {"maxBytesPerSecond": "1"})
 
 
