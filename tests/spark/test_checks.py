@@ -55,7 +55,7 @@ def test_beside_a_refusal_there_is_no_warning(preflights: Preflights, caplog: py
     preflights.outcome = Outcome.PASSED
     check_all(SERVERS | CONFLICT, VALUE)
     assert [words.partition(",")[0] for words in dict.fromkeys(caplog.messages)] == [
-        "Options of Spark's Kafka source",
+        "Ignored options of Spark's Kafka source",
         "Idempotence is off",
     ]
 

@@ -171,7 +171,9 @@ def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: Embe
 
 def test_where_the_driver_cannot_ask_the_error_names_the_option_and_the_way_out() -> None:
     unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "50"}
-    with pytest.raises(PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*distribute by 'key'"):
+    with pytest.raises(
+        PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*set distribution to 'key'"
+    ):
         partitions_of("there", **unreachable)
 
 

@@ -14,5 +14,7 @@ def test_the_time_of_sparks_producer_cache_is_read_as_spark_reads_it(text: str, 
 
 
 def test_a_time_that_is_none_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
+    with pytest.raises(
+        ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration .* It is 'soon'"
+    ):
         parse_duration("soon")

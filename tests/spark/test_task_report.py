@@ -93,7 +93,7 @@ def test_the_driver_does_not_commit_a_partition_twice() -> None:
 def test_abort_logs_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
     abort(OPTIONS, [task(0), None, None], "batch 7")
     logged = caplog.text
-    assert "after 1 of 3 tasks had finished. The rows of finished tasks stay in Kafka" in logged
+    assert "after 1 of 3 tasks had finished. The rows of finished tasks remain in Kafka" in logged
     assert "wrote 10 rows" in logged
 
 
@@ -107,13 +107,13 @@ def test_abort_mentions_no_rows_of_finished_tasks_when_there_are_none(caplog: py
         assert f"({len(messages) - messages.count(None)} of 2 tasks had finished)" in line
         assert "Failed tasks may have written rows" in line
         assert "0 rows" not in line
-        assert "stay" not in line
+        assert "remain" not in line
 
 
 def test_abort_mentions_rows_that_became_dead_letters(caplog: pytest.LogCaptureFixture) -> None:
     refused = dataclasses.replace(task(0), totals=WriteTotals(dead_letters=3), partitions={})
     abort(OPTIONS, [refused, None], "batch 7")
-    assert "The rows of finished tasks stay in Kafka" in caplog.text
+    assert "The rows of finished tasks remain in Kafka" in caplog.text
     assert "3 dead letters" in caplog.text
 
 

@@ -60,4 +60,4 @@ def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
 
 def test_topics_of_a_column_are_not_made() -> None:
     (fault,) = faults({"kafka.bootstrap.servers": "b:1", "createTopic": "true"})
-    assert fault.startswith("Option 'createTopic' needs the option 'topic': ")
+    assert fault.startswith("Option 'createTopic' requires the option 'topic': ")

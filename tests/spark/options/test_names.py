@@ -50,5 +50,5 @@ def test_what_stands_in_for_a_class_names_options_that_there_are() -> None:
 
 def test_no_option_of_ours_is_taken_for_one_of_tables() -> None:
     assert not TABLE_AND_FILE_OPTIONS & {*OPTION_NAMES_BY_LOWERCASE}
-    with pytest.raises(ValueError, match="Option 'mergeschema' is one of tables or files"):
+    with pytest.raises(ValueError, match="Option 'mergeschema' is for tables or files"):
         parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})

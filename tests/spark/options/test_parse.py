@@ -199,7 +199,7 @@ def test_rejects_async_progress_tracking_by_name(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "true"})
     assert fault == (
         f"Option '{name}' is not supported: Spark tracks progress asynchronously only for its own Kafka sink. "
-        "Leave it out."
+        "Remove it."
     )
 
 

@@ -87,7 +87,7 @@ def test_two_columns_of_the_sink_with_one_name_are_refused(
     spark: SparkSession, broker: EmbeddedBroker, topic: str
 ) -> None:
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS key", "'c' AS key")
-    with pytest.raises(SchemaError, match="There are 2 columns named 'key'. Rename or drop all but one of them"):
+    with pytest.raises(SchemaError, match=r"There are 2 columns named 'key'\. Rename or drop all but one of them"):
         write(frame, broker, topic)
 
 
