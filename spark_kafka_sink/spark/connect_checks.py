@@ -37,7 +37,7 @@ def check_on_driver(
     reader = session.read.format(FORMAT_NAME).options(**options).option(CHECK_OPTION, schema.json())
     (field,) = reader.load().schema.fields
     if field.name != _PASSED:
-        raise getattr(errors, field.name)(field.metadata["words"])
+        raise getattr(errors, field.name)(field.metadata["message"])
     distribution = field.metadata["distribution"]
     return list(field.metadata["columns"]), Distribution.from_json(distribution) if distribution else None
 
@@ -55,7 +55,7 @@ def check_result_schema(options: Mapping[str, str]) -> StructType:
         parsed, plan = check_all(write_options, schema, write_options.get(STREAM_START_OPTION))
         distribution = build_distribution(parsed, plan, schema)
     except KafkaSinkError as error:
-        return StructType([StructField(type(error).__name__, StringType(), True, {"words": str(error)})])
+        return StructType([StructField(type(error).__name__, StringType(), True, {"message": str(error)})])
     return StructType([StructField(_PASSED, StringType(), True, _build_metadata(plan, distribution))])
 
 

@@ -23,7 +23,7 @@ SERVERS = {"kafka.bootstrap.servers": "a:1"}
 VALUE = StructType([StructField("value", StringType())])
 
 
-def test_what_has_passed_is_not_looked_at_again_and_what_has_failed_is(preflights: Preflights) -> None:
+def test_repeats_connection_check_only_after_failure(preflights: Preflights) -> None:
     options = parse_options(SERVERS | {"topic": "t"})
     preflights.outcome = Outcome.FAILED
     for _ in range(2):
@@ -41,7 +41,7 @@ CONFLICT = {"topic": "t", "kafka.group.id": "g", "kafka.acks": "1"}
 """Two warnings: an option is passed over, and idempotence is off."""
 
 
-def test_beside_a_refusal_there_is_no_warning(preflights: Preflights, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_no_warning_when_a_check_fails(preflights: Preflights, caplog: pytest.LogCaptureFixture) -> None:
     clear_logged_warnings()
     for options, schema in (
         (SERVERS | CONFLICT | {"tpoic": "t"}, VALUE),
@@ -68,7 +68,7 @@ def unused_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def test_lines_about_connections_are_logged_if_kafka_can_be_written_to_and_else_the_error_has_them(
+def test_logs_connection_messages_only_when_the_check_passes(
     caplog: pytest.LogCaptureFixture, unused_port: int
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
@@ -85,7 +85,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "exactly-once.md"
 
 
 @pytest.mark.parametrize("prefix", ["orders", None])
-def test_that_transactional_ids_may_not_be_used_is_said_as_on_the_page_of_exactly_once(prefix: str | None) -> None:
+def test_error_about_transactional_id_permission_matches_exactly_once_page(prefix: str | None) -> None:
     given = {"topic": "t", "deliveryGuarantee": "exactly-once", "checkpointLocation": "/checkpoints/orders"}
     given |= {} if prefix is None else {"transactionalIdPrefix": prefix}
     with embedded_broker({"t": 1}) as broker:
@@ -99,7 +99,7 @@ def test_that_transactional_ids_may_not_be_used_is_said_as_on_the_page_of_exactl
         assert "on all transactional ids with the prefix pykafka-." in str(error.value)
 
 
-def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Preflights) -> None:
+def test_preflight_error_names_options_with_kafka_prefix(preflights: Preflights) -> None:
     preflights.outcome = Outcome.FAILED
     preflights.remedy = "Check user and password in sasl.jaas.config."
     with pytest.raises(PreflightError, match=r"password in kafka\.sasl\.jaas\.config\."):
@@ -107,9 +107,7 @@ def test_the_names_of_options_in_the_error_are_those_of_the_job(preflights: Pref
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_to_leave_the_check_out_is_no_advice_with_exactly_once_whose_driver_must_reach_kafka(
-    preflights: Preflights, guarantee: str
-) -> None:
+def test_does_not_suggest_skipping_the_check_with_exactly_once(preflights: Preflights, guarantee: str) -> None:
     clear_logged_warnings()
     preflights.outcome = Outcome.FAILED
     with pytest.raises(PreflightError) as error:
@@ -117,7 +115,7 @@ def test_to_leave_the_check_out_is_no_advice_with_exactly_once_whose_driver_must
     assert ("checkConnection" in str(error.value)) == (guarantee == "at-least-once")
 
 
-def test_to_leave_the_check_out_is_no_advice_after_kafka_has_answered(preflights: Preflights) -> None:
+def test_does_not_suggest_skipping_the_check_after_kafka_responded(preflights: Preflights) -> None:
     preflights.outcome = Outcome.FAILED
     preflights.concerns_address = False
     with pytest.raises(PreflightError) as error:
@@ -125,7 +123,7 @@ def test_to_leave_the_check_out_is_no_advice_after_kafka_has_answered(preflights
     assert "checkConnection" not in str(error.value)
 
 
-def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows_name_theirs(
+def test_checks_topics_of_options_and_all_brokers_for_a_topic_column(
     preflights: Preflights,
 ) -> None:
     letters = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
@@ -139,6 +137,6 @@ def test_the_topics_of_the_options_are_looked_at_and_every_broker_where_the_rows
     ]
 
 
-def test_the_check_can_be_left_out(preflights: Preflights) -> None:
+def test_skips_check_with_check_connection_false(preflights: Preflights) -> None:
     check_connection(parse_options(SERVERS | {"topic": "t", "checkConnection": "false"}))
     assert preflights.targets == []

@@ -28,7 +28,7 @@ def schema(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def test_all_columns_are_found_by_name_wherever_they_stand() -> None:
+def test_finds_columns_by_name_in_any_position() -> None:
     plan = plan_columns(
         schema(
             other=LongType(),
@@ -44,7 +44,7 @@ def test_all_columns_are_found_by_name_wherever_they_stand() -> None:
     assert plan == ColumnPlan(value=6, key=5, topic=4, partition=3, headers=2, timestamp=1, fixed_topic=None)
 
 
-def test_the_topic_option_wins_over_the_column_whatever_its_type() -> None:
+def test_topic_option_overrides_column_of_any_type() -> None:
     plan = plan_columns(schema(topic=LongType(), value=StringType()), "orders")
     assert plan.topic is None
     assert plan.fixed_topic == "orders"
@@ -60,12 +60,12 @@ def test_the_topic_option_wins_over_the_column_whatever_its_type() -> None:
     ],
     ids=lambda kind: str(kind.simpleString()),
 )
-def test_headers_may_be_an_array_or_a_map(headers: DataType) -> None:
+def test_accepts_array_and_map_headers(headers: DataType) -> None:
     assert plan_columns(schema(value=StringType(), headers=headers), "t").headers == 1
 
 
 @pytest.mark.parametrize("timestamp", [TimestampType(), LongType()])
-def test_a_timestamp_may_be_a_timestamp_or_milliseconds(timestamp: DataType) -> None:
+def test_accepts_timestamp_and_milliseconds(timestamp: DataType) -> None:
     assert plan_columns(schema(value=StringType(), timestamp=timestamp), "t").timestamp == 1
 
 
@@ -116,7 +116,7 @@ def test_a_timestamp_may_be_a_timestamp_or_milliseconds(timestamp: DataType) -> 
         ),
     ],
 )
-def test_a_wrong_schema_is_refused_in_the_words_of_sparks_own_sink(
+def test_rejects_invalid_schema_in_wording_of_sparks_sink(
     columns: dict[str, DataType], topic: str | None, words: str
 ) -> None:
     with pytest.raises(SchemaError) as refused:
@@ -141,22 +141,20 @@ def test_a_wrong_schema_is_refused_in_the_words_of_sparks_own_sink(
         ({f"column_{number}" * 10: LongType() for number in range(30)}, "... and 10 more. "),
     ],
 )
-def test_a_refusal_says_which_columns_there_are_and_what_to_write_instead(
-    columns: dict[str, DataType], remedy: str
-) -> None:
+def test_schema_error_lists_columns_and_suggests_an_expression(columns: dict[str, DataType], remedy: str) -> None:
     with pytest.raises(SchemaError) as refused:
         plan_columns(schema(**columns), "t")
     assert remedy in str(refused.value)
     assert len(str(refused.value)) < 2000
 
 
-def test_all_faults_of_a_schema_are_reported_together() -> None:
+def test_reports_all_schema_faults_together() -> None:
     with pytest.raises(SchemaError) as refused:
         plan_columns(schema(key=LongType(), partition=StringType()), None)
     assert len(str(refused.value).splitlines()) == 4
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_rejects_duplicate_column() -> None:
     twice = StructType([StructField("value", StringType()), StructField("value", StringType())])
     with pytest.raises(SchemaError, match="2 columns named 'value'"):
         plan_columns(twice, "t")

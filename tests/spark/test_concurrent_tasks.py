@@ -59,12 +59,12 @@ def session(slots: int | None, master: str = "yarn", **settings: str) -> Any:
         (session(8, spark__dynamicAllocation__enabled="true"), None),
     ],
 )
-def test_those_are_counted_that_have_come_and_those_that_were_asked_for(given: Any, number: int | None) -> None:
+def test_counts_registered_and_requested_executors(given: Any, number: int | None) -> None:
     assert max_concurrent_tasks(given) == number
 
 
 @pytest.mark.needs("java")
-def test_spark_says_how_many_tasks_run_at_once_with_its_own_settings_of_cores() -> None:
+def test_max_concurrent_tasks_follows_sparks_core_settings() -> None:
     job = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, check=False)
     assert "tasks at once: 3 of 200" in job.stdout, job.stdout + job.stderr
 
@@ -92,7 +92,7 @@ def share(spark: SparkSession, **options: str) -> float | None:
 
 
 @pytest.mark.needs("java")
-def test_the_limit_is_shared_by_as_many_tasks_as_can_run_at_once(spark: SparkSession) -> None:
+def test_concurrent_tasks_share_the_byte_rate_limit(spark: SparkSession) -> None:
     """The session of the tests has two cores."""
     assert share(spark) == LIMIT / 2
     assert share(spark, maxTasks="200") == LIMIT / 2, "no more of them run at once"
@@ -102,7 +102,7 @@ def test_the_limit_is_shared_by_as_many_tasks_as_can_run_at_once(spark: SparkSes
 
 
 @pytest.mark.needs("java")
-def test_where_the_number_is_not_known_max_tasks_is_asked_for(
+def test_requires_max_tasks_when_concurrent_tasks_are_unknown(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_kafka_sink.spark.patches.write_methods.max_concurrent_tasks", lambda _: None)

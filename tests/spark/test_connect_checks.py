@@ -56,7 +56,7 @@ class Driver:
         ({"topic": "t"}, VALUE, PreflightError, "connection refused"),
     ],
 )
-def test_what_the_driver_of_connect_finds_wrong_is_raised_by_its_client(
+def test_connect_client_raises_error_of_driver_checks(
     preflights: Preflights, options: dict[str, str], schema: StructType, kind: type[KafkaSinkError], words: str
 ) -> None:
     preflights.outcome = Outcome.FAILED
@@ -66,7 +66,7 @@ def test_what_the_driver_of_connect_finds_wrong_is_raised_by_its_client(
     assert type(error.value) is kind
 
 
-def test_a_write_in_which_the_driver_of_connect_finds_nothing_wrong_goes_on(preflights: Preflights) -> None:
+def test_connect_write_continues_when_driver_checks_pass(preflights: Preflights) -> None:
     """Its client learns which columns are to be sent: the options may name files that only the driver can read."""
     session: Any = Driver()
     schema = StructType([StructField(name, StringType()) for name in ("a", "value", "topic", "key")])

@@ -24,7 +24,7 @@ def headers_of(columns: RecordColumns) -> list[list[tuple[str, Any]]]:
     return [[(header["key"], header["value"]) for header in row] for row in columns.headers.to_pylist()]
 
 
-def test_a_dead_letter_says_where_it_was_going_and_why_it_did_not_arrive() -> None:
+def test_dead_letter_headers_contain_destination_and_error() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"]), key=pa.array(["k"]), timestamp=pa.array([1234])))
     assert made.value.to_pylist() == [b"v"]
     assert made.key is not None
@@ -42,23 +42,23 @@ def test_a_dead_letter_says_where_it_was_going_and_why_it_did_not_arrive() -> No
     ]
 
 
-def test_the_time_of_a_record_that_is_refused_for_it_is_kept() -> None:
+def test_dead_letter_keeps_rejected_timestamp_as_header() -> None:
     before_1970 = pa.array([-86_400_000_001], pa.timestamp("us", "UTC"))
     made = letters(RecordColumns(value=pa.array([b"v"]), timestamp=before_1970))
     assert ("pykafka.timestamp", b"-86400001") in headers_of(made)[0]
 
 
-def test_the_error_of_a_broker_has_kafkas_name() -> None:
+def test_error_header_has_kafkas_error_name() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"])), BrokerError("no", code=87, name="INVALID_RECORD"))
     assert ("pykafka.error", b"INVALID_RECORD") in headers_of(made)[0]
 
 
-def test_an_unknown_partition_is_null() -> None:
+def test_partition_header_is_null_when_unknown() -> None:
     made = letters(RecordColumns(value=pa.array([b"v"])), partition=None)
     assert ("pykafka.partition", None) in headers_of(made)[0]
 
 
-def test_the_records_own_headers_come_first() -> None:
+def test_own_headers_precede_added_headers() -> None:
     own = pa.array(
         [
             [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
@@ -74,19 +74,19 @@ def test_the_records_own_headers_come_first() -> None:
     assert rows == [[("a", b"1"), ("b", None), *added], added, added, [("c", b"3"), *added]]
 
 
-def test_headers_of_a_map_and_of_a_slice_are_kept() -> None:
+def test_keeps_headers_of_maps_and_slices() -> None:
     own = pa.array([[("x", "0")], [("a", "1"), ("b", "2")], [("c", "3")]], pa.map_(pa.string(), pa.string()))
     columns = RecordColumns(value=pa.array([b"0", b"1", b"2"]), headers=own).slice(1)
     rows = headers_of(letters(columns))
     assert [row[:-5] for row in rows] == [[("a", b"1"), ("b", b"2")], [("c", b"3")]]
 
 
-def test_a_header_without_a_key_gets_an_empty_one() -> None:
+def test_header_without_key_gets_empty_key() -> None:
     own = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
     assert headers_of(letters(RecordColumns(value=pa.array([b"0"]), headers=own)))[0][0] == ("", b"1")
 
 
-def test_what_is_too_large_is_cut_and_a_header_has_its_size() -> None:
+def test_truncates_large_key_and_value_and_adds_value_size() -> None:
     value, key = b"v" * (MAX_TRUNCATED_BYTES + 1), "k" * (MAX_TRUNCATED_BYTES + 5)
     columns = RecordColumns(value=pa.array([value, None, b"small"]), key=pa.array([key, "k", None]))
     made = truncate(letters(columns, RecordTooLargeError("1 MB is the limit")))
@@ -101,7 +101,7 @@ def test_what_is_too_large_is_cut_and_a_header_has_its_size() -> None:
     ]
 
 
-def test_only_errors_about_the_record_make_dead_letters() -> None:
+def test_only_record_errors_become_dead_letters() -> None:
     assert is_record_error(RecordTooLargeError(""))
     assert is_record_error(InvalidRecordError(""))
     assert not is_record_error(NetworkError(""))

@@ -68,23 +68,23 @@ def faults(options: dict[str, str], schema: StructType = SCHEMA) -> str:
     return "\n".join(refused.value.faults)
 
 
-def test_columns_that_are_not_there_are_refused_with_those_that_are() -> None:
+def test_rejects_missing_sort_column_and_lists_columns() -> None:
     assert "orderBy: there is no column 'sec'. The columns are" in faults({"distribution": "key", "orderBy": "sec"})
 
 
-def test_columns_by_which_spark_cannot_sort_are_refused() -> None:
+def test_rejects_sort_columns_that_spark_cannot_sort() -> None:
     said = faults({"distribution": "key", "orderBy": "seq, headers DESC"})
     assert said == "orderBy: Spark cannot sort by the column 'headers' of type map<string,binary>."
 
 
 @pytest.mark.parametrize("kind", [CalendarIntervalType(), ArrayType(CalendarIntervalType()), PointOfMap()])
-def test_types_that_have_no_order_are_refused_wherever_they_are(kind: DataType) -> None:
+def test_rejects_nested_types_without_order(kind: DataType) -> None:
     schema = StructType([*SCHEMA.fields, StructField("at", kind)])
     said = faults({"distribution": "key", "orderBy": "at"}, schema)
     assert said.startswith("orderBy: Spark cannot sort by the column 'at' of type ")
 
 
-def test_a_column_to_order_by_that_is_there_twice_is_refused() -> None:
+def test_rejects_duplicate_sort_column() -> None:
     schema = StructType([*SCHEMA.fields, StructField("seq", StringType())])
     said = faults({"distribution": "key", "orderBy": "seq"}, schema)
     assert said == "orderBy: there are 2 columns named 'seq'. Rename or drop all but one of them."
@@ -98,9 +98,7 @@ def test_a_column_to_order_by_that_is_there_twice_is_refused() -> None:
         ({"keyFormat": "json", "keyColumns": "who.*"}, (1, 4, 5)),
     ],
 )
-def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
-    formats: dict[str, str], content: tuple[int, ...]
-) -> None:
+def test_hashes_content_only_if_rows_may_lack_a_key(formats: dict[str, str], content: tuple[int, ...]) -> None:
     """A key of columns that are all null is one: {}. A struct that is null makes none."""
     who = StructField("who", StructType([StructField("id", LongType())]))
     schema = StructType([*SCHEMA.fields, who])
@@ -110,14 +108,14 @@ def test_the_content_is_hashed_where_there_may_be_no_key_and_nowhere_else(
     assert how.content == content
 
 
-def test_topics_of_a_column_cannot_be_distributed_by_partition() -> None:
+def test_rejects_distribution_by_partition_for_topics_of_a_column() -> None:
     schema = StructType([*SCHEMA.fields, StructField("topic", StringType())])
     with pytest.raises(ConfigurationError, match="Write one topic at a time, or set distribution to 'key'"):
         check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "partition"}, schema)
     check_options_and_schema({"kafka.bootstrap.servers": "a:1", "distribution": "key"}, schema)
 
 
-def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
+def test_rejects_distribution_by_partition_with_key_format() -> None:
     formats = {"keyFormat": "json", "keyColumns": "seq"}
     assert "create a column 'key'" in faults({"distribution": "partition"} | formats)
     options, plan = check_options_and_schema(GIVEN | formats | {"distribution": "key"}, SCHEMA)
@@ -126,12 +124,12 @@ def test_keys_that_are_made_in_the_tasks_cannot_say_where_rows_go() -> None:
     assert how.key == (3,)
 
 
-def test_rows_cannot_be_distributed_by_a_key_that_there_is_not() -> None:
+def test_rejects_distribution_by_missing_key() -> None:
     schema = StructType([StructField("value", StringType())])
     assert "there is neither a column 'key' nor the option keyFormat" in faults({"distribution": "key"}, schema)
 
 
-def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
+def test_connect_client_gets_distribution_of_driver() -> None:
     options, plan = check_options_and_schema(GIVEN | {"distribution": "key", "orderBy": "seq DESC"}, SCHEMA)
     how = build_distribution(options, plan, SCHEMA)
     assert how is not None
@@ -139,7 +137,7 @@ def test_what_a_client_of_connect_learns_is_what_the_driver_found() -> None:
     assert Distribution.from_json(how.to_json()) == how
 
 
-def test_without_register_the_option_is_refused_and_not_passed_over() -> None:
+def test_rejects_distribution_without_register() -> None:
     source = KafkaDataSource(GIVEN | {"distribution": "key", "checkConnection": "false"})
     with pytest.raises(ConfigurationError, match=r"Option 'distribution' requires .*register"):
         source.writer(SCHEMA, overwrite=False)
@@ -159,7 +157,7 @@ def partitions_of(topic: str, **options: str) -> int:
     return how.partition_count
 
 
-def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
+def test_micro_batches_share_one_client_and_see_new_partitions(broker: EmbeddedBroker) -> None:
     broker.create_topic("asked-each-time", 3)
     distribution._clients.close()
     with patch.object(distribution, "BlockingClient", wraps=BlockingClient) as made:
@@ -169,7 +167,7 @@ def test_all_micro_batches_ask_by_one_client_and_see_new_partitions(broker: Embe
     assert made.call_count == 1
 
 
-def test_where_the_driver_cannot_ask_the_error_names_the_option_and_the_way_out() -> None:
+def test_partition_lookup_error_names_option_and_remedy() -> None:
     unreachable = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.max.block.ms": "50"}
     with pytest.raises(
         PreflightError, match=r"(?s)'distribution' is 'partition'.*topic 'there'.*set distribution to 'key'"
@@ -233,7 +231,7 @@ class Written:
 
 @pytest.mark.needs("java")
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_by_partition_each_partition_has_one_writer_and_rows_are_where_java_puts_them(
+def test_each_partition_has_one_writer_and_rows_are_partitioned_as_in_java(
     rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path, guarantee: str
 ) -> None:
     written = Written(broker, f"by-partition-{guarantee}", tmp_path)
@@ -249,9 +247,7 @@ def test_by_partition_each_partition_has_one_writer_and_rows_are_where_java_puts
 
 
 @pytest.mark.needs("java")
-def test_by_key_the_rows_of_a_key_are_written_by_one_task_in_their_order(
-    rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_one_task_writes_all_rows_of_a_key_in_order(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     written = Written(broker, "by-key", tmp_path)
     asked = {"distribution": "key", "orderBy": "seq", "distributionTasks": "5"}
     rows.write.format("pykafka").options(**written.options, **asked).save()
@@ -262,7 +258,7 @@ def test_by_key_the_rows_of_a_key_are_written_by_one_task_in_their_order(
 
 
 @pytest.mark.needs("java")
-def test_by_key_the_jvm_alone_finds_the_task_of_a_row(rows: DataFrame) -> None:
+def test_distribution_by_key_runs_no_python(rows: DataFrame) -> None:
     def plan(by: str) -> str:
         frame: Any = distribute_rows(rows, asked_of(rows, by), [0, 1])
         return str(frame._jdf.queryExecution().executedPlan().toString())
@@ -272,7 +268,7 @@ def test_by_key_the_jvm_alone_finds_the_task_of_a_row(rows: DataFrame) -> None:
 
 
 @pytest.mark.needs("java")
-def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
+def test_uses_sparks_default_when_shuffle_partitions_is_not_a_number(
     rows: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Databricks has `auto`; Spark itself does not take it."""
@@ -283,7 +279,7 @@ def test_a_number_of_shuffle_partitions_that_is_none_is_taken_as_sparks_default(
 
 
 @pytest.mark.needs("java")
-def test_a_session_without_a_number_of_shuffle_partitions_distributes_with_sparks_default(rows: DataFrame) -> None:
+def test_uses_sparks_default_when_shuffle_partitions_is_unset(rows: DataFrame) -> None:
     """`conf.get` with a default that is no number fails where the setting was never made."""
     session = rows.sparkSession
     session.conf.unset(distribution._SHUFFLE_PARTITIONS_CONF)
@@ -300,7 +296,7 @@ def test_a_session_without_a_number_of_shuffle_partitions_distributes_with_spark
 
 @pytest.mark.needs("java")
 @pytest.mark.parametrize("by", ["key", "partition"])
-def test_a_task_that_spark_runs_again_has_the_same_rows_in_the_same_order(rows: DataFrame, by: str) -> None:
+def test_rerun_task_has_same_rows_in_same_order(rows: DataFrame, by: str) -> None:
     """In whatever order, and from whatever tasks, the rows come."""
 
     def of_tasks(given: DataFrame) -> list[list[str]]:
@@ -324,7 +320,9 @@ def test_a_stream_distributes_each_micro_batch(rows: DataFrame, broker: Embedded
 
 
 @pytest.mark.needs("java")
-def test_a_table_is_refused_before_any_task(rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_rejects_distribution_for_table_before_any_task(
+    rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     written = Written(broker, "table", tmp_path)
     with pytest.raises(ConfigurationError, match="Option 'distribution' requires"):
         rows.write.format("pykafka").options(**written.options, distribution="key").saveAsTable("never")

@@ -56,7 +56,7 @@ def run(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, mode: str = "a
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def test_a_stream_goes_on_from_its_checkpoint(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_stream_continues_from_its_checkpoint(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     (tmp_path / "words" / "1.txt").write_text("a\nb\n")
     (tmp_path / "words" / "2.txt").write_text("c\n")
     run(words, broker, tmp_path)
@@ -66,9 +66,7 @@ def test_a_stream_goes_on_from_its_checkpoint(words: DataFrame, broker: Embedded
     assert_written(broker, "a", "b", "c", "d")
 
 
-def test_a_batch_that_spark_runs_again_is_not_written_again(
-    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_rerun_batch_is_not_written_again(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """The driver died after the batch was committed and before Spark had written that down."""
     (tmp_path / "words" / "1.txt").write_text("a\nb\n")
     run(words, broker, tmp_path)
@@ -78,9 +76,7 @@ def test_a_batch_that_spark_runs_again_is_not_written_again(
     assert_written(broker, "a", "b")
 
 
-def test_what_has_changed_is_written_once_in_output_mode_update(
-    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_update_mode_writes_changed_rows_once(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     counts = words.groupBy("value").count().selectExpr("concat(value, count) AS value")
     (tmp_path / "words" / "1.txt").write_text("a\nb\n")
     run(counts, broker, tmp_path, "update")
@@ -91,7 +87,7 @@ def test_what_has_changed_is_written_once_in_output_mode_update(
     assert_written(broker, "a1", "a2", "b1")
 
 
-def test_a_stream_without_a_name_that_stays_is_refused_by_start(words: DataFrame, broker: EmbeddedBroker) -> None:
+def test_start_rejects_stream_without_stable_name(words: DataFrame, broker: EmbeddedBroker) -> None:
     writer = words.writeStream.format("pykafka").options(**options(broker))
     with pytest.raises(ConfigurationError, match="requires a name for this query that stays the same"):
         writer.start()
@@ -110,7 +106,7 @@ def test_start_rejects_idempotency_key_of_a_stream(
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_a_checkpoint_that_spark_has_from_a_setting_names_the_query(
+def test_checkpoint_location_of_spark_setting_names_the_query(
     words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "words" / "1.txt").write_text("a\n")
@@ -125,13 +121,13 @@ def test_a_checkpoint_that_spark_has_from_a_setting_names_the_query(
     assert_seen(broker, "a")
 
 
-def test_a_job_is_seen_as_a_whole(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_job_becomes_visible_as_a_whole(spark: SparkSession, broker: EmbeddedBroker) -> None:
     frame = spark.range(100).selectExpr("CAST(id AS STRING) AS value").repartition(3)
     frame.write.format("pykafka").options(**options(broker)).save()
     assert_topic_equals(frame, broker.topic("t"))
 
 
-def test_a_job_that_fails_is_not_seen_and_holds_no_reader_back(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_failed_job_is_invisible_and_does_not_block_readers(spark: SparkSession, broker: EmbeddedBroker) -> None:
     rows = spark.range(0, 300, 1, 3).selectExpr("CAST(assert_true(id < 299) IS NULL AS STRING) AS value")
     with pytest.raises(PySparkException):
         rows.write.format("pykafka").options(**options(broker)).save()
@@ -140,7 +136,7 @@ def test_a_job_that_fails_is_not_seen_and_holds_no_reader_back(spark: SparkSessi
     assert_seen(broker, *["x"] * 3)  # they are not behind an open transaction
 
 
-def test_a_job_whose_key_is_committed_writes_nothing(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_job_with_committed_key_writes_nothing(spark: SparkSession, broker: EmbeddedBroker) -> None:
     writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
     for _ in range(2):
         writer.option("idempotencyKey", "today").save()
@@ -149,16 +145,14 @@ def test_a_job_whose_key_is_committed_writes_nothing(spark: SparkSession, broker
     assert_seen(broker, *["x"] * 6)
 
 
-def test_keys_under_one_prefix_are_each_remembered(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_remembers_each_key_of_a_prefix(spark: SparkSession, broker: EmbeddedBroker) -> None:
     writer = spark.range(3).selectExpr("'x' AS value").write.format("pykafka").options(**options(broker))
     for key in ("1", "2", "1", "2"):
         writer.option("transactionalIdPrefix", "mine").option("idempotencyKey", key).save()
     assert_written(broker, *["x"] * 6)
 
 
-def test_all_micro_batches_of_a_start_have_one_driver_and_the_next_start_has_another(
-    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_micro_batches_of_a_start_share_one_driver(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     for start in (1, 2):
         for number in range(3):
             (tmp_path / "words" / f"{start}{number}.txt").write_text("a\n")

@@ -38,7 +38,7 @@ def seen_in(broker: EmbeddedBroker, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize("prefix", [{}, {"transactionalIdPrefix": "daily"}])
-def test_one_key_for_two_topics_is_the_key_of_two_jobs(
+def test_same_key_for_two_topics_identifies_two_jobs(
     both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, prefix: dict[str, str]
 ) -> None:
     """A date is the key that people take, in every job."""
@@ -47,9 +47,7 @@ def test_one_key_for_two_topics_is_the_key_of_two_jobs(
     assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["a"], ["a"])
 
 
-def test_a_key_that_was_used_for_other_rows_is_an_error_with_both_counts(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejects_key_of_other_rows_with_both_counts(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
     job_of(broker, monkeypatch, ("a", "b"), idempotencyKey="today")
     with pytest.raises(ExactlyOnceError) as error:
@@ -61,7 +59,7 @@ def test_a_key_that_was_used_for_other_rows_is_an_error_with_both_counts(
     assert seen(broker) == ["a", "b"]
 
 
-def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is_not_believed(
+def test_does_not_trust_commit_of_key_that_no_driver_wrote(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One who may write to the log, and whose transactional id this user may not see."""
@@ -81,7 +79,7 @@ def test_a_stranger_who_says_that_a_key_is_committed_before_its_job_has_begun_is
     assert seen(broker) == ["a", "b"], "of yesterday"
 
 
-def test_the_number_of_a_batch_as_key_is_refused_when_a_new_checkpoint_counts_from_0_again(
+def test_rejects_batch_number_as_key_after_new_checkpoint_restarts_at_0(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the query's id in the key, as the documents show it, all are written."""
@@ -94,7 +92,7 @@ def test_the_number_of_a_batch_as_key_is_refused_when_a_new_checkpoint_counts_fr
     assert seen(broker) == ["a", "a", "d", "d"]
 
 
-def test_the_copy_of_a_checkpoint_that_writes_elsewhere_and_the_original_both_write_all_rows(
+def test_checkpoint_copy_with_other_topic_and_original_write_all_rows(
     both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Spark(both_topics, monkeypatch, checkpointLocation="/original", topic="t")
@@ -106,9 +104,7 @@ def test_the_copy_of_a_checkpoint_that_writes_elsewhere_and_the_original_both_wr
     assert (seen_in(both_topics, "t"), seen_in(both_topics, "u")) == (["0", "1", "2"], ["1", "2"])
 
 
-def test_a_batch_whose_replay_has_other_rows_is_an_error_and_not_passed_over(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay_with_other_rows_is_an_error(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint was restored from yesterday's copy, and the source has moved on."""
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
     micro_batch(before, 0, "y1")
@@ -119,14 +115,14 @@ def test_a_batch_whose_replay_has_other_rows_is_an_error_and_not_passed_over(
     assert seen(broker) == ["y1", "y2"]
 
 
-def test_a_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_to_another_topic_is_an_error(both_topics: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     micro_batch(Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="t"), 0, "a")
     moved = Spark(both_topics, monkeypatch, checkpointLocation="/checkpoint", topic="u")
     with pytest.raises(ExactlyOnceError, match=r"\(t: 1\) were committed, and this run has .*\(u: 1\)"):
         micro_batch(moved, 0, "a")
 
 
-def test_a_replay_that_honestly_differs_goes_on_with_a_warning_where_the_user_says_so(
+def test_replay_with_other_rows_only_warns_with_on_replay_mismatch_warn(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"checkpointLocation": "/checkpoint", "onReplayMismatch": "warn"}
@@ -139,7 +135,7 @@ def test_a_replay_that_honestly_differs_goes_on_with_a_warning_where_the_user_sa
     assert "2 rows of 2 bytes (t: 2) were committed, and this run has 1 rows" in warning
 
 
-def test_a_replay_with_the_same_rows_raises_no_alarm(
+def test_replay_with_same_rows_logs_no_warning(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Though its tasks are cut in another way, and the time in a value has another length."""

@@ -17,7 +17,7 @@ from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
 
 
-def test_an_attempt_whose_batch_ends_while_it_gets_its_id_begins_nothing(
+def test_attempt_begins_no_transaction_if_batch_ends_while_it_gets_its_id(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = spark.job()
@@ -34,7 +34,7 @@ def test_an_attempt_whose_batch_ends_while_it_gets_its_id_begins_nothing(
     assert (seen(broker, "read_uncommitted"), open_count(broker)) == (["a"], 0)
 
 
-def test_without_register_the_starts_in_one_spark_have_one_name_and_those_in_another_have_another(
+def test_start_name_identifies_spark_application_without_register(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark says nothing of which start it is; the folders that it makes for a process are its own."""

@@ -84,7 +84,7 @@ def spark(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> Spark:
     return Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
 
 
-def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_commits_job_with_all_of_its_tasks(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     messages = [spark.task(writer, rows(f"{part}"), partition_id=part) for part in range(3)]
     messages.append(spark.task(writer, rows(), partition_id=3))
@@ -95,7 +95,7 @@ def test_a_job_is_committed_with_all_of_its_tasks(spark: Spark, broker: Embedded
     assert len(POOL) == 1, "one producer served one task after the other"
 
 
-def test_a_task_asks_over_the_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_task_sends_transaction_requests_over_connections_of_its_producer(spark: Spark, broker: EmbeddedBroker) -> None:
     """A client of its own would cost each attempt of a task new connections."""
     writer = spark.job()
     with patch.object(BlockingClient, "__init__", side_effect=AssertionError("a client of its own")):
@@ -104,7 +104,7 @@ def test_a_task_asks_over_the_connections_of_its_producer(spark: Spark, broker: 
     assert seen(broker) == ["a"]
 
 
-def test_jobs_share_producers_whatever_their_prefixes(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_with_different_prefixes_share_producers(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job without a prefix has one of its own, and an idle producer lives for minutes, with a thread and sockets."""
     for key in ("monday", "tuesday"):
         for more in ({}, {"idempotencyKey": key}, {"transactionalIdPrefix": f"orders-{key}"}):
@@ -115,9 +115,7 @@ def test_jobs_share_producers_whatever_their_prefixes(broker: EmbeddedBroker, mo
     assert seen(broker) == ["a"] * 6
 
 
-def test_the_keys_of_earlier_jobs_do_not_travel_with_each_task(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_reports_exclude_keys_of_earlier_jobs(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred keys of 200 characters, from ten thousand tasks, would be 200 MB on the driver."""
     for number in range(3):
         key = f"{number}-{'k' * 190}"
@@ -129,7 +127,7 @@ def test_the_keys_of_earlier_jobs_do_not_travel_with_each_task(
     assert seen(broker) == ["a"] * 3
 
 
-def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_does_not_commit_job_with_missing_report(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     messages = [spark.task(writer, rows("a")), None]
     with pytest.raises(DeliveryError, match="1 of 2 tasks have not reported"):
@@ -139,7 +137,7 @@ def test_a_job_of_which_a_message_is_missing_is_not_committed(spark: Spark, brok
     assert open_count(broker) == 0
 
 
-def test_a_task_that_fails_aborts_what_it_wrote_and_its_retry_counts(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_failed_task_aborts_its_rows_and_retry_is_committed(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
 
     def failing() -> Iterator[pa.RecordBatch]:
@@ -153,7 +151,7 @@ def test_a_task_that_fails_aborts_what_it_wrote_and_its_retry_counts(spark: Spar
     assert seen(broker) == ["a"]
 
 
-def test_a_task_that_fails_has_aborted_what_it_wrote_before_it_asks_why(
+def test_failed_task_aborts_before_it_queries_the_cause(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers may take long to answer, and readers wait for what is open."""
@@ -170,12 +168,12 @@ def test_a_task_that_fails_has_aborted_what_it_wrote_before_it_asks_why(
     assert counts == [0]
 
 
-def test_a_job_without_tasks_is_committed(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_commits_job_without_tasks(spark: Spark, broker: EmbeddedBroker) -> None:
     spark.job().commit([])
     assert seen(broker) == []
 
 
-def test_a_task_that_is_killed_is_aborted_by_the_driver(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_driver_aborts_transaction_of_killed_task(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
 
     def killed() -> Iterator[pa.RecordBatch]:
@@ -189,7 +187,7 @@ def test_a_task_that_is_killed_is_aborted_by_the_driver(spark: Spark, broker: Em
     assert open_count(broker) == 0
 
 
-def test_an_attempt_that_begins_when_its_job_is_committed_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_attempt_that_starts_after_commit_of_job_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
     """A speculative one that Spark has not killed yet: the driver has looked for what is left over before it began."""
     writer = spark.job()
     writer.commit([spark.task(writer, rows("a"))])
@@ -199,7 +197,7 @@ def test_an_attempt_that_begins_when_its_job_is_committed_writes_nothing(spark: 
     assert seen(broker) == ["a"]
 
 
-def test_an_attempt_that_begins_when_its_job_is_aborted_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_attempt_that_starts_after_abort_of_job_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     writer.abort([spark.task(writer, rows("a"))])
     with pytest.raises(ExactlyOnceError, match="This attempt came too late"):
@@ -207,9 +205,7 @@ def test_an_attempt_that_begins_when_its_job_is_aborted_writes_nothing(spark: Sp
     assert (open_count(broker), seen(broker)) == (0, [])
 
 
-def test_an_attempt_of_a_micro_batch_that_is_over_takes_no_id_from_a_task_of_the_next(
-    spark: Spark, broker: EmbeddedBroker
-) -> None:
+def test_attempt_of_ended_micro_batch_takes_no_id_of_next_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
     where = {"query_id": "q", "batch_id": "0"}
     writer = spark.batch()
     spark.committing().commit([spark.task(writer, rows("a"), **where)], 0)
@@ -222,7 +218,7 @@ def test_an_attempt_of_a_micro_batch_that_is_over_takes_no_id_from_a_task_of_the
     assert seen(broker) == ["a", "b"]
 
 
-def test_a_stream_is_committed_by_a_process_that_knows_only_its_options(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_process_that_knows_only_the_options_commits_stream(spark: Spark, broker: EmbeddedBroker) -> None:
     for number in range(3):
         writer = spark.batch()
         where = {"query_id": "q", "batch_id": str(number)}
@@ -231,7 +227,7 @@ def test_a_stream_is_committed_by_a_process_that_knows_only_its_options(spark: S
     assert seen(broker) == ["0", "0", "1", "1", "2", "2"]
 
 
-def test_a_micro_batch_that_is_decided_is_passed_over_to_its_last_row(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_skips_all_rows_of_decided_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
     where = {"query_id": "q", "batch_id": "0"}
     spark.committing().commit([spark.task(spark.batch(), rows("a"), **where)], 0)
     again = rows("a")
@@ -242,7 +238,7 @@ def test_a_micro_batch_that_is_decided_is_passed_over_to_its_last_row(spark: Spa
     assert seen(broker, "read_uncommitted") == ["a"]
 
 
-def test_a_micro_batch_that_fails_is_aborted(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_aborts_failed_micro_batch(spark: Spark, broker: EmbeddedBroker) -> None:
     where = {"query_id": "q", "batch_id": "0"}
     message = spark.task(spark.batch(), rows("a"), **where)
     spark.committing().abort([message, None], 0)
@@ -250,7 +246,7 @@ def test_a_micro_batch_that_fails_is_aborted(spark: Spark, broker: EmbeddedBroke
 
 
 @pytest.mark.parametrize("is_decided", [False, True])
-def test_the_report_of_a_write_that_was_aborted_counts_no_rows(
+def test_report_of_aborted_write_counts_no_rows(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_decided: bool
 ) -> None:
     """What is decided stays in Kafka, and is counted."""
@@ -267,7 +263,7 @@ def test_the_report_of_a_write_that_was_aborted_counts_no_rows(
     assert len(seen(broker)) == report.rows
 
 
-def test_a_micro_batch_of_which_no_task_has_reported_leaves_nothing_open(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_unreported_micro_batch_leaves_no_open_transaction(spark: Spark, broker: EmbeddedBroker) -> None:
     """As when its query is stopped: Spark kills its tasks, and hands over no message."""
     spark.task(spark.batch(), rows("a"), query_id="q", batch_id="0")
     assert open_count(broker) == 1
@@ -275,7 +271,7 @@ def test_a_micro_batch_of_which_no_task_has_reported_leaves_nothing_open(spark: 
     assert (seen(broker), open_count(broker)) == ([], 0)
 
 
-def test_tasks_of_two_drivers_are_not_committed_together(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_does_not_commit_tasks_of_two_drivers_together(spark: Spark, broker: EmbeddedBroker) -> None:
     where = {"query_id": "q", "batch_id": "0"}
     messages = [spark.task(spark.batch(), rows("a"), partition_id=part, **where) for part in range(2)]
     with pytest.raises(DeliveryError, match="begun by several drivers"):
@@ -286,9 +282,7 @@ def test_tasks_of_two_drivers_are_not_committed_together(spark: Spark, broker: E
         spark.committing().commit(messages, 0)
 
 
-def test_what_some_tasks_have_written_and_others_passed_over_is_not_committed(
-    spark: Spark, broker: EmbeddedBroker
-) -> None:
+def test_does_not_commit_batch_that_only_some_tasks_skipped(spark: Spark, broker: EmbeddedBroker) -> None:
     """No start of a query writes so; a message that comes from elsewhere may."""
     where = {"query_id": "q", "batch_id": "0"}
     written = spark.task(spark.batch(), rows("a"), **where)
@@ -299,13 +293,13 @@ def test_what_some_tasks_have_written_and_others_passed_over_is_not_committed(
     assert seen(broker) == []
 
 
-def test_a_task_that_does_not_know_its_batch_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
+def test_task_without_batch_id_writes_nothing(spark: Spark, broker: EmbeddedBroker) -> None:
     with pytest.raises(DeliveryError, match="query id and batch id"):
         spark.task(spark.batch(), rows("a"))
     assert seen(broker, "read_uncommitted") == []
 
 
-def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_by_the_tasks(
+def test_tasks_reject_deleted_checkpoint_with_fixed_prefix(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = Spark(broker, monkeypatch, checkpointLocation="/checkpoint", transactionalIdPrefix="mine")
@@ -315,14 +309,14 @@ def test_a_deleted_checkpoint_with_a_fixed_prefix_is_refused_by_the_tasks(
     assert seen(broker, "read_uncommitted") == ["a"]
 
 
-def test_drivers_that_live_on_may_take_turns(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_on_one_checkpoint_may_take_turns(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two notebooks on one checkpoint, never at once: each start is another driver."""
     for number in range(4):
         micro_batch(Spark(broker, monkeypatch, checkpointLocation="/checkpoint"), number, f"{number}")
     assert seen(broker) == ["0", "1", "2", "3"]
 
 
-def test_a_start_in_the_same_process_frees_at_once_what_the_one_before_has_left(
+def test_new_start_in_same_process_ends_open_transactions_at_once(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
@@ -332,9 +326,7 @@ def test_a_start_in_the_same_process_frees_at_once_what_the_one_before_has_left(
     assert open_count(broker) == 0
 
 
-def test_a_stage_that_spark_runs_again_is_committed_though_its_attempts_have_the_same_numbers(
-    spark: Spark, broker: EmbeddedBroker
-) -> None:
+def test_commits_rerun_stage_with_same_attempt_numbers(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     first = [spark.task(writer, rows("a"), partition_id=part, task_attempt_id=part) for part in range(2)]
     again = spark.task(writer, rows("a"), partition_id=1, task_attempt_id=7, stage_id=1)

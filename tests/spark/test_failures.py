@@ -26,7 +26,7 @@ from spark_kafka_sink.testing import embedded_broker
 PLACES = 1_000
 
 
-def test_an_error_shows_a_few_places_and_counts_the_records_of_all() -> None:
+def test_error_lists_few_partitions_and_counts_all_records() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
     for partition in range(PLACES):
         failures.add("t", partition, InvalidRecordError("no"), RecordColumns(pa.array([b"a", b"b"])))
@@ -41,7 +41,7 @@ def because(error: KafkaSinkError, cause: Exception) -> KafkaSinkError:
     return error
 
 
-def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason() -> None:
+def test_error_has_one_line_per_partition_and_cause() -> None:
     failures = Failures(TaskIdentity(partition_id=0, attempt_number=0, task_attempt_id=0, stage_id=0))
     dead = (
         "The partition's leader, broker 1 (b:9092), cannot be reached: Connection refused. "
@@ -63,7 +63,7 @@ def test_each_partition_and_cause_has_one_line_and_the_first_line_has_the_reason
     ]
 
 
-def test_a_task_reads_no_further_when_a_record_has_failed() -> None:
+def test_task_stops_reading_after_failed_record() -> None:
     read: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -9,11 +9,11 @@ from spark_kafka_sink.spark.pool import parse_duration
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("1h", 3600), ("2 min", 120), ("500", 0.5)])
-def test_the_time_of_sparks_producer_cache_is_read_as_spark_reads_it(text: str, seconds: float) -> None:
+def test_parses_producer_cache_timeout_as_spark_does(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-def test_a_time_that_is_none_is_refused() -> None:
+def test_rejects_invalid_duration() -> None:
     with pytest.raises(
         ConfigurationError, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration .* It is 'soon'"
     ):

@@ -28,7 +28,7 @@ class Event:
         self.progress = Progress(query, batch)
 
 
-def test_a_listener_finds_the_report_of_a_micro_batch(tmp_path: Path) -> None:
+def test_listener_finds_report_of_micro_batch(tmp_path: Path) -> None:
     seen: list[tuple[int, Any]] = []
     path = str(tmp_path / "reports.jsonl")
     listener = ReportListener(path, lambda report, progress: seen.append((report.rows, progress.batchId)))
@@ -42,7 +42,7 @@ def test_a_listener_finds_the_report_of_a_micro_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("java")
-def test_a_stream_is_watched_as_documented(spark: SparkSession, tmp_path: Path) -> None:
+def test_documented_report_listener_watches_stream(spark: SparkSession, tmp_path: Path) -> None:
     """One stream for all: observed rows in Spark's progress, reports in a folder, in a topic and in Prometheus."""
     source, reports = str(tmp_path / "source"), f"{tmp_path}/reports/"
     spark.range(500).selectExpr("CAST(id AS STRING) AS value").coalesce(1).write.parquet(source)

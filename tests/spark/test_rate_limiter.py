@@ -33,7 +33,7 @@ def handed_over(pace: RateLimiter, clock: Clock, several: list[TopicRows]) -> li
     return [(clock.time, piece.columns.payload_nbytes) for one in several for piece in pace.throttle(one)]
 
 
-def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_run_no_more_than_the_share() -> None:
+def test_rate_never_exceeds_twice_the_share_and_averages_to_the_share() -> None:
     clock = Clock()
     pace = RateLimiter(1_000, clock.now, clock.sleep)
     given = handed_over(pace, clock, [rows(40, 100), rows(3, 100), rows(57, 100)])
@@ -46,7 +46,7 @@ def test_in_no_second_more_is_handed_over_than_twice_the_share_and_in_the_long_r
     assert pace.waited_seconds == clock.time - 100
 
 
-def test_all_rows_come_in_their_order_with_their_partitions() -> None:
+def test_slices_keep_order_and_partitions_of_rows() -> None:
     clock = Clock()
     pieces = list(RateLimiter(50, clock.now, clock.sleep).throttle(rows(30, 10, partitions=True)))
     assert len(pieces) == 6
@@ -56,13 +56,13 @@ def test_all_rows_come_in_their_order_with_their_partitions() -> None:
     )
 
 
-def test_a_row_that_is_larger_than_the_share_goes_by_itself_and_the_next_waits_for_its_time() -> None:
+def test_row_above_the_share_is_sent_alone_and_delays_the_next() -> None:
     clock = Clock()
     given = handed_over(RateLimiter(10, clock.now, clock.sleep), clock, [rows(2, 50)])
     assert given == [(100, 50), (105, 50)]
 
 
-def test_a_pause_is_not_made_good_by_a_burst() -> None:
+def test_pause_is_not_followed_by_a_burst() -> None:
     clock = Clock()
     pace = RateLimiter(100, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(1, 100)])
@@ -71,7 +71,7 @@ def test_a_pause_is_not_made_good_by_a_burst() -> None:
     assert [time - given[0][0] for time, _ in given] == [0, 1, 2, 3, 4]
 
 
-def test_who_writes_less_than_the_share_never_waits() -> None:
+def test_never_waits_below_the_share() -> None:
     clock = Clock()
     pace = RateLimiter(1_000, clock.now, clock.sleep)
     for _ in range(10):
@@ -80,7 +80,7 @@ def test_who_writes_less_than_the_share_never_waits() -> None:
     assert pace.waited_seconds == 0
 
 
-def test_many_short_tasks_one_after_the_other_write_no_faster_than_the_share() -> None:
+def test_consecutive_short_tasks_do_not_exceed_the_share() -> None:
     clock = Clock()
     written = 0
     for _ in range(20):
@@ -93,7 +93,7 @@ def test_many_short_tasks_one_after_the_other_write_no_faster_than_the_share() -
     assert clock.time - 100 == pytest.approx(18)
 
 
-def test_a_task_that_took_longer_than_its_bytes_need_does_not_wait_at_its_end() -> None:
+def test_finish_does_not_wait_after_slow_task() -> None:
     clock = Clock()
     pace = RateLimiter(1_000, clock.now, clock.sleep)
     handed_over(pace, clock, [rows(9, 100)])

@@ -67,31 +67,31 @@ def task(partition: int = 0) -> TaskReport:
     return TaskReport(identity, written, WriteTotals(rows=10), started_ms=1_700_000_000_000, duration_ms=20)
 
 
-def test_a_function_of_the_users_gets_the_report() -> None:
+def test_callback_gets_report() -> None:
     commit(sink_options(reportCallback="callbacks_of_a_job:see"), [task()], "batch 12")
     assert [(report.batch, report.rows, report.status) for report in SEEN] == [("query/12", 10, "committed")]
 
 
-def test_the_report_of_a_write_that_failed_has_the_tasks_that_ended_well() -> None:
+def test_report_of_failed_write_has_successful_tasks() -> None:
     abort(sink_options(reportCallback="callbacks_of_a_job:see"), [task(), None], "batch 12")
     assert [(report.tasks, report.rows, report.status) for report in SEEN] == [(1, 10, "failed")]
 
 
-def test_a_topic_gets_the_report_as_a_record(broker: EmbeddedBroker) -> None:
+def test_report_topic_gets_report_as_record(broker: EmbeddedBroker) -> None:
     commit(sink_options(broker, reportTopic="reports"), [task()], "batch 12")
     records = read_topic(broker.bootstrap_servers, "reports")
     assert records.column("key").to_pylist() == [b"query"]
     assert json.loads(records.column("value").to_pylist()[0])["rows"] == 10
 
 
-def test_file_topic_and_callback_all_get_the_report(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_publishes_report_to_file_topic_and_callback(broker: EmbeddedBroker, tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     options = sink_options(broker, reportTopic="reports", reportPath=path, reportCallback="callbacks_of_a_job:see")
     commit(options, [task()], "batch 12")
     assert len(SEEN) == len(read_reports(path)) == len(read_topic(broker.bootstrap_servers, "reports")) == 1
 
 
-def test_a_write_does_not_fail_when_its_report_gets_lost(
+def test_write_succeeds_when_publishing_the_report_fails(
     broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The rows are in Kafka: Spark would run the write again, and double them."""
@@ -102,13 +102,13 @@ def test_a_write_does_not_fail_when_its_report_gets_lost(
     assert "the user's own" in caplog.text
 
 
-def test_a_function_that_ends_the_process_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_calls_exit_does_not_fail_the_write(caplog: pytest.LogCaptureFixture) -> None:
     commit(sink_options(reportCallback="callbacks_of_a_job:leave"), [task()], "batch 12")
     assert "The report could not be passed to callbacks_of_a_job:leave" in caplog.text
 
 
 @pytest.mark.parametrize("line", ["raise ValueError('of the module')", "raise SystemExit('of the module')"])
-def test_a_module_that_cannot_be_imported_is_named(
+def test_rejects_callback_module_that_fails_to_import(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     (tmp_path / "broken_callbacks.py").write_text(line)
@@ -118,13 +118,13 @@ def test_a_module_that_cannot_be_imported_is_named(
     assert "broken_callbacks:f cannot be used on the driver: of the module" in str(caught.value)
 
 
-def test_a_report_without_tasks_has_the_time_of_its_commit(tmp_path: Path) -> None:
+def test_report_without_tasks_has_time_of_commit(tmp_path: Path) -> None:
     path = str(tmp_path / "reports.jsonl")
     commit(sink_options(reportPath=path), [], "batch 4")
     assert read_reports(path)[0].started_ms > 1_700_000_000_000
 
 
-def test_faults_of_path_and_function_are_found_before_the_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_checks_report_path_and_callback_before_first_row(broker: EmbeddedBroker, tmp_path: Path) -> None:
     given = {"reportPath": f"{tmp_path}/missing/reports.jsonl", "reportCallback": "callbacks_of_a_job:misspelt"}
     with pytest.raises(ConfigurationError) as caught:
         run_server_checks(sink_options(broker, **given), PLAN)
@@ -134,12 +134,12 @@ def test_faults_of_path_and_function_are_found_before_the_first_row(broker: Embe
 
 
 @pytest.mark.parametrize("name", ["no-colon", "no_such_module:f", "callbacks_of_a_job:SEEN", "json:", ":f"])
-def test_what_cannot_be_called_is_refused(broker: EmbeddedBroker, name: str) -> None:
+def test_rejects_callback_that_is_not_callable(broker: EmbeddedBroker, name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'reportCallback': {name} cannot be used on the driver"):
         run_server_checks(sink_options(broker, reportCallback=name), PLAN)
 
 
-def test_faults_of_report_options_are_reported_with_all_others() -> None:
+def test_reports_faults_of_report_options_with_all_others() -> None:
     schema = StructType([StructField("value", StringType())])
     given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "reportTopic": "t", "reportPath": "ftp://h/x"}
     with pytest.raises(ConfigurationError) as caught:
@@ -149,7 +149,7 @@ def test_faults_of_report_options_are_reported_with_all_others() -> None:
     assert topic.startswith("Option 'topic' is 't', and so is 'reportTopic'.")
 
 
-def test_what_has_passed_is_not_looked_at_again(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_does_not_repeat_check_that_passed(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """A stream must not fail because a file system is away for a moment: its rows can be written."""
     folder = tmp_path / "reports"
     folder.mkdir()

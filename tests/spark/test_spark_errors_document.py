@@ -33,7 +33,7 @@ def words_of(write: Callable[[], object]) -> str:
     return str(error.value)
 
 
-def test_sparks_advice_to_overwrite_is_answered_by_the_first_row_of_the_page(rows: DataFrame) -> None:
+def test_first_row_explains_sparks_advice_to_overwrite(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
     said = words_of(lambda: save(rows.write.format("pykafka").options(**NOWHERE)))
     assert "Overwrite" in said
@@ -43,9 +43,7 @@ def test_sparks_advice_to_overwrite_is_answered_by_the_first_row_of_the_page(row
 
 
 @pytest.mark.parametrize("is_checked", ["true", "false"])
-def test_what_spark_says_to_real_time_mode_and_when_its_advice_is_followed_is_on_the_page(
-    spark: SparkSession, tmp_path: Path, is_checked: str
-) -> None:
+def test_page_explains_sparks_errors_about_real_time_mode(spark: SparkSession, tmp_path: Path, is_checked: str) -> None:
     other = spark.newSession()
     other.conf.set("spark.sql.streaming.realTimeMode.allowlistCheck", is_checked)
     rates = other.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
@@ -59,7 +57,7 @@ def test_what_spark_says_to_real_time_mode_and_when_its_advice_is_followed_is_on
     assert "streams.md" in row.advice
 
 
-def test_a_thread_without_a_session_and_without_register_finds_its_sentence(rows: DataFrame) -> None:
+def test_page_explains_error_of_thread_without_session(rows: DataFrame) -> None:
     save = inspect.unwrap(DataFrameWriter.save)
     writer = rows.write.format("pykafka").mode("append").options(**NOWHERE)
     with ThreadPoolExecutor(1) as threads:

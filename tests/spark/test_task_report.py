@@ -29,24 +29,24 @@ def task(partition: int, *, rows: int = 10, first: int = 0, attempt: int = 0) ->
     )
 
 
-def test_the_offsets_of_all_tasks_are_added_up() -> None:
+def test_merges_offsets_of_all_tasks() -> None:
     report = build_write_report([task(0, first=0), task(1, first=10), TaskReport(TaskIdentity(2, 0, 102, 3))])
     assert report.partitions == {"orders": {0: OffsetRange(0, 19, 20)}}
     assert (report.tasks, report.rows, report.bytes, report.retries) == (3, 20, 2000, 2)
 
 
-def test_an_unknown_offset_is_not_taken_for_the_first() -> None:
+def test_unknown_offset_is_not_the_first_offset() -> None:
     assert OffsetRange(-1, -1, 3) + OffsetRange(7, 9, 3) == OffsetRange(7, 9, 6)
 
 
-def test_one_line_says_what_was_written() -> None:
+def test_logs_written_rows_in_one_line() -> None:
     assert build_write_report([task(0), task(1, first=10)]).line() == (
         "wrote 20 rows (2.0 KB) to orders (1 partition); 2 tasks, the longest 5 ms; 2 records retried; "
         "0 dead letters [query/12]"
     )
 
 
-def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
+def test_log_line_names_few_topics_and_counts_the_others() -> None:
     partitions = {f"t{number:03}": {0: OffsetRange(0, 0, 1)} for number in range(300)}
     line = build_write_report(
         [TaskReport(TaskIdentity(0, 0, 0, 0), partitions=partitions, totals=WriteTotals(rows=300))]
@@ -56,14 +56,14 @@ def test_the_line_names_a_handful_of_topics_and_counts_the_others() -> None:
     assert len(line) < 300
 
 
-def test_a_write_without_tasks_is_reported_as_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_reports_write_without_tasks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         commit(OPTIONS, [], "batch 4")
     assert "wrote 0 rows (0 B); 0 tasks" in caplog.text
 
 
 @pytest.mark.parametrize(("dead_letters", "level"), [(0, "INFO"), (1, "WARNING")])
-def test_rows_that_were_refused_make_the_line_of_a_commit_a_warning(
+def test_logs_commit_with_dead_letters_as_warning(
     caplog: pytest.LogCaptureFixture, dead_letters: int, level: str
 ) -> None:
     one = task(0)
@@ -74,23 +74,23 @@ def test_rows_that_were_refused_make_the_line_of_a_commit_a_warning(
     assert line.levelname == level
 
 
-def test_the_driver_does_not_commit_when_a_task_has_not_reported_what_it_wrote() -> None:
+def test_does_not_commit_when_a_task_report_is_missing() -> None:
     with pytest.raises(DeliveryError, match="1 of 2 tasks"):
         validate_reports([task(0), None])
 
 
-def test_when_no_task_of_a_stream_ran_the_error_names_continuous_processing() -> None:
+def test_error_without_any_task_report_names_continuous_processing() -> None:
     """In a continuous stream Spark never runs the sink's tasks; without register() this error is the only hint."""
     with pytest.raises(ConfigurationError, match=r"trigger\(continuous=\.\.\.\) is not supported"):
         KafkaStreamWriter(OPTIONS, ColumnPlan(value=0), "run").commit([None, None], 0)
 
 
-def test_the_driver_does_not_commit_a_partition_twice() -> None:
+def test_does_not_commit_a_partition_twice() -> None:
     with pytest.raises(DeliveryError, match="more than one task"):
         validate_reports([task(0), task(0, attempt=1)])
 
 
-def test_abort_logs_what_stays_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
+def test_abort_logs_rows_that_remain_in_kafka(caplog: pytest.LogCaptureFixture) -> None:
     abort(OPTIONS, [task(0), None, None], "batch 7")
     logged = caplog.text
     assert "after 1 of 3 tasks had finished. The rows of finished tasks remain in Kafka" in logged
@@ -117,7 +117,7 @@ def test_abort_mentions_rows_that_became_dead_letters(caplog: pytest.LogCaptureF
     assert "3 dead letters" in caplog.text
 
 
-def test_rows_that_no_broker_acknowledged_are_logged_as_sent(caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_rows_with_acks_0_as_sent(caplog: pytest.LogCaptureFixture) -> None:
     unacknowledged = dataclasses.replace(task(0), is_acknowledged=False)
     with caplog.at_level("INFO"):
         commit(OPTIONS, [unacknowledged, task(1)])
@@ -127,7 +127,7 @@ def test_rows_that_no_broker_acknowledged_are_logged_as_sent(caplog: pytest.LogC
     assert "wrote" not in caplog.text
 
 
-def test_a_commit_message_survives_pickling() -> None:
+def test_commit_message_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(task(1))) == task(1)
 
 

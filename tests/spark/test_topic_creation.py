@@ -39,7 +39,7 @@ def check(broker: EmbeddedBroker, **more: str) -> None:
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
-def test_a_topic_that_is_missing_is_made_as_the_options_say(broker: EmbeddedBroker, checks: str) -> None:
+def test_creates_missing_topic_with_options(broker: EmbeddedBroker, checks: str) -> None:
     check(broker, checkConnection=checks)
     made = broker.cluster.topic("new")
     assert len(made.partitions) == 3
@@ -47,14 +47,14 @@ def test_a_topic_that_is_missing_is_made_as_the_options_say(broker: EmbeddedBrok
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
-def test_a_topic_that_was_deleted_since_is_made_anew_by_the_next_write(broker: EmbeddedBroker, checks: str) -> None:
+def test_next_write_recreates_deleted_topic(broker: EmbeddedBroker, checks: str) -> None:
     for _ in range(2):
         check(broker, checkConnection=checks)
         assert len(broker.cluster.topic("new").partitions) == 3
         broker.control.delete_topic("new")
 
 
-def test_a_micro_batch_of_a_stream_does_not_look_again(broker: EmbeddedBroker) -> None:
+def test_micro_batch_does_not_check_topic_again(broker: EmbeddedBroker) -> None:
     """The stream must not fail because a broker restarts when it begins."""
     parsed = parse_options(options(broker))
     check_connection(parsed, "a start")
@@ -63,7 +63,7 @@ def test_a_micro_batch_of_a_stream_does_not_look_again(broker: EmbeddedBroker) -
     assert "new" not in broker.cluster.topics
 
 
-def test_a_topic_that_is_otherwise_is_a_warning_and_stays_as_it_is(
+def test_warns_about_existing_topic_that_differs_from_options(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.control.create_topic("new", 2, {"cleanup.policy": "delete"})
@@ -75,14 +75,16 @@ def test_a_topic_that_is_otherwise_is_a_warning_and_stays_as_it_is(
     assert len(broker.cluster.topic("new").partitions) == 2
 
 
-def test_a_topic_that_is_as_it_is_wanted_is_none(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_does_not_warn_about_existing_topic_that_matches_options(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.control.create_topic("new", 3, {"cleanup.policy": "compact"})
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
         check(broker)
     assert caplog.messages == []
 
 
-def test_settings_that_may_not_be_seen_are_a_warning(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_when_topic_configs_cannot_be_described(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.control.create_topic("new", 3)
     broker.control.when(api=ApiKey.DESCRIBE_CONFIGS).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     with caplog.at_level(logging.WARNING, "spark_kafka_sink"):
@@ -101,7 +103,7 @@ def test_settings_that_may_not_be_seen_are_a_warning(broker: EmbeddedBroker, cap
         (error_codes.TOPIC_AUTHORIZATION_FAILED, "Grant this user the permission Create on the topic"),
     ],
 )
-def test_what_the_cluster_refuses_comes_in_words_before_the_first_task(
+def test_raises_rejection_of_topic_before_first_task(
     broker: EmbeddedBroker, code: int, words: str, checks: str
 ) -> None:
     broker.control.when(api=ApiKey.CREATE_TOPICS).fail(code)
@@ -111,7 +113,7 @@ def test_what_the_cluster_refuses_comes_in_words_before_the_first_task(
 
 
 @pytest.mark.parametrize("checks", ["true", "false"])
-def test_brokers_that_are_too_old_for_exactly_once_are_refused_before_the_topic_is_made(checks: str) -> None:
+def test_rejects_old_brokers_for_exactly_once_before_topic_creation(checks: str) -> None:
     with embedded_broker() as broker:
         limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1)}
         broker.cluster.config = dataclasses.replace(broker.cluster.config, version_limits=limits)
@@ -120,14 +122,14 @@ def test_brokers_that_are_too_old_for_exactly_once_are_refused_before_the_topic_
         assert "new" not in broker.cluster.topics
 
 
-def test_more_replicas_than_brokers_are_refused_with_both_numbers(broker: EmbeddedBroker) -> None:
+def test_rejects_more_replicas_than_brokers_with_both_numbers(broker: EmbeddedBroker) -> None:
     message = r"Replication factor 7 is invalid in a cluster of 1 node\..*\n.*at most as many replicas"
     with pytest.raises(PreflightError, match=message):
         check(broker, createTopic__replicationFactor="7")
 
 
 @pytest.mark.needs("java")
-def test_a_job_and_a_stream_make_their_topics(spark: SparkSession, tmp_path: Path) -> None:
+def test_job_and_stream_create_their_topics(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     with embedded_broker() as broker:
         rows = spark.range(9).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")

@@ -61,28 +61,28 @@ def value_of(planned: ColumnPlan) -> ColumnsEncoder:
     return planned.value
 
 
-def test_the_value_is_all_columns_but_those_with_a_role() -> None:
+def test_value_contains_all_columns_without_a_role() -> None:
     planned = plan(valueFormat="json")
     assert value_of(planned).names == ("id", "name", "payload")
     assert (planned.key, planned.timestamp) == (1, 3)
 
 
-def test_value_columns_are_taken_in_their_order_and_may_have_a_role() -> None:
+def test_value_columns_keep_their_order_and_may_have_a_role() -> None:
     value = value_of(plan(valueFormat="JSON", valueColumns=" name,timestamp , id"))
     assert (value.names, value.positions, value.parent) == (("name", "timestamp", "id"), (2, 3, 0), None)
 
 
-def test_a_name_with_a_comma_stands_in_backticks() -> None:
+def test_backticks_quote_column_name_with_comma() -> None:
     schema = StructType([StructField("a, b", LongType()), StructField("c`d", LongType())])
     assert value_of(plan(schema, valueFormat="json", valueColumns="`a, b`, `c``d`")).names == ("a, b", "c`d")
 
 
-def test_the_fields_of_a_struct_can_be_the_value() -> None:
+def test_value_can_be_the_fields_of_a_struct() -> None:
     value = value_of(plan(valueFormat="json", valueColumns="payload.*"))
     assert (value.names, value.positions, value.parent) == (("a", "b"), (0, 1), 4)
 
 
-def test_key_columns_have_the_format_of_the_value_unless_they_have_their_own() -> None:
+def test_key_columns_default_to_value_format() -> None:
     for options in ({"valueFormat": "json", "keyColumns": "id"}, {"keyFormat": "json", "keyColumns": "id"}):
         schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
         key = plan(schema, **options).key
@@ -133,30 +133,30 @@ def test_a_plan_can_be_pickled_to_the_tasks() -> None:
         ({"valueFormat": "avro", "valueSchema": "{}"}, "Option 'valueFormat' avro: the Avro schema must be a record"),
     ],
 )
-def test_wrong_options_are_refused_on_the_driver(options: dict[str, str], words: str) -> None:
+def test_rejects_invalid_format_options_on_the_driver(options: dict[str, str], words: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
     assert any(words in fault for fault in faults(schema, **options))
 
 
-def test_a_struct_that_is_not_there_is_one_fault() -> None:
+def test_missing_struct_is_one_fault() -> None:
     (fault,) = faults(SCHEMA, valueFormat="json", valueColumns="nowhere.*")
     assert fault.startswith("Option 'valueColumns' names a struct column 'nowhere', which does not exist.")
 
 
 @pytest.mark.parametrize("side", ["value", "key"])
 @pytest.mark.parametrize("name", ["Schema", "SchemaFile", "SchemaName", "Subject"])
-def test_an_option_of_a_format_that_is_not_set_is_refused(side: str, name: str) -> None:
+def test_rejects_option_of_format_that_is_not_set(side: str, name: str) -> None:
     schema = StructType([*SCHEMA.fields, StructField("value", StringType())])
     (fault,) = faults(schema, **{f"{side}{name}": "x"})
     assert fault.startswith(f"Option '{side}{name}' has no effect unless '{side}Format' is one of 'json'")
 
 
-def test_a_schema_without_a_column_for_the_value_is_refused() -> None:
+def test_rejects_schema_without_columns_for_the_value() -> None:
     (fault,) = faults(StructType([StructField("key", StringType())]), valueFormat="json")
     assert "the table has no other columns. Name the columns in 'valueColumns'" in fault
 
 
-def test_types_that_no_format_can_write_are_refused_by_their_columns() -> None:
+def test_rejects_unsupported_types_with_their_columns() -> None:
     schema = StructType([StructField("id", LongType()), StructField("took", DayTimeIntervalType())])
     (fault,) = faults(schema, valueFormat="json")
     assert "column took of type interval day to second cannot be written; cast it to a string" in fault
@@ -190,7 +190,7 @@ WITHOUT_A_TYPE: list[tuple[DataType, pa.Array, bytes, object]] = [
 
 @pytest.mark.parametrize(("kind", "column", "text", "value"), WITHOUT_A_TYPE)
 @pytest.mark.parametrize("is_nullable", [True, False])
-def test_a_column_without_a_type_is_written_as_spark_writes_it(
+def test_writes_column_of_null_type_as_spark_does(
     kind: DataType, column: pa.Array, text: bytes, value: object, is_nullable: bool
 ) -> None:
     field = to_arrow_field(StructField("c", kind, is_nullable), "c")
@@ -206,16 +206,16 @@ def test_a_column_without_a_type_is_written_as_spark_writes_it(
 
 
 @pytest.mark.parametrize("kind", [kind for kind, *_ in WITHOUT_A_TYPE])
-def test_protobuf_refuses_a_column_without_a_type_by_its_name(kind: DataType) -> None:
+def test_protobuf_rejects_column_of_null_type_by_name(kind: DataType) -> None:
     with pytest.raises(SchemaError, match=r"column c[a-z.]* of type null has no corresponding Protobuf type"):
         build_format("protobuf-confluent", [to_arrow_field(StructField("c", kind), "c")], NO_SCHEMA)
 
 
-def test_a_misspelt_format_does_not_ask_for_a_value_as_well() -> None:
+def test_misspelt_format_does_not_require_a_value_column() -> None:
     assert len(faults(valueFormat="jsno")) == 1
 
 
-def test_an_avro_schema_is_the_users_or_made_from_the_columns(tmp_path: Path) -> None:
+def test_avro_schema_is_set_by_user_or_derived_from_columns(tmp_path: Path) -> None:
     schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": ["long", "null"]}]})
     path = tmp_path / "schema.avsc"
     path.write_text(schema)

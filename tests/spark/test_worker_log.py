@@ -30,7 +30,7 @@ def logging_as_in_a_worker(*handlers: logging.Handler, level: int = logging.NOTS
             LOGGER.setLevel(before)
 
 
-def test_a_warning_in_a_worker_has_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_prints_warning_with_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
         install_stderr_handler()
         logging.getLogger("spark_kafka_sink.client.connections").warning("Connection failed: %s", "a:1")
@@ -38,14 +38,14 @@ def test_a_warning_in_a_worker_has_time_level_and_logger(capsys: pytest.CaptureF
     assert re.fullmatch(line, capsys.readouterr().err)
 
 
-def test_what_was_written_is_shown_and_the_news_of_connections_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_results_of_writes_but_no_connection_messages(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
         commit(OPTIONS, [task(0)])
         logging.getLogger("spark_kafka_sink.client.connections").info("Connected")
     assert re.fullmatch(rf"{TIME} INFO spark_kafka_sink: wrote 10 rows .*\n", capsys.readouterr().err)
 
 
-def test_a_line_is_printed_once_however_many_tasks_a_process_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_message_once_after_several_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker():
         install_stderr_handler()
         install_stderr_handler()
@@ -53,14 +53,14 @@ def test_a_line_is_printed_once_however_many_tasks_a_process_runs(capsys: pytest
     assert capsys.readouterr().err.count("once") == 1
 
 
-def test_nothing_is_printed_where_the_user_has_configured_logging(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_nothing_when_user_has_configured_logging(capsys: pytest.CaptureFixture[str]) -> None:
     with logging_as_in_a_worker(logging.NullHandler()):
         install_stderr_handler()
         LOGGER.warning("twice")
     assert capsys.readouterr().err == ""
 
 
-def test_a_level_that_the_user_has_set_stays() -> None:
+def test_keeps_log_level_of_user() -> None:
     with logging_as_in_a_worker(level=logging.ERROR):
         install_stderr_handler()
         assert LOGGER.level == logging.ERROR

@@ -44,20 +44,20 @@ def reused_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     worker_process.reset()
 
 
-def test_what_is_there_when_a_task_begins_is_not_looked_at_after_it(reused_worker: None) -> None:
+def test_freeze_gc_hides_existing_objects(reused_worker: None) -> None:
     before = len(gc.get_objects())
     freeze_gc()
     assert len(gc.get_objects()) < before / 10
 
 
-def test_what_comes_with_the_first_task_is_not_looked_at_after_the_second(reused_worker: None) -> None:
+def test_second_freeze_gc_hides_objects_of_the_first_task(reused_worker: None) -> None:
     freeze_gc()
     late = [Node() for _ in range(1_000)]  # as pandas
     freeze_gc()
     assert not any(each is late for each in gc.get_objects())
 
 
-def test_after_a_few_tasks_nothing_more_is_hidden(reused_worker: None) -> None:
+def test_stops_freezing_after_few_tasks(reused_worker: None) -> None:
     for _ in range(FREEZES_PER_CYCLE):
         freeze_gc()
     hidden = gc.get_freeze_count()
@@ -68,7 +68,7 @@ def test_after_a_few_tasks_nothing_more_is_hidden(reused_worker: None) -> None:
     del more
 
 
-def test_what_users_code_has_left_behind_is_collected_in_the_end(reused_worker: None) -> None:
+def test_garbage_of_user_code_is_finally_collected(reused_worker: None) -> None:
     left = Node()
     is_alive = weakref.ref(left)
     freeze_gc()
@@ -81,7 +81,7 @@ def test_what_users_code_has_left_behind_is_collected_in_the_end(reused_worker: 
     assert is_alive() is None
 
 
-def test_it_goes_on_after_all_was_shown(reused_worker: None) -> None:
+def test_freezes_again_after_unfreezing(reused_worker: None) -> None:
     for _ in range(CALLS_PER_CYCLE):
         freeze_gc()
     assert gc.get_freeze_count() == 0
@@ -89,13 +89,13 @@ def test_it_goes_on_after_all_was_shown(reused_worker: None) -> None:
     assert gc.get_freeze_count() > 0
 
 
-def test_a_process_that_spark_does_not_reuse_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_not_freeze_in_process_that_spark_does_not_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
     freeze_gc()
     assert gc.get_freeze_count() == 0
 
 
-def test_each_time_spark_uses_a_process_begins_with_it(reused_worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_entry_point_of_spark_freezes_first(reused_worker: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """To make the source or to plan, to commit a stream's batch, to commit a job, and to run a task."""
     writer = KafkaBatchWriter(parse_options({"kafka.bootstrap.servers": "a:1", "topic": "t"}), ColumnPlan(value=0))
     looks: list[bool] = []
@@ -123,7 +123,7 @@ def acknowledges_at_once(connection: socket.socket) -> int:
 
 
 @linux
-def test_the_first_connection_acknowledges_at_once_and_no_other() -> None:
+def test_sets_quickack_on_first_connection_only() -> None:
     with ExitStack() as stack:
         first, other = connected(stack), connected(stack)
         set_first_quickack([first.fileno(), other.fileno()])
@@ -131,7 +131,7 @@ def test_the_first_connection_acknowledges_at_once_and_no_other() -> None:
 
 
 @linux
-def test_what_is_no_connection_is_passed_over_and_stays_open() -> None:
+def test_skips_descriptors_that_are_no_connections_and_keeps_them_open() -> None:
     with ExitStack() as stack:
         unix, its_peer = socket.socketpair()
         datagrams = socket.socket(type=socket.SOCK_DGRAM)
@@ -151,7 +151,7 @@ def test_what_is_no_connection_is_passed_over_and_stays_open() -> None:
 
 
 @linux
-def test_a_task_acknowledges_to_the_jvm_and_sockets_of_users_stay_as_they_are(spark: SparkSession) -> None:
+def test_task_sets_quickack_on_jvm_connection_only(spark: SparkSession) -> None:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         option = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
         frame = sys._getframe()
@@ -175,7 +175,7 @@ def test_a_task_acknowledges_to_the_jvm_and_sockets_of_users_stay_as_they_are(sp
 
 
 @linux
-def test_a_users_default_timeout_does_not_reach_pysparks_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_timeout_of_user_does_not_affect_pysparks_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         connection = connected(stack)
         monkeypatch.setattr(os, "listdir", lambda _: [str(connection.fileno())])
@@ -185,7 +185,7 @@ def test_a_users_default_timeout_does_not_reach_pysparks_connection(monkeypatch:
         assert os.get_blocking(connection.fileno())
 
 
-def test_a_worker_with_a_unix_socket_looks_for_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_unix_socket_searches_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
     monkeypatch.setattr(os, "listdir", lambda _: pytest.fail("looked"))
     worker_process.disable_delayed_ack()

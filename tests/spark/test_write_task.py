@@ -33,7 +33,7 @@ def sender_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if "kafka-producer" in thread.name}
 
 
-def test_a_task_reports_what_was_acknowledged(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_task_reports_acknowledged_rows(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, key=1, partition=2, fixed_topic=TOPIC)
     batches = [
         each.append_column("partition", pa.array([n % 2 for n in range(each.num_rows)], pa.int32()))
@@ -48,7 +48,7 @@ def test_a_task_reports_what_was_acknowledged(broker: EmbeddedBroker, pool: Prod
     assert len(pool) == 1
 
 
-def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_task_reports_latencies_bytes_and_host(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     first = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(0, 5_000)]), pool)
     report = write_rows(options(broker, kafka__compression__type="zstd"), PLAN, iter([batch(5_000, 100)]), pool)
     assert sum(first.totals.producer.latencies.counts.values()) == 5_000
@@ -61,7 +61,7 @@ def test_a_task_reports_latencies_bytes_and_its_host(broker: EmbeddedBroker, poo
     assert report.host == platform.node()
 
 
-def test_a_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     write_rows(options(broker), PLAN, iter([batch(0, 5_000)]), pool)
     report = write_rows(options(broker), PLAN, iter([batch(5_000, 100)]), pool)
     assert (report.totals.producer.requests, report.totals.producer.batches) == (1, 2), (
@@ -71,14 +71,14 @@ def test_a_task_reports_requests_and_batches(broker: EmbeddedBroker, pool: Produ
 
 
 @pytest.mark.parametrize(("acks", "is_acknowledged"), [("0", False), ("1", True), ("all", True)])
-def test_a_task_reports_whether_brokers_acknowledge_its_rows(
+def test_task_reports_whether_brokers_acknowledge_its_rows(
     broker: EmbeddedBroker, pool: ProducerPool, acks: str, is_acknowledged: bool
 ) -> None:
     report = write_rows(options(broker, kafka__acks=acks), PLAN, iter([batch(0)]), pool)
     assert report.is_acknowledged == is_acknowledged
 
 
-def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
+def test_task_limits_its_rate_and_reports_wait_time(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -90,7 +90,7 @@ def test_a_task_writes_at_its_pace_and_reports_how_long_it_waited(
     assert report.totals.paced_ms == round(sum(slept) * 1e3)
 
 
-def test_a_task_reports_how_long_it_waited_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_task_reports_wait_time_for_memory(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(50)
     slow = options(broker, kafka__buffer__memory="300000", kafka__batch__size="65536")
     report = write_rows(slow, PLAN, iter([batch(start, 2_000) for start in range(0, 40_000, 2_000)]), pool)
@@ -98,7 +98,7 @@ def test_a_task_reports_how_long_it_waited_for_memory(broker: EmbeddedBroker, po
     assert report.totals.producer.blocked_ms >= 50
 
 
-def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_next_task_reuses_producer(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     write_rows(options(broker), PLAN, iter([batch(0)]), pool)
     before = sender_threads()
     write_rows(options(broker), PLAN, iter([batch(100)]), pool)
@@ -107,7 +107,7 @@ def test_the_next_task_writes_with_the_same_producer(broker: EmbeddedBroker, poo
     assert len(values(broker)) == 200
 
 
-def test_a_task_without_rows_makes_no_producer(pool: ProducerPool) -> None:
+def test_task_without_rows_creates_no_producer(pool: ProducerPool) -> None:
     nowhere = parse_options({"kafka.bootstrap.servers": "no-such-host.invalid:1", "topic": TOPIC})
     report = write_rows(nowhere, PLAN, iter([batch(0, 0), batch(0, 0)]), pool)
     assert (report.totals.rows, len(pool)) == (0, 0)
@@ -120,7 +120,7 @@ def test_retries_are_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None
     assert len(values(broker)) == 100
 
 
-def test_a_task_does_not_compute_all_metrics_to_read_one(
+def test_task_does_not_compute_all_metrics(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(KafkaProducer, "metrics")
@@ -128,7 +128,7 @@ def test_a_task_does_not_compute_all_metrics_to_read_one(
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt, GeneratorExit, SystemExit])
-def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
+def test_killed_task_leaves_no_threads_or_connections(
     broker: EmbeddedBroker, pool: ProducerPool, end: type[BaseException]
 ) -> None:
     before = set(threading.enumerate())
@@ -147,7 +147,7 @@ def test_a_task_that_is_killed_leaves_neither_threads_nor_connections(
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: ProducerPool, codec: str) -> None:
+def test_memory_of_pending_rows_is_bounded(broker: EmbeddedBroker, pool: ProducerPool, codec: str) -> None:
     """A slow broker holds the task back, so that memory does not grow with the input: compressed, rows take much less
     of the producer's memory than of the task's."""
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
@@ -166,9 +166,7 @@ def test_what_waits_for_its_answer_is_bounded(broker: EmbeddedBroker, pool: Prod
     assert len(values(broker)) == 60_000
 
 
-def test_a_record_that_failed_ends_the_task_at_once_and_not_after_all_of_its_rows(
-    broker: EmbeddedBroker, pool: ProducerPool
-) -> None:
+def test_failed_record_ends_task_before_its_remaining_rows(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     read: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

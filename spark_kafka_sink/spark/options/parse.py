@@ -245,7 +245,7 @@ def _parse_dead_letter_topic(parsed_options: ParsedOptions) -> str | None:
 
 
 def _read_kafka_options(kafka_options: dict[str, str]) -> tuple[dict[str, str], ParsedOptions, list[str]]:
-    """Return the options for KafkaProducer, their parsed_options, and one error message for each invalid option."""
+    """Return the options for KafkaProducer, their parsed values, and one error message for each invalid option."""
     faults = [message for name, message in _REJECTED_OPTION_MESSAGES.items() if name in kafka_options]
     producer = BULK_DEFAULTS | {
         name: value for name, value in kafka_options.items() if name not in _REJECTED_OPTION_MESSAGES

@@ -18,16 +18,16 @@ def faults(options: dict[str, str]) -> tuple[str, ...]:
     return refused.value.faults
 
 
-def test_without_the_option_no_topic_is_made() -> None:
+def test_returns_no_new_topic_without_create_topic() -> None:
     assert parse_options(GIVEN).new_topic is None
     assert parse_options(GIVEN | {"createTopic": "false"}).new_topic is None
 
 
-def test_what_is_not_said_is_left_to_the_brokers() -> None:
+def test_leaves_unset_topic_options_to_brokers() -> None:
     assert parse_options(CREATE).new_topic == NewTopic("t", -1, -1)
 
 
-def test_partitions_replicas_and_settings_are_those_of_the_options() -> None:
+def test_new_topic_has_partitions_replicas_and_configs_of_options() -> None:
     more = {
         "createTopic.partitions": "12",
         "createTopic.replicationFactor": "3",
@@ -48,16 +48,16 @@ def test_partitions_replicas_and_settings_are_those_of_the_options() -> None:
         ("createTopic.partition", "3", "Did you mean 'createTopic.partitions'?"),
     ],
 )
-def test_what_is_wrong_is_refused(name: str, value: str, words: str) -> None:
+def test_rejects_invalid_values(name: str, value: str, words: str) -> None:
     (fault,) = faults(CREATE | {name: value})
     assert words in fault
 
 
 @pytest.mark.parametrize("name", ["createTopic.partitions", "createTopic.config.retention.ms"])
-def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
+def test_rejects_option_without_effect(name: str) -> None:
     assert faults(GIVEN | {name: "3"}) == (f"Option '{name}' has no effect unless 'createTopic' is 'true'.",)
 
 
-def test_topics_of_a_column_are_not_made() -> None:
+def test_rejects_create_topic_for_topics_of_a_column() -> None:
     (fault,) = faults({"kafka.bootstrap.servers": "b:1", "createTopic": "true"})
     assert fault.startswith("Option 'createTopic' requires the option 'topic': ")

@@ -23,16 +23,16 @@ def faults(**given: str) -> tuple[str, ...]:
     return error.value.faults
 
 
-def test_without_the_option_nothing_of_it_is_there() -> None:
+def test_returns_no_delivery_options_by_default() -> None:
     assert parse().exactly_once is None
     assert parse(deliveryGuarantee=" At-Least-Once ").exactly_once is None
 
 
-def test_options_that_are_not_given_have_defaults() -> None:
+def test_unset_options_have_defaults() -> None:
     assert parse(**ONCE).exactly_once == DeliveryOptions(None, None, "pykafka-decisions", -1, None, "/checkpoint")
 
 
-def test_options_that_are_given_are_used() -> None:
+def test_uses_options_that_are_set() -> None:
     said = {
         "transactionalIdPrefix": "orders",
         "idempotencyKey": "today",
@@ -44,7 +44,7 @@ def test_options_that_are_given_are_used() -> None:
 
 
 @pytest.mark.parametrize("given", ["5000", "+5000", " 5000 ", "05000"])
-def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str) -> None:
+def test_uses_transaction_timeout_of_user_in_any_notation(given: str) -> None:
     delivery = parse(**ONCE, **{"kafka.transaction.timeout.ms": given}).exactly_once
     assert delivery is not None
     assert delivery.timeout_ms == 5000
@@ -78,7 +78,7 @@ def test_the_tasks_timeout_is_the_users_however_the_number_is_written(given: str
         ("kafka.transactional.id", "mine", "each task needs its own transactional id"),
     ],
 )
-def test_options_that_contradict_exactly_once_are_refused(name: str, value: str, words: str) -> None:
+def test_rejects_options_that_conflict_with_exactly_once(name: str, value: str, words: str) -> None:
     more = {"deadLetterTopic": "dead"} if name == "onRecordError" else {}
     assert any(words in fault for fault in faults(**ONCE | {name: value} | more))
 
@@ -86,11 +86,11 @@ def test_options_that_contradict_exactly_once_are_refused(name: str, value: str,
 @pytest.mark.parametrize(
     "name", ["transactionalIdPrefix", "idempotencyKey", "decisionLogTopic", "decisionLogReplication"]
 )
-def test_an_option_that_would_have_no_effect_is_refused(name: str) -> None:
+def test_rejects_option_without_effect(name: str) -> None:
     assert faults(**{name: "1"}) == (f"Option '{name}' has no effect unless 'deliveryGuarantee' is 'exactly-once'.",)
 
 
-def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart() -> None:
+def test_derives_stream_prefix_from_checkpoint_and_keeps_it_after_restart() -> None:
     first, again = (
         build_stream_delivery(parse(**ONCE | {"checkpointLocation": path})) for path in ("/a/b", "file:/a/b/")
     )
@@ -99,7 +99,7 @@ def test_a_streams_prefix_is_that_of_its_checkpoint_and_the_same_after_a_restart
     assert not first.has_user_prefix
 
 
-def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
+def test_stream_requires_a_stable_name_and_rejects_a_key() -> None:
     with pytest.raises(ConfigurationError, match="requires a name for this query that stays the same"):
         build_stream_delivery(parse(deliveryGuarantee="exactly-once"))
     with pytest.raises(ConfigurationError, match="'idempotencyKey' is for batch jobs"):
@@ -108,7 +108,7 @@ def test_a_stream_needs_a_name_that_stays_and_no_key() -> None:
     assert (named.prefix, named.has_user_prefix) == ("orders", True)
 
 
-def test_a_jobs_prefix_is_the_one_that_is_given_whatever_its_key() -> None:
+def test_job_uses_prefix_of_user_with_any_key() -> None:
     for more in ({}, {"idempotencyKey": "k"}):
         named = build_job_delivery(parse(deliveryGuarantee="exactly-once", transactionalIdPrefix="orders", **more))
         assert (named.prefix, named.has_user_prefix, named.is_single_use) == ("orders", True, False)

@@ -15,12 +15,12 @@ def parse(**more: str) -> DistributionOptions | None:
     return parse_options(GIVEN | more).distribution
 
 
-def test_without_the_option_rows_stay_where_they_are() -> None:
+def test_returns_no_distribution_by_default() -> None:
     assert parse() is None
     assert parse(distribution="none") is None
 
 
-def test_columns_may_be_ordered_both_ways() -> None:
+def test_parses_ascending_and_descending_sort_columns() -> None:
     order = (SortColumn("time"), SortColumn("a, b", is_descending=True), SortColumn("id"))
     assert parse(distribution="Partition", orderBy="time, `a, b` DESC, id asc", distributionTasks="7") == (
         DistributionOptions("partition", order, 7)
@@ -37,7 +37,7 @@ def test_columns_may_be_ordered_both_ways() -> None:
         ({"distribution": "none", "distributionTasks": "3"}, "Option 'distributionTasks' has no effect unless"),
     ],
 )
-def test_what_is_wrong_or_without_effect_is_refused(options: dict[str, str], words: str) -> None:
+def test_rejects_invalid_values_and_options_without_effect(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse(**options)
     (fault,) = refused.value.faults

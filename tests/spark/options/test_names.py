@@ -17,7 +17,7 @@ from spark_kafka_sink.spark.options.table import OPTION_NAMES_BY_LOWERCASE, SINK
 
 
 @pytest.mark.parametrize("name", [name for name in PRODUCER_NAMES if "." in name])
-def test_each_option_gets_its_prefix_wherever_it_stands_and_never_twice(name: str) -> None:
+def test_adds_kafka_prefix_once_to_each_option_in_a_text(name: str) -> None:
     shown = add_kafka_prefix(f"{name} is wrong ({name}), compare {name}. Set {name}=1; not kafka.{name}: {name}")
     assert shown.count(f"kafka.{name}") == shown.count(name) == 6
     assert "kafka.kafka." not in shown
@@ -34,21 +34,21 @@ def test_each_option_gets_its_prefix_wherever_it_stands_and_never_twice(name: st
         "kafka.linger.ms",
     ],
 )
-def test_what_is_no_option_of_the_producer_stays_as_it_is(words: str) -> None:
+def test_adds_no_prefix_to_other_words(words: str) -> None:
     assert add_kafka_prefix(words) == words
 
 
-def test_a_family_of_options_gets_its_prefix() -> None:
+def test_adds_kafka_prefix_to_option_families() -> None:
     assert add_kafka_prefix("Check sasl.oauthbearer.*, please") == "Check kafka.sasl.oauthbearer.*, please"
 
 
-def test_what_stands_in_for_a_class_names_options_that_there_are() -> None:
+def test_remedies_for_java_classes_name_existing_options() -> None:
     named = {word for words in JAVA_CLASS_OPTION_REMEDIES.values() for word in re.findall(r"\b[a-z]+[A-Z]\w+", words)}
     assert named - {"DataFrames"} <= {*SINK_OPTIONS}
     assert set(JAVA_CLASS_OPTION_REMEDIES) <= set(PRODUCER_NAMES)
 
 
-def test_no_option_of_ours_is_taken_for_one_of_tables() -> None:
+def test_table_and_file_options_exclude_options_of_the_sink() -> None:
     assert not TABLE_AND_FILE_OPTIONS & {*OPTION_NAMES_BY_LOWERCASE}
     with pytest.raises(ValueError, match="Option 'mergeschema' is for tables or files"):
         parse_options({"kafka.bootstrap.servers": "a:1", "mergeSchema": "true"})

@@ -29,24 +29,24 @@ def faults(options: dict[str, str]) -> tuple[str, ...]:
     return refused.value.faults
 
 
-def test_producer_options_lose_their_prefix_in_whatever_case_it_was_written() -> None:
+def test_removes_kafka_prefix_in_any_case() -> None:
     options = parse_options({"KAFKA.bootstrap.servers": "b:1", "Kafka.Linger.MS": "7"})
     assert options.producer["linger.ms"] == "7"
     assert options.producer_config().linger_ms == 7
 
 
-def test_the_topic_is_trimmed() -> None:
+def test_trims_topic() -> None:
     assert parse(topic="  orders ").topic == "orders"
     assert parse().topic is None
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250, "..", "umläut"])
-def test_a_name_that_no_topic_can_have_is_refused(topic: str) -> None:
+def test_rejects_invalid_topic_name(topic: str) -> None:
     (fault,) = faults(NEEDED | {"topic": topic})
     assert fault.startswith("Option 'topic' must be a topic name of ")
 
 
-def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> None:
+def test_defaults_equal_java_client_except_bulk_defaults() -> None:
     config = parse().producer_config()
     assert config.linger_ms == int(BULK_DEFAULTS["linger.ms"])
     assert config.acks == -1
@@ -56,14 +56,14 @@ def test_the_defaults_are_those_of_the_java_client_but_for_the_ones_listed() -> 
     assert parse(kafka__batch__size="16384").producer_config().batch_size == 16384
 
 
-def test_a_missing_bootstrap_server_is_reported_in_sparks_words_together_with_all_other_faults() -> None:
+def test_reports_missing_bootstrap_servers_in_sparks_wording_with_all_other_faults() -> None:
     found = faults({"kafka.acks": "2", "kafka.key.serializer": "x", "deadLetterTopic": "d", "tpoic": "t"})
     assert len(found) == 5
     assert "Kafka option bootstrap.servers is not set. Please make sure it is set and retry." in found
     assert any("acks" in fault for fault in found)
 
 
-def test_serializers_are_refused_in_sparks_words() -> None:
+def test_rejects_serializers_in_sparks_wording() -> None:
     assert faults(NEEDED | {"kafka.key.serializer": "x", "kafka.value.serializer": "y"}) == (
         "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer.",
         "Kafka option 'value.serializer' is not supported as value are serialized with ByteArraySerializer.",
@@ -82,12 +82,12 @@ def test_serializers_are_refused_in_sparks_words() -> None:
         ("path", "topic option"),
     ],
 )
-def test_a_misspelt_name_is_refused_with_the_name_that_is_meant(name: str, meant: str) -> None:
+def test_suggests_option_for_misspelt_name(name: str, meant: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
     assert meant in fault
 
 
-def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
+def test_rejects_unknown_option_without_similar_name() -> None:
     (fault,) = faults(NEEDED | {"zzzzzz": "1"})
     assert "Unknown option 'zzzzzz'" in fault
 
@@ -102,7 +102,7 @@ def test_a_name_like_nothing_that_is_known_is_refused_too() -> None:
     ],
     ids=["source", "consumer", "kafka.consumer", "registry"],
 )
-def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning(
+def test_ignores_options_of_sparks_source_with_one_warning(
     names: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     clear_logged_warnings()
@@ -113,7 +113,7 @@ def test_options_that_sparks_own_sink_runs_with_are_passed_over_with_one_warning
     assert "hush-hush" not in warning
 
 
-def test_no_option_of_the_producer_is_passed_over() -> None:
+def test_ignored_options_exclude_producer_options() -> None:
     # Consumers have client.rack since long; for a producer it means nothing without partitioner.rack.aware.
     assert set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS} == {"client.rack"}
     assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
@@ -137,7 +137,7 @@ def test_rejects_producer_option_that_is_not_supported_yet(name: str) -> None:
         ("bootstrap_servers", "Option names have dots here: kafka.bootstrap.servers."),
     ],
 )
-def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, words: str) -> None:
+def test_suggests_kafka_option_for_name_of_another_client(name: str, words: str) -> None:
     (fault,) = faults(NEEDED | {name: "hush-hush"})
     assert words in fault
     assert "hush-hush" not in fault
@@ -155,7 +155,7 @@ def test_the_names_of_other_clients_are_answered_with_the_right_ones(name: str, 
         ("kafka.security.protocol", "TLS", "kafka.security.protocol"),
     ],
 )
-def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: str, value: str, words: str) -> None:
+def test_reports_invalid_value_with_name_as_the_job_wrote_it(name: str, value: str, words: str) -> None:
     (fault,) = faults(NEEDED | {name: value})
     assert words in fault
     assert fault.count(value) <= 1
@@ -180,16 +180,14 @@ def test_a_wrong_value_is_reported_with_the_option_name_that_the_job_used(name: 
         ),
     ],
 )
-def test_what_needs_a_java_class_is_answered_with_what_a_spark_job_does_instead(
-    options: dict[str, str], words: list[str]
-) -> None:
+def test_rejects_java_class_option_with_alternative_for_spark_jobs(options: dict[str, str], words: list[str]) -> None:
     (fault,) = faults(NEEDED | {"kafka.security.protocol": "SSL"} | options)
     assert all(part in fault for part in words)
     assert "KafkaProducer" not in fault
 
 
 @pytest.mark.parametrize("name", ["mergeSchema", "overwriteSchema", "header", "inferSchema", "dbtable", "password"])
-def test_an_option_of_another_sink_is_not_taken_for_one_of_ours_misspelt(name: str) -> None:
+def test_suggests_nothing_for_option_of_another_sink(name: str) -> None:
     (fault,) = faults(NEEDED | {name: "x"})
     assert fault == f"Option '{name.lower()}' is for tables or files and has no meaning for Kafka. Remove it."
 
@@ -214,27 +212,27 @@ def test_rejects_async_progress_tracking_by_name(name: str) -> None:
         {"kafka.max.in.flight.requests.per.connection": "9"},
     ],
 )
-def test_every_name_in_a_fault_is_the_one_that_the_job_writes(options: dict[str, str]) -> None:
+def test_faults_name_options_as_the_job_writes_them(options: dict[str, str]) -> None:
     for fault in faults(NEEDED | options):
         assert add_kafka_prefix(fault) == fault
         assert "kafka." in fault
 
 
-def test_options_of_a_stream_are_passed_by() -> None:
+def test_accepts_sparks_own_stream_options() -> None:
     assert parse(checkpointlocation="/c", queryname="q") == parse()
 
 
 @pytest.mark.parametrize("given", ["true", "FALSE"])
-def test_include_headers_is_accepted(given: str) -> None:
+def test_accepts_include_headers(given: str) -> None:
     assert parse(includeHeaders=given) == parse()
 
 
-def test_a_boolean_is_true_or_false() -> None:
+def test_accepts_only_true_and_false_as_boolean() -> None:
     (fault,) = faults(NEEDED | {"checkConnection": "maybe"})
     assert fault == "Option 'checkConnection' must be true or false. It is 'maybe'."
 
 
-def test_dead_letters_need_both_options() -> None:
+def test_dead_letters_require_both_options() -> None:
     assert parse(onRecordError="deadletter", deadLetterTopic="dead").dead_letter_topic == "dead"
     assert parse(onRecordError="FAIL").dead_letter_topic is None
     assert "'deadLetterTopic' must be set" in faults(NEEDED | {"onRecordError": "deadLetter"})[0]
@@ -252,7 +250,7 @@ def test_dead_letters_need_both_options() -> None:
         ("reportTopic", "decisionLogTopic"),
     ],
 )
-def test_a_topic_has_one_use(first: str, second: str) -> None:
+def test_rejects_one_topic_for_two_options(first: str, second: str) -> None:
     """A row or a report in the log of what is decided is one that no query of the cluster can read past."""
     log = {"deliveryGuarantee": "exactly-once"} if second == "decisionLogTopic" else {}
     letters = {"onRecordError": "deadLetter"} if "deadLetterTopic" in (first, second) else {}
@@ -271,13 +269,13 @@ SECRETS = {
 }
 
 
-def test_no_secret_is_in_the_repr_of_the_options() -> None:
+def test_repr_of_options_contains_no_secret() -> None:
     options = parse_options(NEEDED | SECRETS)
     assert "hush-" not in repr(options)
     assert "hush-" not in str(options)
 
 
-def test_no_secret_is_in_an_error_about_the_options() -> None:
+def test_errors_about_options_contain_no_secret() -> None:
     wrong = {"kafka.sasl.jaas.config": "nonsense hush-3", "kafka.ssl.keystore.key": "hush-4", "kafka.acks": "5"}
     text = "\n".join(faults(NEEDED | SECRETS | wrong | {"kafka.sasl.jaas.confg": "hush-5"}))
     assert "acks" in text
@@ -290,7 +288,7 @@ def test_options_can_be_pickled_to_the_tasks() -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_the_producers_configuration_is_parsed_once_and_is_not_sent_to_tasks() -> None:
+def test_parses_producer_config_once_and_does_not_pickle_it() -> None:
     options = parse()
     bare = pickle.dumps(options)
     assert options.producer_config() is options.producer_config()

@@ -6,7 +6,7 @@ from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS
 from tools.options_document import DOCUMENT, written
 
 
-def test_the_document_lists_exactly_the_options_of_the_code() -> None:
+def test_options_page_lists_exactly_the_options_of_the_code() -> None:
     document = DOCUMENT.read_text()
     assert document == written(document), "run `python -m tools.options_document` and read what it changed"
 

@@ -12,14 +12,14 @@ from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.spark.patches.drop_in import REDACTION_CONFS, _warn_about_python_mismatch
 
 
-def test_a_local_spark_whose_workers_run_another_python_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_warns_when_local_workers_run_another_python(caplog: pytest.LogCaptureFixture) -> None:
     _warn_about_python_mismatch("local[2]", "/no/such/python3")
     assert "/no/such/python3" in caplog.text
     assert "PYSPARK_PYTHON" in caplog.text
 
 
 @pytest.mark.parametrize(("master", "python"), [("local[2]", sys.executable), ("spark://host:7077", "python3")])
-def test_the_same_python_and_that_of_a_cluster_are_nothing_to_warn_of(
+def test_does_not_warn_for_same_python_or_on_a_cluster(
     master: str, python: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     _warn_about_python_mismatch(master, python)
@@ -39,9 +39,7 @@ MISTAKEN = ["sasl_plain_password", "kafka.sasl.password", "kafka.sasl.jaas.confg
 
 @pytest.mark.parametrize("name", [*SECRETS, *REGISTRY_SECRETS, *OF_OTHERS, *MISTAKEN])
 @pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
-def test_spark_hides_what_may_be_a_secret_also_of_options_that_are_passed_over_or_refused(
-    name: str, prefix: str
-) -> None:
+def test_spark_redacts_secrets_also_of_ignored_and_rejected_options(name: str, prefix: str) -> None:
     """They are in the request that Spark Connect writes down before the driver looks at them."""
     assert re.search(REDACTION_CONFS["spark.sql.redaction.options.regex"], prefix + name)
     of_java = REDACTION_CONFS["spark.sql.redaction.string.regex"].replace("++", "+").replace("*+", "*")

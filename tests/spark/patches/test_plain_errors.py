@@ -62,7 +62,7 @@ def shell(spark: SparkSession) -> InteractiveShell:
 
 
 @pytest.mark.parametrize(("cell", "first", "others"), [m[1:] for m in MISTAKES], ids=[m[0] for m in MISTAKES])
-def test_a_notebook_shows_the_sentence_first_then_the_users_line_and_nothing_else(
+def test_notebook_shows_only_message_and_line_of_user(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], cell: str, first: str, others: list[str]
 ) -> None:
     with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
@@ -75,7 +75,7 @@ def test_a_notebook_shows_the_sentence_first_then_the_users_line_and_nothing_els
     assert code.rstrip().endswith(cell.splitlines()[-1])
 
 
-def test_an_error_that_is_not_of_the_sink_stays_as_spark_raises_it(spark: SparkSession) -> None:
+def test_raises_errors_of_other_code_unchanged(spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 1}) as broker:
         writer = spark.range(1).selectExpr("CAST(raise_error('mine') AS STRING) AS value").write.format("pykafka")
         writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", "t")
@@ -84,7 +84,7 @@ def test_an_error_that_is_not_of_the_sink_stays_as_spark_raises_it(spark: SparkS
     assert not isinstance(raised.value, KafkaSinkError)
 
 
-def test_sparks_own_error_is_still_there_behind_the_sentence(spark: SparkSession) -> None:
+def test_keeps_sparks_error_as_context_of_plain_error(spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 1}, message_bytes_max=2000) as broker:
         writer = spark.range(1).selectExpr("repeat('x', 3000) AS value").write.format("pykafka")
         with pytest.raises(DeliveryError) as raised:
@@ -97,13 +97,11 @@ def test_sparks_own_error_is_still_there_behind_the_sentence(spark: SparkSession
     ("name", "kind"),
     [("SchemaError", SchemaError), ("BrokerError", DeliveryError), ("Sequence", DeliveryError)],
 )
-def test_the_error_keeps_its_class_where_words_are_all_that_it_is_made_of(
-    name: str, kind: type[KafkaSinkError]
-) -> None:
+def test_rebuilds_class_of_errors_that_have_only_a_message(name: str, kind: type[KafkaSinkError]) -> None:
     error = parse_task_error(SPARKS_WORDS.format(name))
     assert type(error) is kind
     assert str(error) == "Not written to Kafka: 1 record.\n- topic 't', partition 0."
 
 
-def test_words_without_an_error_of_ours_give_none() -> None:
+def test_parses_no_task_error_from_other_text() -> None:
     assert parse_task_error("java.lang.OutOfMemoryError\n\tat x") is None

@@ -55,7 +55,7 @@ def writer_class() -> type[Any]:
     return made
 
 
-def test_options_are_read_as_spark_hands_them_over(writer_class: type[Any]) -> None:
+def test_returns_options_as_spark_passes_them(writer_class: type[Any]) -> None:
     writer = writer_class("frame").option("Topic", "a").options(**{"kafka.acks": 1, "includeHeaders": True})
     writer.option(key="TOPIC", value="b").option("reportPath", None)
     said = recorded_calls(writer)
@@ -63,7 +63,7 @@ def test_options_are_read_as_spark_hands_them_over(writer_class: type[Any]) -> N
     assert said.options() == {"topic": "b", "kafka.acks": "1", "includeheaders": "true"}
 
 
-def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(writer_class: type[Any]) -> None:
+def test_returns_last_format_unless_a_function_replaced_it(writer_class: type[Any]) -> None:
     writer = writer_class("frame")
     said = recorded_calls(writer)
     assert said is not None
@@ -74,7 +74,7 @@ def test_the_format_is_the_last_that_was_said_unless_a_function_took_its_place(w
     assert said.format() == ""
 
 
-def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: type[Any]) -> None:
+def test_rebuilt_writer_repeats_calls_for_another_dataframe(writer_class: type[Any]) -> None:
     writer = writer_class("frame").format("pykafka").option("a", 1).mode("overwrite").options(b=2)
     assert writer.count() == 7, "what does not return the writer is no setting"
     made = rebuild_writer(writer, "another", excluding=["mode"])
@@ -83,7 +83,7 @@ def test_a_writer_made_anew_gets_the_same_calls_for_another_frame(writer_class: 
     assert dict.fromkeys(made.calls) == dict.fromkeys(["pykafka", ("a", 1), ("b", 2)])
 
 
-def test_a_writer_from_before_remembers_nothing_and_works_as_it_did() -> None:
+def test_writer_created_before_the_change_records_nothing() -> None:
     writer_class = new_class()
     before = writer_class("frame")
     record_calls(writer_class)

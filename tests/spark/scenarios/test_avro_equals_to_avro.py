@@ -37,7 +37,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def test_rows_are_the_bytes_of_to_avro(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_rows_equal_bytes_of_to_avro(spark: SparkSession, broker: EmbeddedBroker) -> None:
     frame = spark.range(100).selectExpr(f"struct({COLUMNS}) AS s").select("s.*")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     writer.option("topic", "avro").option("valueFormat", "avro").option("keyColumns", "id").save()
@@ -46,7 +46,7 @@ def test_rows_are_the_bytes_of_to_avro(spark: SparkSession, broker: EmbeddedBrok
     assert_df_equality(actual, expected, ignore_row_order=True, ignore_nullable=True)
 
 
-def test_null_structs_whose_fields_are_never_null_are_tombstones(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_null_structs_with_non_nullable_fields_are_tombstones(spark: SparkSession, broker: EmbeddedBroker) -> None:
     payload = "if(id % 2 = 0, NULL, named_struct('id', id, 'name', 'n')) AS payload"
     frame = spark.range(4).selectExpr("CAST(id AS STRING) AS key", payload)
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)

@@ -28,9 +28,7 @@ UNAUTHORIZED = {
 }
 
 
-def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_before_it_plans(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_connect_writes_batches_and_streams_and_rejects_mistakes_early(spark: SparkSession, tmp_path: Path) -> None:
     with embedded_broker(topics=TOPICS) as broker:
         command = [sys.executable, "-m", "tests.spark.connect_job", connect_address(spark), broker.bootstrap_servers]
         job = subprocess.run(
@@ -50,7 +48,7 @@ def test_batches_and_streams_are_written_and_mistakes_are_refused_by_the_driver_
     assert (said["upstream tasks"], said["upstream tasks of the write"]) == ("0", "4")
 
 
-def test_the_session_of_the_page_about_deploying_connects(spark: SparkSession) -> None:
+def test_documented_connect_session_connects(spark: SparkSession) -> None:
     (code,) = (block for block in blocks("docs/deploying.md") if ".remote(" in block)
     program = code.replace("sc://server:15002", connect_address(spark)) + "print(spark.range(3).count())\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -74,7 +74,7 @@ def forget_commit(tmp_path: Path, batch: int) -> None:
         (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 
 
-def test_a_stream_that_writes_exactly_once_is_in_order_and_its_last_batch_is_not_written_again(
+def test_exactly_once_stream_is_ordered_and_last_batch_is_not_rewritten(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     given = options(broker, topic, tmp_path, deliveryGuarantee="exactly-once")
@@ -88,7 +88,7 @@ def test_a_stream_that_writes_exactly_once_is_in_order_and_its_last_batch_is_not
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_an_output_mode_writes_its_rows_in_order(
+def test_output_modes_write_rows_in_order(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, mode: str
 ) -> None:
     """Each micro-batch has rows of each key, so that all of them change."""
@@ -101,7 +101,7 @@ def test_an_output_mode_writes_its_rows_in_order(
     assert numbers_by_key(topic) == expected
 
 
-def test_a_foreach_batch_of_the_users_own_distributes_each_of_its_writes(
+def test_users_foreach_batch_distributes_each_write(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     once = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": topic.name}
@@ -126,7 +126,7 @@ def test_a_foreach_batch_of_the_users_own_distributes_each_of_its_writes(
         ({"distribution": "none"}, "orderBy.*distribution"),
     ],
 )
-def test_what_cannot_be_distributed_is_refused_by_start_and_by_save_before_any_task(
+def test_start_and_save_reject_impossible_distribution_before_any_task(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, change: dict[str, str], words: str
 ) -> None:
     given = options(broker, topic, tmp_path) | change
@@ -140,7 +140,7 @@ def test_what_cannot_be_distributed_is_refused_by_start_and_by_save_before_any_t
         rows.write.format("pykafka").options(**given).save()
 
 
-def test_topics_of_a_column_and_continuous_processing_are_refused_by_start(
+def test_start_rejects_topics_of_a_column_and_continuous_processing(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     given = options(broker, topic, tmp_path)
@@ -154,7 +154,7 @@ def test_topics_of_a_column_and_continuous_processing_are_refused_by_start(
     assert stream.sparkSession.streams.active == []
 
 
-def test_topics_of_a_column_are_distributed_by_key(
+def test_distributes_topics_of_a_column_by_key(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     given = options(broker, topic, tmp_path, distribution="key")
@@ -164,7 +164,7 @@ def test_topics_of_a_column_are_distributed_by_key(
     assert numbers_by_key(topic) == all_in_order()
 
 
-def test_no_more_tasks_write_than_there_are_partitions(
+def test_limits_tasks_to_number_of_partitions(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Those beyond would have no rows."""
@@ -176,7 +176,7 @@ def test_no_more_tasks_write_than_there_are_partitions(
     assert report.tasks == PARTITIONS
 
 
-def test_a_stream_with_state_is_written_by_key_by_as_many_tasks_as_run_at_once(
+def test_stateful_stream_by_key_uses_max_concurrent_tasks(
     stream: DataFrame, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Spark joins no parts of its shuffle: there would be 20. The session has two cores."""
@@ -193,7 +193,7 @@ def test_a_stream_with_state_is_written_by_key_by_as_many_tasks_as_run_at_once(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_column_partition_is_part_of_the_value_as_it_is_and_not_as_the_row_was_placed(
+def test_value_contains_partition_column_and_not_target_partition(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path, named: bool
 ) -> None:
     given = options(broker, topic, tmp_path, valueFormat="json", **({"valueColumns": "n,partition"} if named else {}))
@@ -209,7 +209,7 @@ def test_a_column_partition_is_part_of_the_value_as_it_is_and_not_as_the_row_was
         assert n >= 20 or row["partition"] == n % 5
 
 
-def test_a_micro_batch_keeps_the_column_partition_in_its_values(
+def test_micro_batch_keeps_partition_column_in_values(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     given = options(broker, topic, tmp_path, valueFormat="json", valueColumns="seq,partition")
@@ -219,7 +219,7 @@ def test_a_micro_batch_keeps_the_column_partition_in_its_values(
     assert {row["value"] for row in topic.read().to_pylist()} == {b'{"seq":%d}' % n for n in range(10)}
 
 
-def test_rows_whose_key_columns_are_all_null_have_a_key_and_are_in_order_too(
+def test_rows_with_all_null_key_columns_have_a_key_and_are_ordered(
     spark: SparkSession, broker: EmbeddedBroker, topic: KafkaTopic, tmp_path: Path
 ) -> None:
     """Their key is {}."""

@@ -30,7 +30,7 @@ def documented_tests() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", documented_tests())
-def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: SparkSession, name: str) -> None:
+def test_documented_test_example_passes(request: pytest.FixtureRequest, spark: SparkSession, name: str) -> None:
     """With the fixtures of its block, of this folder and of the package."""
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(documented_tests()[name], name, "exec"), names)
@@ -57,7 +57,7 @@ def test_the_example_of_a_test_passes(request: pytest.FixtureRequest, spark: Spa
         ("docs/formats.md", 0, "orders", 5),
     ],
 )
-def test_the_example_of_a_job_writes_its_rows(
+def test_documented_job_example_writes_its_rows(
     spark: SparkSession, tmp_path: Path, document: str, number: int, topic: str, rows: int
 ) -> None:
     orders = spark.range(5).selectExpr("id", "id AS order_id", "id * 2.5 AS amount")
@@ -79,7 +79,7 @@ def with_address(code: str, broker: EmbeddedBroker) -> str:
 
 
 @pytest.mark.parametrize(("number", "topic"), [(0, "orders"), (1, "orders"), (2, "orders-by-customer")])
-def test_the_example_of_exactly_once_writes_nothing_when_it_runs_again(
+def test_documented_exactly_once_example_writes_nothing_when_rerun(
     spark: SparkSession, tmp_path: Path, number: int, topic: str
 ) -> None:
     rows = spark.range(5).selectExpr("CAST(id AS STRING) AS key", "CAST(id AS STRING) AS value")
@@ -112,7 +112,7 @@ def end_streams(spark: SparkSession) -> None:
         query.stop()
 
 
-def test_the_job_that_is_migrated_writes_its_rows(spark: SparkSession) -> None:
+def test_documented_migrated_job_writes_its_rows(spark: SparkSession) -> None:
     (diff,) = blocks("docs/migrating.md", "diff")
     after = "".join(f"{line[2:]}\n" for line in diff.splitlines() if not line.startswith("-"))
     df: DataFrame = spark.range(5).selectExpr("CAST(id AS STRING) AS value")
@@ -121,7 +121,7 @@ def test_the_job_that_is_migrated_writes_its_rows(spark: SparkSession) -> None:
         assert_topic_equals(df, broker.topic("orders"))
 
 
-def test_the_look_at_a_cluster_names_each_python_and_the_version(
+def test_documented_cluster_check_lists_pythons_and_version(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = (block for block in blocks("docs/deploying.md") if "def place" in block)

@@ -119,7 +119,7 @@ def test_table_duckdb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "1000 rows written\n"
 
 
-def test_the_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook_runs_from_top_to_bottom(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     cells = json.loads((EXAMPLES / "first_look.ipynb").read_text())["cells"]
     shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))  # type: ignore[no-untyped-call]
     for cell in cells:

@@ -34,7 +34,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def test_a_task_that_a_newer_driver_fences_while_it_writes_says_so(
+def test_task_fenced_by_newer_driver_reports_it(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers say that its epoch is not the newest, which means nothing to a user."""
@@ -58,9 +58,7 @@ def end_all(broker: EmbeddedBroker) -> None:
         assert ids
 
 
-def test_a_task_whose_transaction_others_end_while_its_driver_waits_says_what_brokers_say(
-    spark: Spark, broker: EmbeddedBroker
-) -> None:
+def test_task_whose_transaction_was_ended_by_others_reports_broker_error(spark: Spark, broker: EmbeddedBroker) -> None:
     writer = spark.job()
     with pytest.raises(KafkaSinkError) as error:
         spark.task(writer, overtaken(lambda: end_all(broker)))
@@ -68,7 +66,7 @@ def test_a_task_whose_transaction_others_end_while_its_driver_waits_says_what_br
     assert "newer driver" not in str(error.value)
 
 
-def test_a_task_that_is_fenced_and_cannot_learn_why_says_what_brokers_say(
+def test_fenced_task_reports_broker_error_if_cause_is_unknown(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")
@@ -84,7 +82,7 @@ def test_a_task_that_is_fenced_and_cannot_learn_why_says_what_brokers_say(
     assert "could not find out whether there is a newer driver" in caplog.text
 
 
-def test_a_task_that_fails_by_its_own_rows_asks_nothing_of_its_driver(
+def test_task_with_invalid_rows_does_not_query_its_driver(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = Spark(broker, monkeypatch, checkpointLocation="/checkpoint")

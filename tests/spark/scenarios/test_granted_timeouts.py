@@ -13,7 +13,7 @@ from tests.spark.test_exactly_once_writers import broker as broker
 from tests.spark.test_exactly_once_writers import spark as spark
 
 
-def test_where_brokers_grant_less_than_when_the_query_began_a_task_says_so_and_the_next_start_asks_anew(
+def test_task_reports_lowered_timeout_limit_and_next_start_requests_it_again(
     spark: Spark, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     micro_batch(spark, 0, "a")
@@ -24,7 +24,7 @@ def test_where_brokers_grant_less_than_when_the_query_began_a_task_says_so_and_t
     assert seen(broker) == ["a", "b"]
 
 
-def test_a_task_whose_transaction_may_not_last_as_long_as_the_user_wants_names_the_option(
+def test_task_names_option_when_transaction_timeout_is_rejected(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = {"checkpointLocation": "/checkpoint", "kafka.transaction.timeout.ms": "900000"}

@@ -33,7 +33,7 @@ def connections(broker: EmbeddedBroker) -> int:
     return sum(row[2].endswith(f":{port:04X}") and row[3] == ESTABLISHED for row in rows)
 
 
-def test_a_cancelled_job_leaves_no_connection_and_the_next_one_writes(spark: SparkSession) -> None:
+def test_cancelled_job_leaves_no_connection_and_next_job_writes(spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 2, "next": 1}) as broker:
         slow = spark.range(0, 2_000_000, 1, 2).mapInArrow(slowly, "id LONG").selectExpr("CAST(id AS STRING) AS value")
         writer = slow.write.format("pykafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)

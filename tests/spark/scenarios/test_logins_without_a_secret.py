@@ -52,7 +52,7 @@ def check(broker: EmbeddedBroker, **options: str) -> None:
     check_all({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"} | login | own, VALUE)
 
 
-def test_the_driver_logs_in_with_a_key_and_with_a_token_of_a_file(
+def test_driver_authenticates_with_private_key_and_token_file(
     broker: EmbeddedBroker, provider: Provider, key_file: Path, tmp_path: Path
 ) -> None:
     by_key = {"client_credentials_client_id": CLIENT, "assertion_private_key_file": str(key_file)}
@@ -62,7 +62,7 @@ def test_the_driver_logs_in_with_a_key_and_with_a_token_of_a_file(
     check(broker, token_endpoint_url=(tmp_path / "token").as_uri())
 
 
-def test_what_is_refused_is_said_on_the_driver_with_the_names_of_the_options(
+def test_driver_reports_rejected_login_with_option_names(
     broker: EmbeddedBroker, provider: Provider, key_file: Path
 ) -> None:
     def words(**options: str) -> str:

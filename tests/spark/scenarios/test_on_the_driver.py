@@ -93,7 +93,7 @@ def refused(write: Callable[[], object], spark: SparkSession) -> KafkaSinkError:
     ],
     ids=["a misspelt option", "no value", "a wrong address", "a wrong topic", "a topic misspelt"],
 )
-def test_a_mistake_behind_a_shuffle_costs_no_task(
+def test_rejects_mistake_after_shuffle_before_any_task(
     spark: SparkSession,
     broker: EmbeddedBroker,
     unused_port: int,
@@ -109,9 +109,7 @@ def test_a_mistake_behind_a_shuffle_costs_no_task(
     assert upstream.tasks_run == 0
 
 
-def test_the_rows_behind_a_shuffle_are_written_once_nothing_is_wrong(
-    spark: SparkSession, broker: EmbeddedBroker
-) -> None:
+def test_writes_rows_after_shuffle_when_checks_pass(spark: SparkSession, broker: EmbeddedBroker) -> None:
     upstream = Upstream(spark)
     broker.control.create_topic("sums", 1)
     upstream.frame.write.save(
@@ -122,7 +120,7 @@ def test_the_rows_behind_a_shuffle_are_written_once_nothing_is_wrong(
     assert_topic_equals(sums, broker.topic("sums"))
 
 
-def test_all_faults_of_options_and_schema_are_reported_together(spark: SparkSession) -> None:
+def test_reports_all_faults_of_options_and_schema_together(spark: SparkSession) -> None:
     writer = spark.range(1).write.format("pykafka").option("kafka.acks", "7").option("kafka.lingr.ms", "1")
     error = refused(writer.save, spark)
     assert isinstance(error, ConfigurationError)
@@ -136,7 +134,7 @@ def test_all_faults_of_options_and_schema_are_reported_together(spark: SparkSess
         assert part in str(error)
 
 
-def test_the_schema_is_checked_before_any_broker_is_asked(spark: SparkSession, unused_port: int) -> None:
+def test_checks_schema_before_connecting(spark: SparkSession, unused_port: int) -> None:
     frame = spark.range(1).selectExpr("id AS value")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", f"127.0.0.1:{unused_port}")
     error = refused(writer.option("topic", "t").save, spark)
@@ -146,7 +144,7 @@ def test_the_schema_is_checked_before_any_broker_is_asked(spark: SparkSession, u
 
 @pytest.mark.parametrize(("mode", "word"), [("overwrite", "Overwrite"), ("ignore", "Ignore")])
 @pytest.mark.parametrize("how", ["mode()", "save()"])
-def test_other_save_modes_are_refused_in_sparks_words(
+def test_rejects_other_save_modes_in_sparks_wording(
     rows: DataFrame, spark: SparkSession, mode: str, word: str, how: str
 ) -> None:
     writer = rows.write.format("pykafka").options(**NOWHERE)
@@ -155,20 +153,20 @@ def test_other_save_modes_are_refused_in_sparks_words(
     assert str(error) == expected
 
 
-def test_the_default_save_mode_of_other_formats_is_left_alone(rows: DataFrame, tmp_path: Path) -> None:
+def test_keeps_default_save_mode_of_other_formats(rows: DataFrame, tmp_path: Path) -> None:
     path = str(tmp_path / "there")
     rows.write.format("json").save(path)
     with pytest.raises(AnalysisException, match="PATH_ALREADY_EXISTS"):
         rows.write.format("json").save(path)
 
 
-def test_a_path_is_refused_for_it_means_nothing_to_kafka(rows: DataFrame, spark: SparkSession) -> None:
+def test_rejects_path(rows: DataFrame, spark: SparkSession) -> None:
     writer = rows.write.format("pykafka").options(**NOWHERE)
     assert "Option 'path', from save(path)" in str(refused(lambda: writer.save("t"), spark))
 
 
 @pytest.mark.parametrize("method", ["partitionBy", "clusterBy"])
-def test_partitions_of_a_table_mean_nothing_to_kafka_and_are_passed_over_as_in_sparks_own_sink(
+def test_ignores_table_layout_with_warning_as_in_sparks_sink(
     rows: DataFrame, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     with embedded_broker({"t": 1}) as broker:
@@ -179,7 +177,7 @@ def test_partitions_of_a_table_mean_nothing_to_kafka_and_are_passed_over_as_in_s
     assert "the column 'partition'" in caplog.text
 
 
-def test_register_may_be_called_again_and_again(spark: SparkSession) -> None:
+def test_register_may_be_called_repeatedly(spark: SparkSession) -> None:
     save, option = DataFrameWriter.save, DataFrameWriter.option
     register(spark)
     register(spark)
@@ -188,9 +186,7 @@ def test_register_may_be_called_again_and_again(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("own", [None, "mine"])
-def test_what_spark_hides_by_itself_or_by_a_setting_stays_hidden_after_register(
-    spark: SparkSession, own: str | None
-) -> None:
+def test_register_keeps_existing_redaction(spark: SparkSession, own: str | None) -> None:
     """Without a setting Spark hides options with `url` in their names: URLs of databases have passwords."""
     session = spark.newSession()
     before = {name: session.conf.get(name) if own is None else own for name in REDACTION_CONFS}
@@ -202,7 +198,7 @@ def test_what_spark_hides_by_itself_or_by_a_setting_stays_hidden_after_register(
         assert session.conf.get(name) == (f"{before[name]}|{added}" if before[name] else added)
 
 
-def test_a_write_that_failed_can_be_mended_and_saved_with_the_same_writer(
+def test_failed_write_can_be_fixed_and_saved_with_same_writer(
     rows: DataFrame, spark: SparkSession, broker: EmbeddedBroker
 ) -> None:
     broker.control.create_topic("mended", 1)
@@ -213,7 +209,7 @@ def test_a_write_that_failed_can_be_mended_and_saved_with_the_same_writer(
     assert_topic_equals(rows.union(rows), broker.topic("mended"))
 
 
-def test_a_wrong_address_is_named_by_host_and_port(rows: DataFrame, spark: SparkSession, unused_port: int) -> None:
+def test_error_names_host_and_port_of_wrong_address(rows: DataFrame, spark: SparkSession, unused_port: int) -> None:
     for address in (f"127.0.0.1:{unused_port}", "no-such-host.invalid:9092"):
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", address)
         error = refused(writer.save, spark)
@@ -222,7 +218,7 @@ def test_a_wrong_address_is_named_by_host_and_port(rows: DataFrame, spark: Spark
         assert '.option("checkConnection", "false")' in str(error)
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_named(rows: DataFrame, spark: SparkSession) -> None:
+def test_error_names_unreachable_advertised_address(rows: DataFrame, spark: SparkSession) -> None:
     with embedded_broker(topics={"t": 1}, advertised_host="kafka.invalid") as broker:
         servers = broker.bootstrap_servers.replace("kafka.invalid", "127.0.0.1")
         writer = rows.write.format("pykafka").option("topic", "t").option("kafka.bootstrap.servers", servers)
@@ -232,14 +228,12 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(rows: DataFrame, 
     assert "The broker advertises this address (advertised.listeners)" in error
 
 
-def test_reading_says_how_to_read(spark: SparkSession) -> None:
+def test_reading_error_names_format_kafka(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="writes to Kafka and cannot read"):
         spark.read.format("pykafka").option("subscribe", "t").load()
 
 
-def test_without_register_the_data_source_is_found_and_looks_at_the_same_things(
-    rows: DataFrame, broker: EmbeddedBroker, unused_port: int
-) -> None:
+def test_runs_same_checks_without_register(rows: DataFrame, broker: EmbeddedBroker, unused_port: int) -> None:
     """By another session, which shares the JVM but not what was registered; and by the `save` that Spark came with."""
     save = inspect.unwrap(DataFrameWriter.save)
     frame = rows.sparkSession.newSession().range(1).selectExpr("CAST(id AS STRING) AS value")
@@ -253,7 +247,7 @@ def test_without_register_the_data_source_is_found_and_looks_at_the_same_things(
     assert_topic_equals(frame, broker.topic("found"))
 
 
-def test_threads_that_did_not_make_the_session_can_write(
+def test_threads_that_did_not_create_the_session_can_write(
     rows: DataFrame, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """Spark looks data sources in Python up in the active session, which such a thread does not have."""

@@ -62,7 +62,7 @@ def run(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> Run:
     return run
 
 
-def test_the_page_shows_the_files_of_the_project() -> None:
+def test_page_shows_files_of_pipeline_project() -> None:
     """docs/pipelines.md"""
     assert blocks("docs/pipelines.md", "yaml") == [(PROJECT / "spark-pipeline.yml").read_text()]
     assert blocks("docs/pipelines.md") == [(PROJECT / "transformations" / "orders.py").read_text()]
@@ -78,7 +78,7 @@ def keys(broker: EmbeddedBroker, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("more", [{}, {"deliveryGuarantee": "exactly-once"}], ids=["at least once", "exactly once"])
-def test_each_run_writes_what_is_new_and_a_full_refresh_writes_all_again(
+def test_run_writes_new_rows_and_full_refresh_rewrites_all(
     broker: EmbeddedBroker, run: Run, tmp_path: Path, more: dict[str, str]
 ) -> None:
     topic = broker.create_topic(f"orders-{len(more)}").name
@@ -96,9 +96,7 @@ def test_each_run_writes_what_is_new_and_a_full_refresh_writes_all_again(
     assert sorted(folder.name for folder in checkpoints.iterdir()) == ["0", "1"], "each refresh has a checkpoint anew"
 
 
-def test_a_full_refresh_under_a_prefix_of_the_users_is_refused(
-    broker: EmbeddedBroker, run: Run, tmp_path: Path
-) -> None:
+def test_rejects_full_refresh_with_prefix_of_user(broker: EmbeddedBroker, run: Run, tmp_path: Path) -> None:
     topic = broker.create_topic("prefixed").name
     more = {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "orders-pipeline"}
     order(tmp_path, 1, 2)
@@ -109,9 +107,7 @@ def test_a_full_refresh_under_a_prefix_of_the_users_is_refused(
     assert keys(broker, topic) == [1, 2]
 
 
-def test_a_mistake_in_the_options_is_found_by_a_run_and_not_by_a_dry_run(
-    broker: EmbeddedBroker, run: Run, tmp_path: Path
-) -> None:
+def test_run_rejects_invalid_options_but_dry_run_does_not(broker: EmbeddedBroker, run: Run, tmp_path: Path) -> None:
     topic = broker.create_topic("mistaken").name
     order(tmp_path, 1)
     dry = run("dry-run", topic=topic, tpoic="x")

@@ -18,7 +18,7 @@ from tests.spark.task_cases import broker as broker
 from tests.spark.task_cases import pool as pool
 
 
-def test_an_error_names_topic_partition_reason_count_and_a_key(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_error_names_topic_partition_reason_count_and_key(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic=TOPIC, times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     words = failed(broker, pool, [batch(0)])
     assert words.startswith("Not written to Kafka: 100 records, by the task of partition 0 (attempt 0, stage 0).")
@@ -28,9 +28,7 @@ def test_an_error_names_topic_partition_reason_count_and_a_key(broker: EmbeddedB
     assert "key 'key-" in words
 
 
-def test_a_record_that_is_too_large_fails_the_task_and_says_what_to_do(
-    broker: EmbeddedBroker, pool: ProducerPool
-) -> None:
+def test_too_large_record_fails_task_with_remedy(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     big = pa.record_batch({"value": [b"small", b"x" * 5_000, b"small"], "key": ["a", "k" * 500, None]})
     words = failed(broker, pool, [big], kafka__max__request__size="2000")
     assert words.startswith("Not written to Kafka: 1 record,")
@@ -50,14 +48,14 @@ def test_a_record_that_is_too_large_fails_the_task_and_says_what_to_do(
         ),
     ],
 )
-def test_the_limit_that_a_record_exceeds_is_named_with_the_value_that_it_needs(
+def test_error_names_exceeded_limit_and_required_value(
     broker: EmbeddedBroker, pool: ProducerPool, more: dict[str, str], words: str
 ) -> None:
     big = pa.record_batch({"value": [b"small", b"x" * 5_000], "key": ["a", "b"]})
     assert words in failed(broker, pool, [big], **more)
 
 
-def test_an_unknown_topic_is_named(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_error_names_unknown_topic(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.hide_topic(TOPIC)
     broker.control.when(api=ApiKey.METADATA, times=None).fail(error_codes.UNKNOWN_TOPIC_OR_PARTITION)
     assert "'orders'" in failed(broker, pool, [batch(0)], kafka__max__block__ms="500")
@@ -68,7 +66,7 @@ def dead_letters(broker: EmbeddedBroker) -> list[dict[str, bytes | None]]:
     return [{header["key"]: header["value"] for header in row} for row in table.column("headers").to_pylist()]
 
 
-def test_records_that_are_too_large_go_to_the_dead_letter_topic(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_writes_too_large_records_to_dead_letter_topic(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.delete_topic(TOPIC)
     broker.control.create_topic(TOPIC, 1, {"max.message.bytes": "1000"})
     big = pa.record_batch({"value": [b"a", b"x" * 5_000, b"b", b"y" * 6_000], "key": ["1", "2", "3", "4"]})
@@ -85,7 +83,7 @@ def test_records_that_are_too_large_go_to_the_dead_letter_topic(broker: Embedded
         assert letter["pykafka.batch"] == b"None/stage-0"
 
 
-def test_the_dead_letters_of_the_last_rows_do_not_linger_but_are_flushed_together(
+def test_flushes_last_dead_letters_together(
     broker: EmbeddedBroker, pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes: list[int] = []
@@ -104,7 +102,7 @@ def test_the_dead_letters_of_the_last_rows_do_not_linger_but_are_flushed_togethe
     assert flushes == [2, 4]
 
 
-def test_a_dead_letter_that_is_too_large_itself_is_cut_and_counted(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_truncates_and_counts_too_large_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     big = pa.record_batch({"value": [b"fine", b"x" * 300_000], "key": ["1", "2"]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
     report = write_rows(options(broker, **more), PLAN, iter([big]), pool)
@@ -113,7 +111,7 @@ def test_a_dead_letter_that_is_too_large_itself_is_cut_and_counted(broker: Embed
     assert dead_letters(broker)[0]["pykafka.value.bytes"] == b"300000"
 
 
-def test_a_dead_letter_that_cannot_be_written_either_fails_the_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_rejected_dead_letter_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     big = pa.record_batch({"value": [b"x" * 300_000], "key": ["1"]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__request__size": "200000"}
@@ -122,7 +120,7 @@ def test_a_dead_letter_that_cannot_be_written_either_fails_the_task(broker: Embe
     assert "TOPIC_AUTHORIZATION_FAILED" in words
 
 
-def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_missing_partition_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
     rows = pa.record_batch({"value": [b"a", b"b"], "partition": pa.array([0, 77], pa.int32())})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead", "kafka__max__block__ms": "500"}
@@ -132,7 +130,7 @@ def test_a_partition_that_does_not_exist_makes_a_dead_letter(broker: EmbeddedBro
     assert dead_letters(broker)[0]["pykafka.partition"] == b"77"
 
 
-def test_the_innocent_records_of_a_refused_batch_are_written_and_the_guilty_become_dead_letters(
+def test_rewrites_valid_records_of_rejected_batch_and_dead_letters_invalid_ones(
     broker: EmbeddedBroker, pool: ProducerPool
 ) -> None:
     """A compacted topic takes no record without a key, and says which records of a batch have none (KIP-467)."""
@@ -147,9 +145,7 @@ def test_the_innocent_records_of_a_refused_batch_are_written_and_the_guilty_beco
     assert [letter["pykafka.partition"] for letter in dead_letters(broker)] == [b"0", b"0"]
 
 
-def test_the_innocent_records_of_a_refused_batch_fail_with_it_where_there_are_no_dead_letters(
-    broker: EmbeddedBroker, pool: ProducerPool
-) -> None:
+def test_valid_records_of_rejected_batch_fail_without_dead_letters(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.create_topic("compacted", 1, {"cleanup.policy": "compact"})
     plan = ColumnPlan(value=0, key=1, fixed_topic="compacted")
     rows = pa.record_batch({"value": [b"a", b"b"], "key": ["k", None]})
@@ -170,7 +166,7 @@ def test_the_innocent_records_of_a_refused_batch_fail_with_it_where_there_are_no
         (list(range(20)), "has no partition 2, 3, 4, 5, 6 or 13 others: it has 2"),
     ],
 )
-def test_a_partition_that_does_not_exist_is_named_with_those_that_do(
+def test_error_names_missing_partition_and_existing_ones(
     broker: EmbeddedBroker, pool: ProducerPool, asked: list[int], words: str
 ) -> None:
     plan = ColumnPlan(value=0, partition=1, fixed_topic=TOPIC)
@@ -180,7 +176,7 @@ def test_a_partition_that_does_not_exist_is_named_with_those_that_do(
     assert f"topic {TOPIC} {words}" in str(error.value)
 
 
-def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_failed_topic_does_not_fail_rows_of_other_topics(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     broker.control.when(api=ApiKey.PRODUCE, topic="dead", times=None).fail(error_codes.TOPIC_AUTHORIZATION_FAILED)
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, "dead"]})
     with pytest.raises(DeliveryError, match="Not written to Kafka: 1 record,"):
@@ -191,9 +187,7 @@ def test_the_rows_of_other_topics_are_not_failed_by_one(broker: EmbeddedBroker, 
 NULL_TOPIC_MESSAGE = pa.record_batch({"value": [b"a", b"b", b"c"], "topic": [TOPIC, None, TOPIC]})
 
 
-def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
-    broker: EmbeddedBroker, pool: ProducerPool
-) -> None:
+def test_null_topic_fails_task(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     with pytest.raises(DeliveryError) as error:
         write_rows(options(broker), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert "Not written to Kafka: 1 record," in str(error.value)
@@ -203,7 +197,7 @@ def test_a_null_topic_fails_the_task_like_any_other_fault_of_a_record(
     assert sorted(values(broker)) == [b"a", b"c"]
 
 
-def test_a_null_topic_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
+def test_null_topic_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool) -> None:
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([NULL_TOPIC_MESSAGE]), pool)
     assert (report.totals.rows, report.totals.dead_letters) == (2, 1)
@@ -213,7 +207,7 @@ def test_a_null_topic_makes_a_dead_letter(broker: EmbeddedBroker, pool: Producer
 
 
 @pytest.mark.parametrize("topic", ["", "no/topic", "x" * 250])
-def test_a_topic_that_cannot_exist_makes_a_dead_letter(broker: EmbeddedBroker, pool: ProducerPool, topic: str) -> None:
+def test_invalid_topic_name_becomes_dead_letter(broker: EmbeddedBroker, pool: ProducerPool, topic: str) -> None:
     rows = pa.record_batch({"value": [b"a", b"b"], "topic": [TOPIC, topic]})
     more = {"onRecordError": "deadLetter", "deadLetterTopic": "dead"}
     report = write_rows(options(broker, **more), ColumnPlan(value=0, topic=1), iter([rows]), pool)

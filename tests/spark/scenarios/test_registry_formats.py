@@ -60,7 +60,7 @@ def faults(**options: str) -> str:
     return "\n".join(refused.value.faults)
 
 
-def test_records_are_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+def test_confluents_deserializer_reads_records(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="avro-confluent")
     with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
@@ -69,7 +69,7 @@ def test_records_are_read_by_confluents_own_deserializer(registry: FakeRegistry)
     assert list(registry.subjects) == ["orders-value"]
 
 
-def test_a_message_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+def test_confluents_deserializer_reads_protobuf_messages(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="protobuf-confluent", valueSchemaName="com.acme.Order")
     ((_, schema),) = registry.subjects["orders-value"]
@@ -80,7 +80,7 @@ def test_a_message_is_read_by_confluents_own_deserializer(registry: FakeRegistry
     assert not messages[1].HasField("name")
 
 
-def test_a_descriptor_says_which_message_is_written(registry: FakeRegistry, tmp_path: Path) -> None:
+def test_descriptor_determines_written_message(registry: FakeRegistry, tmp_path: Path) -> None:
     text = 'syntax = "proto3"; message First {} message Order { string name = 1; int64 id = 7; }'
     (tmp_path / "order.desc").write_bytes(compile_proto(text))
     options = {"valueFormat": "protobuf-confluent", "valueSchemaFile": str(tmp_path / "order.desc")}
@@ -91,7 +91,7 @@ def test_a_descriptor_says_which_message_is_written(registry: FakeRegistry, tmp_
     assert schema["schemaType"] == "PROTOBUF"
 
 
-def test_json_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> None:
+def test_confluents_deserializer_reads_json(registry: FakeRegistry) -> None:
     context = SerializationContext("orders", MessageField.VALUE)
     rows = rows_of(registry, valueFormat="json-schema-confluent")
     with SchemaRegistryClient({"url": registry.url, "timeout": ANSWER_SECONDS}) as client:
@@ -99,14 +99,14 @@ def test_json_is_read_by_confluents_own_deserializer(registry: FakeRegistry) -> 
         assert [read(row, context) for row in rows] == [{"id": 1, "name": "a"}, {"id": 2}]
 
 
-def test_a_new_column_is_compatible(registry: FakeRegistry) -> None:
+def test_additional_column_is_compatible(registry: FakeRegistry) -> None:
     rows_of(registry, valueFormat="avro-confluent")
     wider = StructType([*SCHEMA.fields, StructField("more", LongType())])
     writer_of(registry, wider, valueFormat="avro-confluent")
     assert [number for number, _ in registry.subjects["orders-value"]] == [1, 2]
 
 
-def test_the_header_has_the_id_of_the_schema(registry: FakeRegistry) -> None:
+def test_header_contains_schema_id(registry: FakeRegistry) -> None:
     registry.subjects["other"] = [(66_051, {"schema": json.dumps({"type": "record", "name": "r", "fields": FIELDS})})]
     rows = rows_of(registry, valueFormat="avro-confluent", valueSubject="other", schemaSource="latest")
     assert rows == [b"\0\x00\x01\x02\x03\x02\x02\x02a", b"\0\x00\x01\x02\x03\x04\x00"]
@@ -123,7 +123,7 @@ FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "name",
         ("topicRecord", ["orders-com.acme.Order", "orders-com.acme.OrderKey"]),
     ],
 )
-def test_a_subject_is_named_by_its_strategy(registry: FakeRegistry, strategy: str, subjects: list[str]) -> None:
+def test_strategy_determines_subject_name(registry: FakeRegistry, strategy: str, subjects: list[str]) -> None:
     writer_of(
         registry,
         valueFormat="avro-confluent",
@@ -135,7 +135,7 @@ def test_a_subject_is_named_by_its_strategy(registry: FakeRegistry, strategy: st
     assert list(registry.subjects) == subjects
 
 
-def test_a_schema_that_must_be_there_is_not_registered(registry: FakeRegistry) -> None:
+def test_lookup_does_not_register_schema(registry: FakeRegistry) -> None:
     with pytest.raises(SchemaRegistryError, match="'orders-value' does not have this schema"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="lookup")
     assert not registry.subjects
@@ -143,7 +143,7 @@ def test_a_schema_that_must_be_there_is_not_registered(registry: FakeRegistry) -
     assert rows_of(registry, valueFormat="avro-confluent", schemaSource="lookup")[0][:5] == b"\0\0\0\0\1"
 
 
-def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeRegistry) -> None:
+def test_rejects_columns_that_do_not_fit_latest_schema(registry: FakeRegistry) -> None:
     registry.subjects["orders-value"] = [(1, {"schema": json.dumps({"type": "record", "name": "r", "fields": []})})]
     with pytest.raises(SchemaError, match=r"of subject 'orders-value': .* has no field for the column id"):
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
@@ -152,7 +152,7 @@ def test_columns_that_do_not_fit_the_latest_schema_are_refused(registry: FakeReg
         writer_of(registry, valueFormat="avro-confluent", schemaSource="latest")
 
 
-def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentials(registry: FakeRegistry) -> None:
+def test_schema_text_in_errors_is_one_line_without_credentials(registry: FakeRegistry) -> None:
     registry.user_info = "alice:s3cret"
     evil = "s3cret \x1b[2J" + "x" * 10_000
     latest = {"valueFormat": "avro-confluent", "schemaSource": "latest"}
@@ -171,7 +171,7 @@ def test_what_a_schema_of_the_registry_says_is_on_one_line_without_the_credentia
         get_registry_client.cache_clear()
 
 
-def test_a_job_takes_what_is_latest_now_and_a_stream_keeps_what_it_began_with(registry: FakeRegistry) -> None:
+def test_job_uses_newest_schema_and_stream_keeps_its_first(registry: FakeRegistry) -> None:
     only_id = StructType(SCHEMA.fields[:1])
 
     def add_version(number: int, *names: str) -> None:
@@ -210,14 +210,14 @@ def test_rejects_active_write_rules_on_the_driver(registry: FakeRegistry, source
         writer_of(registry, SCHEMA, valueFormat="avro-confluent", schemaSource=source)
 
 
-def test_the_process_that_commits_a_stream_does_not_ask_the_registry(registry: FakeRegistry) -> None:
+def test_committing_process_does_not_query_the_registry(registry: FakeRegistry) -> None:
     source = KafkaDataSource(NEEDED | {"schema.registry.url": registry.url, "valueFormat": "avro-confluent"})
     source.__setstate__({})
     source.streamWriter(SCHEMA, False)
     assert not registry.requests
 
 
-def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> None:
+def test_tasks_get_no_registry_secrets(registry: FakeRegistry) -> None:
     registry.user_info = "alice:s3cret"
     user = {"schema__registry__basic__auth__user__info": "alice:s3cret"}
     options, _ = writer_of(registry, SCHEMA, valueFormat="avro-confluent", **user)
@@ -259,7 +259,7 @@ def test_the_tasks_get_no_secrets_of_the_registry(registry: FakeRegistry) -> Non
         ({"valueFormat": "avro-confluent", "schema__registry__user": "a"}, "Unknown option 'schema.registry.user'"),
     ],
 )
-def test_wrong_options_of_a_registry_are_refused(options: dict[str, str], words: str) -> None:
+def test_rejects_invalid_registry_options(options: dict[str, str], words: str) -> None:
     assert words in faults(**options)
 
 
@@ -277,7 +277,7 @@ def test_rejects_a_registry_url_for_formats_without_a_registry(options: dict[str
     assert remedy in faults(schema__registry__url="http://registry:8081", **options)
 
 
-def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:
+def test_rejects_schema_without_subject_for_topics_of_a_column() -> None:
     given = {name: value for name, value in NEEDED.items() if name != "topic"}
     with pytest.raises(
         ConfigurationError, match="'valueSubject' must be set, because the subject of the value schema depends on"
@@ -285,7 +285,7 @@ def test_a_topic_from_a_column_gives_a_schema_no_subject() -> None:
         parse_options(given | {"valueFormat": "avro-confluent", "schema.registry.url": "http://r"})
 
 
-def test_no_secret_is_in_the_repr_of_the_options() -> None:
+def test_repr_of_options_contains_no_secret() -> None:
     given = {"valueFormat": "avro-confluent", "schema.registry.url": "https://r"}
     secret = {"schema.registry.basic.auth.user.info": "alice:s3cret", "schema.registry.ssl.keystore.password": "s3cret"}
     options = parse_options(NEEDED | given | {name: value for name, value in secret.items() if "basic" in name})

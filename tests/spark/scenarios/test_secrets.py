@@ -21,7 +21,7 @@ from tests.spark.secrets_job import SECRET
 
 
 @pytest.mark.needs("java")
-def test_no_secret_appears_in_anything_that_spark_and_spark_connect_show_or_keep(tmp_path: Path) -> None:
+def test_spark_and_spark_connect_show_and_keep_no_secret(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.spark.secrets_job", str(tmp_path)]
     job = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     shown = job.stdout + job.stderr
@@ -49,7 +49,7 @@ def test_no_secret_appears_in_anything_that_spark_and_spark_connect_show_or_keep
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_no_secret_appears_in_the_log_of_a_task_at_debug(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_log_of_task_contains_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="spark_kafka_sink")  # register() has set a level of its own
     security = ListenerSecurity(protocol="SASL_PLAINTEXT", users={"alice": f"{SECRET}-right"})
     plan = ColumnPlan(value=0, fixed_topic="t")

@@ -48,7 +48,7 @@ def options(broker: EmbeddedBroker, tmp_path: Path, topic: str = "t") -> dict[st
         ({"topic": "conuts"}, PreflightError, "does not exist[^?]* Did you mean 'counts'"),
     ],
 )
-def test_what_is_wrong_with_a_stream_is_raised_by_start(
+def test_start_raises_errors_of_the_stream(
     words: DataFrame,
     broker: EmbeddedBroker,
     tmp_path: Path,
@@ -62,15 +62,13 @@ def test_what_is_wrong_with_a_stream_is_raised_by_start(
     assert words.sparkSession.streams.active == []
 
 
-def test_a_schema_that_is_wrong_is_raised_by_start(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_start_raises_schema_error(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     writer = words.selectExpr("value AS word").writeStream.options(**options(broker, tmp_path))
     with pytest.raises(SchemaError, match="Required attribute 'value' not found"):
         writer.start(format="pykafka")
 
 
-def test_continuous_processing_is_refused_with_the_line_to_write_instead(
-    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_rejects_continuous_trigger_with_alternative(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path)).trigger(continuous="1 second")
     with pytest.raises(ConfigurationError, match=r'Use micro-batches: \.trigger\(processingTime="0 seconds"\)'):
         writer.start()
@@ -78,7 +76,7 @@ def test_continuous_processing_is_refused_with_the_line_to_write_instead(
 
 
 @pytest.mark.parametrize("output_mode", ["append", "update"])
-def test_real_time_mode_is_refused_with_what_stands_in_the_way_and_the_line_to_write_instead(
+def test_rejects_real_time_trigger_with_reason_and_alternative(
     words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, output_mode: str
 ) -> None:
     writer = words.writeStream.format("pykafka").options(**options(broker, tmp_path)).outputMode(output_mode)
@@ -92,9 +90,7 @@ def test_real_time_mode_is_refused_with_what_stands_in_the_way_and_the_line_to_w
     assert words.sparkSession.streams.active == []
 
 
-def test_output_mode_update_writes_the_rows_that_have_changed(
-    words: DataFrame, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_update_mode_writes_changed_rows(words: DataFrame, broker: EmbeddedBroker, tmp_path: Path) -> None:
     counts = words.groupBy("value").count().selectExpr("value AS key", "CAST(count AS STRING) AS value", "count")
     report = tmp_path / "report.jsonl"
     writer = counts.writeStream.format("pykafka").options(**options(broker, tmp_path, "counts"))
@@ -118,7 +114,7 @@ def test_output_mode_update_writes_the_rows_that_have_changed(
 
 
 @pytest.mark.parametrize("output_mode", ["append", "update"])
-def test_partitions_of_a_table_mean_nothing_to_a_stream_and_are_passed_over(
+def test_stream_ignores_table_layout_with_warning(
     words: DataFrame, broker: EmbeddedBroker, tmp_path: Path, output_mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "words" / "1.txt").write_text(f"{output_mode}\n")
@@ -129,7 +125,7 @@ def test_partitions_of_a_table_mean_nothing_to_a_stream_and_are_passed_over(
     assert "Ignored partitionBy('day')" in caplog.text
 
 
-def test_a_sink_of_the_users_own_is_left_alone(words: DataFrame, tmp_path: Path) -> None:
+def test_keeps_foreach_batch_of_user(words: DataFrame, tmp_path: Path) -> None:
     """foreachBatch takes the place of the format."""
     (tmp_path / "words" / "1.txt").write_text("a\n")
     seen: list[int] = []
@@ -155,7 +151,7 @@ def numbers_by_key(broker: EmbeddedBroker, topic: str) -> dict[bytes, list[int]]
     return found
 
 
-def test_a_stream_that_is_repartitioned_by_key_keeps_the_order_of_each_key(
+def test_stream_repartitioned_by_key_keeps_order_of_each_key(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "in order").mkdir()
@@ -167,7 +163,7 @@ def test_a_stream_that_is_repartitioned_by_key_keeps_the_order_of_each_key(
     assert numbers_by_key(broker, topic.name) == {key: list(range(200)) for key in (b"a", b"b", b"c")}
 
 
-def test_spark_refuses_to_sort_a_stream_and_foreach_batch_can(
+def test_spark_rejects_sorting_a_stream_but_foreach_batch_can(
     spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     (tmp_path / "sorted").mkdir()

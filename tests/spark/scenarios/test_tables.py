@@ -60,7 +60,7 @@ def options(broker: EmbeddedBroker, topic: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
 
 
-def test_threads_that_did_not_make_the_session_can_write_to_tables(
+def test_threads_that_did_not_create_the_session_can_write_tables(
     rows: DataFrame, stream: DataFrame, broker: EmbeddedBroker, table: str, dropped: str, tmp_path: Path
 ) -> None:
     topic = broker.create_topic("threads")
@@ -84,7 +84,7 @@ def test_threads_that_did_not_make_the_session_can_write_to_tables(
         ({"topic": "not-there"}, PreflightError, "topic not-there: does not exist"),
     ],
 )
-def test_a_mistake_is_raised_before_the_table_is_made_and_before_a_task_runs(  # noqa: PLR0913 - a table of cases
+def test_raises_error_before_table_creation_and_any_task(  # noqa: PLR0913 - a table of cases
     spark: SparkSession,
     stream: DataFrame,
     broker: EmbeddedBroker,
@@ -105,7 +105,7 @@ def test_a_mistake_is_raised_before_the_table_is_made_and_before_a_task_runs(  #
 
 
 @pytest.mark.parametrize(("mode", "word"), [("overwrite", "Overwrite"), ("ignore", "Ignore")])
-def test_kafka_has_no_tables_to_overwrite_whatever_the_catalog_has(
+def test_save_as_table_rejects_other_save_modes(
     rows: DataFrame, spark: SparkSession, broker: EmbeddedBroker, mode: str, word: str
 ) -> None:
     writer = rows.write.format("pykafka").options(**options(broker, "t"))
@@ -120,7 +120,7 @@ def test_kafka_has_no_tables_to_overwrite_whatever_the_catalog_has(
     ],
     ids=["update", "continuous"],
 )
-def test_what_start_refuses_or_does_by_itself_to_table_refuses(
+def test_to_table_rejects_update_mode_and_continuous_trigger(
     stream: DataFrame, broker: EmbeddedBroker, change: Callable[[Any], Any], words: str
 ) -> None:
     writer = stream.writeStream.format("pykafka").options(**options(broker, "t"))
@@ -136,9 +136,7 @@ DOORS: dict[str, Callable[[DataFrame, str], Any]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_options_of_the_table_do_not_reach_the_sink_and_the_error_says_what_to_write(
-    rows: DataFrame, table: str, door: str
-) -> None:
+def test_error_about_missing_table_options_suggests_statements(rows: DataFrame, table: str, door: str) -> None:
     with pytest.raises((ConfigurationError, PySparkException)) as error:
         DOORS[door](rows, table)
     assert "bootstrap.servers is not set" in str(error.value)
@@ -148,13 +146,13 @@ def test_options_of_the_table_do_not_reach_the_sink_and_the_error_says_what_to_w
         assert "Traceback" not in str(error.value)
 
 
-def test_options_of_the_table_do_not_reach_a_stream_either(stream: DataFrame, table: str, tmp_path: Path) -> None:
+def test_stream_does_not_get_table_options(stream: DataFrame, table: str, tmp_path: Path) -> None:
     query = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable(table)
     with pytest.raises(PySparkException, match=WITH_EACH_WRITE.replace(".", r"\.")):
         query.awaitTermination()
 
 
-def test_what_the_error_says_to_write_writes(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
+def test_statements_suggested_by_the_error_write(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
     topic = broker.create_topic("with-each-write")
     given = options(broker, topic.name)
     rows.writeTo(table).options(**given).append()
@@ -163,7 +161,7 @@ def test_what_the_error_says_to_write_writes(rows: DataFrame, broker: EmbeddedBr
     assert topic.read().num_rows == rows.count() + 1
 
 
-def test_examples_of_tables_write_their_rows(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
+def test_table_examples_write_their_rows(rows: DataFrame, broker: EmbeddedBroker, table: str) -> None:
     topic = broker.create_topic("orders")
     (sql,) = blocks("docs/batch.md", "sql")
     (python,) = (block for block in blocks("docs/batch.md") if "writeTo" in block)
@@ -175,13 +173,11 @@ def test_examples_of_tables_write_their_rows(rows: DataFrame, broker: EmbeddedBr
     assert topic.read().num_rows == 2 * rows.count()
 
 
-def test_a_write_without_any_table_is_not_answered_with_words_about_tables(
-    rows: DataFrame, spark: SparkSession
-) -> None:
+def test_error_of_write_without_table_does_not_mention_tables(rows: DataFrame, spark: SparkSession) -> None:
     assert WITH_EACH_WRITE not in str(refused(rows.write.format("pykafka").save, spark))
 
 
-def test_tables_of_other_formats_are_left_alone(
+def test_does_not_change_tables_of_other_formats(
     rows: DataFrame, stream: DataFrame, dropped: str, tmp_path: Path
 ) -> None:
     rows.write.format("parquet").saveAsTable(dropped)

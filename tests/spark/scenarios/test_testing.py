@@ -35,7 +35,7 @@ def write(frame: DataFrame, topic: KafkaTopic) -> None:
     frame.write.format("pykafka").options(**topic.spark_options).save()
 
 
-def test_every_column_is_compared_in_the_type_that_is_expected(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+def test_compares_columns_in_expected_type(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     moment = dt.datetime(2026, 2, 3, 4, 5, 6, 789_000)
     rows = [("k", "1", 0, {"h": "x", "g": None}, moment), (None, "2", 1, None, moment)]
     schema = "key STRING, value STRING, partition INT, headers MAP<STRING, STRING>, timestamp TIMESTAMP"
@@ -48,7 +48,7 @@ def test_every_column_is_compared_in_the_type_that_is_expected(spark: SparkSessi
     assert_topic_equals(expected.selectExpr(f"'{kafka_topic.name}' AS topic", "0L AS offset"), kafka_topic)
 
 
-def test_headers_are_compared_whichever_way_they_are_written(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+def test_compares_headers_of_arrays_and_maps(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     ways = ["map('h', 'x')", "map('h', CAST('x' AS BINARY))", "array(named_struct('key', 'h', 'value', X'78'))"]
     for way in ways:
         write(spark.range(1).selectExpr("'v' AS value", f"{way} AS headers"), kafka_topic)
@@ -59,7 +59,7 @@ def test_headers_are_compared_whichever_way_they_are_written(spark: SparkSession
             assert_topic_equals(spark.range(3).selectExpr(f"{wrong} AS headers"), kafka_topic)
 
 
-def test_a_struct_is_compared_with_the_json_in_the_topic(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+def test_compares_struct_with_json_in_topic(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     orders = spark.createDataFrame([("o-1", 12.5), ("o-2", None)], "id STRING, amount DOUBLE")
     write(orders.selectExpr("to_json(struct(*)) AS value"), kafka_topic)
     assert_topic_equals(orders.selectExpr("struct(*) AS value"), kafka_topic)
@@ -80,7 +80,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("stored", "words"), FOUND)
-def test_fields_that_the_struct_has_not_and_what_is_no_such_json_are_found(
+def test_finds_unknown_json_fields_and_invalid_json(
     spark: SparkSession, kafka_topic: KafkaTopic, stored: str, words: str
 ) -> None:
     """Spark reads each of these as the struct that is expected, or as null."""
@@ -90,9 +90,7 @@ def test_fields_that_the_struct_has_not_and_what_is_no_such_json_are_found(
         assert_topic_equals(spark.createDataFrame([(stored,)], "value STRING").selectExpr(read), kafka_topic)
 
 
-def test_a_field_that_is_null_and_one_that_is_left_out_are_the_same(
-    spark: SparkSession, kafka_topic: KafkaTopic
-) -> None:
+def test_null_field_equals_omitted_field(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     rows = ['{"id": 1, "at": null, "more": null}', '{"id": 1}', None]
     write(spark.createDataFrame([(row,) for row in rows], "value STRING"), kafka_topic)
     read = "from_json(value, 'id BIGINT, at STRUCT<x: BIGINT>') AS value"
@@ -100,7 +98,7 @@ def test_a_field_that_is_null_and_one_that_is_left_out_are_the_same(
 
 
 @pytest.mark.parametrize("wrong", [["a"], ["a", "b", "b"], ["a", "c"], ["a", None]])
-def test_a_row_too_few_too_many_or_other_is_found(
+def test_finds_missing_additional_and_different_rows(
     spark: SparkSession, kafka_topic: KafkaTopic, wrong: list[str | None]
 ) -> None:
     write(spark.createDataFrame([("a",), ("b",)], "value STRING"), kafka_topic)
@@ -108,7 +106,7 @@ def test_a_row_too_few_too_many_or_other_is_found(
         assert_topic_equals(spark.createDataFrame([(value,) for value in wrong], "value STRING"), kafka_topic)
 
 
-def test_the_order_counts_where_it_is_asked_for(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_compares_order_on_request(spark: SparkSession, broker: EmbeddedBroker) -> None:
     topic = broker.create_topic("ordered")
     rows = spark.createDataFrame([("b",), ("a",)], "value STRING").coalesce(1)
     write(rows, topic)
@@ -118,14 +116,12 @@ def test_the_order_counts_where_it_is_asked_for(spark: SparkSession, broker: Emb
         assert_topic_equals(rows.orderBy("value"), topic, in_order=True)
 
 
-def test_a_column_that_a_topic_does_not_have_is_named(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+def test_error_names_column_that_topics_do_not_have(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     with pytest.raises(ValueError, match=r"unknown columns: amount\. Select columns from key, value"):
         assert_topic_equals(spark.range(1).selectExpr("'v' AS value", "id AS amount"), kafka_topic)
 
 
-def test_a_stream_is_written_to_its_end_batch_by_batch(
-    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_writes_stream_to_its_end_in_batches(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     topic = broker.create_topic("streamed")
     batches = [spark.createDataFrame([(f"{number}",)] * 2, "value STRING") for number in (3, 1, 2)]
     query = run_stream(stream_of(batches, tmp_path).writeStream.format("pykafka").options(**topic.spark_options))
@@ -134,7 +130,7 @@ def test_a_stream_is_written_to_its_end_batch_by_batch(
     assert spark.conf.get("spark.sql.streaming.checkpointLocation", None) is None
 
 
-def test_a_checkpoint_of_the_jobs_own_is_kept(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_keeps_checkpoint_of_the_job(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     topic = broker.create_topic("continued")
     one = spark.createDataFrame([("a",)], "value STRING")
     writer = stream_of([one], tmp_path / "source").writeStream.format("pykafka").options(**topic.spark_options)
@@ -145,9 +141,7 @@ def test_a_checkpoint_of_the_jobs_own_is_kept(spark: SparkSession, broker: Embed
     assert (tmp_path / "checkpoint" / "commits").is_dir()
 
 
-def test_a_query_that_the_job_has_started_is_drained(
-    spark: SparkSession, kafka_topic: KafkaTopic, tmp_path: Path
-) -> None:
+def test_drains_query_that_the_job_started(spark: SparkSession, kafka_topic: KafkaTopic, tmp_path: Path) -> None:
     rows = spark.createDataFrame([("a",), ("b",)], "value STRING")
     writer = stream_of([rows, rows], tmp_path / "source").writeStream.format("pykafka")
     query = writer.options(**kafka_topic.spark_options, checkpointLocation=str(tmp_path / "checkpoint")).start()
@@ -156,13 +150,13 @@ def test_a_query_that_the_job_has_started_is_drained(
     assert_topic_equals(rows.union(rows), kafka_topic)
 
 
-def test_what_a_query_fails_with_is_raised(spark: SparkSession, kafka_topic: KafkaTopic, tmp_path: Path) -> None:
+def test_raises_error_of_failed_query(spark: SparkSession, kafka_topic: KafkaTopic, tmp_path: Path) -> None:
     rows = stream_of([spark.range(1).selectExpr("CAST(id AS STRING) AS value")], tmp_path)
     failing = rows.selectExpr("CAST(raise_error('no good') AS STRING) AS value").writeStream.format("pykafka")
     with pytest.raises(StreamingQueryException, match="no good"):
         run_stream(failing.options(**kafka_topic.spark_options))
 
 
-def test_a_topic_is_a_frame(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
+def test_topic_is_read_as_dataframe(spark: SparkSession, kafka_topic: KafkaTopic) -> None:
     write(spark.range(5).selectExpr("CAST(id AS STRING) AS value"), kafka_topic)
     assert topic_frame(spark, kafka_topic).where("CAST(value AS STRING) >= '3'").count() == 2

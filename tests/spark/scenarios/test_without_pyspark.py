@@ -23,7 +23,7 @@ for call in (register, KafkaDataSource):
 """
 
 
-def test_the_data_source_without_pyspark_says_what_to_install() -> None:
+def test_data_source_without_pyspark_names_package_to_install() -> None:
     sentences = run(CALLS).splitlines()
     assert len(sentences) == 2
     assert all('pip install "spark-kafka-sink[spark]"' in sentence for sentence in sentences)

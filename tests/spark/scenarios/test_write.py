@@ -49,30 +49,30 @@ def stored(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> DataFrame
     return topic_frame(spark, broker.topic(topic))
 
 
-def test_strings_with_nulls_empty_ones_and_unicode(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_null_empty_and_unicode_strings(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     rows = [("k", "v"), (None, "no key"), ("", ""), ("tombstone", None), ("ключ", "😀 日本語"), (None, None)]
     frame = spark.createDataFrame(rows, "key STRING, value STRING")
     write(frame, broker, topic)
     assert_topic_equals(frame, broker.topic(topic))
 
 
-def test_binary_of_every_byte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_binary_of_every_byte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     rows = [(bytes(range(256)), bytes(reversed(range(256)))), (b"", b"\x00"), (None, b"\xff\xfe")]
     frame = spark.createDataFrame(rows, "key BINARY, value BINARY")
     write(frame, broker, topic)
     assert_topic_equals(frame, broker.topic(topic))
 
 
-def test_columns_in_any_order_and_others_among_them(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_columns_in_any_order_and_ignores_others(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str
+) -> None:
     frame = spark.range(10).selectExpr("id AS other", "CAST(id AS STRING) AS value", "array(id) AS more", "'k' AS key")
     write(frame, broker, topic)
     expected = frame.select("key", "value")
     assert_topic_equals(expected, broker.topic(topic))
 
 
-def test_columns_that_are_none_of_the_sinks_do_not_travel_to_python(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str
-) -> None:
+def test_does_not_send_other_columns_to_python(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     """Neither two of one name, as joins make them, nor one of a type that Arrow lacks, nor one that differs in case."""
     orders = spark.range(10).selectExpr("id", "CAST(id AS STRING) AS value", "id AS at")
     customers = spark.range(10).selectExpr("id", "'c' AS at", "INTERVAL '1' MONTH AS VALUE", "'no' AS topic")
@@ -83,15 +83,13 @@ def test_columns_that_are_none_of_the_sinks_do_not_travel_to_python(
     assert_topic_equals(expected, broker.topic(topic))
 
 
-def test_two_columns_of_the_sink_with_one_name_are_refused(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str
-) -> None:
+def test_rejects_two_sink_columns_of_one_name(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS key", "'c' AS key")
     with pytest.raises(SchemaError, match=r"There are 2 columns named 'key'\. Rename or drop all but one of them"):
         write(frame, broker, topic)
 
 
-def test_headers_as_an_array_of_structs(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_headers_of_struct_arrays(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     rows: list[tuple[str, Any]] = [
         ("two", [("a", b"1"), ("a", b"2")]),
         ("null value", [("n", None)]),
@@ -103,7 +101,7 @@ def test_headers_as_an_array_of_structs(spark: SparkSession, broker: EmbeddedBro
 
 
 @pytest.mark.parametrize("kind", ["STRING", "BINARY"])
-def test_headers_as_a_map(spark: SparkSession, broker: EmbeddedBroker, topic: str, kind: str) -> None:
+def test_writes_headers_of_maps(spark: SparkSession, broker: EmbeddedBroker, topic: str, kind: str) -> None:
     frame = spark.range(6).selectExpr(
         "CAST(id AS STRING) AS value",
         f"CASE WHEN id % 2 = 0 THEN map('id', CAST(CAST(id AS STRING) AS {kind})) END AS headers",
@@ -112,13 +110,13 @@ def test_headers_as_a_map(spark: SparkSession, broker: EmbeddedBroker, topic: st
     assert_topic_equals(frame, broker.topic(topic))
 
 
-def test_rows_without_headers_have_none(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_rows_without_headers_have_no_headers(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.createDataFrame([("a", None), ("b", [])], f"value STRING, {HEADERS}")
     write(frame, broker, topic)
     assert_topic_equals(frame, broker.topic(topic))
 
 
-def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_rows_to_topic_of_column(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     others = [f"{topic}-{n}" for n in range(3)]
     for other in others:
         broker.control.create_topic(other, partitions=2)
@@ -129,13 +127,13 @@ def test_the_topic_of_each_row(spark: SparkSession, broker: EmbeddedBroker, topi
         assert_topic_equals(expected, broker.topic(other))
 
 
-def test_the_option_wins_over_the_topic_of_the_row(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_topic_option_overrides_topic_column(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(5).selectExpr("'nowhere' AS topic", "CAST(id AS STRING) AS value")
     write(frame, broker, f" {topic} ")
     assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
-def test_the_partition_of_each_row_and_of_its_key(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_rows_to_partition_of_column_or_key(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(60).selectExpr(
         "CAST(id AS STRING) AS value",
         "concat('key-', id % 7) AS key",
@@ -152,7 +150,7 @@ def test_the_partition_of_each_row_and_of_its_key(spark: SparkSession, broker: E
     assert len(by_key) == 7, "rows of one key are in one partition"
 
 
-def test_timestamps_of_both_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_timestamps_of_both_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     instants = [dt.datetime(2001, 2, 3, 4, 5, 6, 789_000), dt.datetime(1970, 1, 1, 0, 0, 0, 1_000)]
     frame = spark.createDataFrame(
         [(str(n), each) for n, each in enumerate(instants)], "value STRING, timestamp TIMESTAMP"
@@ -164,20 +162,22 @@ def test_timestamps_of_both_types(spark: SparkSession, broker: EmbeddedBroker, t
     assert_topic_equals(expected, broker.topic(topic))
 
 
-def test_a_null_timestamp_is_now(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_null_timestamp_becomes_current_time(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     before = time.time()
     write(spark.range(3).selectExpr("'v' AS value", "CAST(NULL AS TIMESTAMP) AS timestamp"), broker, topic)
     times = [row.ms / 1000 for row in stored(spark, broker, topic).selectExpr("unix_millis(timestamp) AS ms").collect()]
     assert all(before - 1 <= each <= time.time() + 1 for each in times)
 
 
-def test_an_empty_frame_writes_nothing_and_needs_no_broker(spark: SparkSession) -> None:
+def test_empty_dataframe_writes_nothing_without_broker(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "value STRING")
     writer = frame.write.format("pykafka").option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", "t")
     writer.option("checkConnection", "false").save()
 
 
-def test_partitions_without_rows(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
+def test_writes_dataframe_with_empty_partitions(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
     report_path = str(tmp_path / "report.jsonl")
     frame = spark.range(0, 100, 1, 8).where("id = 3").selectExpr("CAST(id AS STRING) AS value")
     write(frame, broker, topic, reportPath=report_path)
@@ -185,27 +185,27 @@ def test_partitions_without_rows(spark: SparkSession, broker: EmbeddedBroker, to
     assert (report.tasks, report.rows) == (8, 1)
 
 
-def test_wide_rows_are_written_by_their_named_columns(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_named_columns_of_wide_rows(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     wide = [f"id * {number} AS column_{number}" for number in range(300)]
     frame = spark.range(20).selectExpr("CAST(id AS STRING) AS value", *wide)
     write(frame, broker, topic)
     assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
-def test_values_of_a_megabyte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_values_of_a_megabyte(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(20).selectExpr("CAST(id AS STRING) AS key", "repeat(CAST(id % 10 AS STRING), 1000000) AS value")
     write(frame, broker, topic)
     assert_topic_equals(frame, broker.topic(topic))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec(spark: SparkSession, broker: EmbeddedBroker, topic: str, codec: str) -> None:
+def test_writes_with_every_codec(spark: SparkSession, broker: EmbeddedBroker, topic: str, codec: str) -> None:
     frame = spark.range(5_000).selectExpr("CAST(id AS STRING) AS key", "repeat('abc', CAST(id % 100 AS INT)) AS value")
     write(frame, broker, topic, kafka__compression__type=codec)
     assert_topic_equals(frame, broker.topic(topic))
 
 
-def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
+def test_writes_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         frame = spark.range(50).selectExpr("CAST(id AS STRING) AS value", "map('h', 'x') AS headers")
@@ -215,7 +215,7 @@ def test_large_arrow_types(spark: SparkSession, broker: EmbeddedBroker, topic: s
     assert_topic_equals(frame.select("value"), broker.topic(topic))
 
 
-def test_the_report_has_offsets_rows_and_bytes(
+def test_report_has_offsets_rows_and_bytes(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.jsonl"
@@ -232,7 +232,7 @@ def test_the_report_has_offsets_rows_and_bytes(
     assert json.loads(path.read_text())["rows"] == 1000
 
 
-def test_a_stream_reports_what_each_micro_batch_wrote(
+def test_stream_reports_each_micro_batch(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     spark.range(0, 300, 1, 3).selectExpr("CAST(id AS STRING) AS value").write.parquet(str(tmp_path / "source"))
@@ -246,7 +246,7 @@ def test_a_stream_reports_what_each_micro_batch_wrote(
     assert_topic_equals(expected, broker.topic(topic))
 
 
-def test_output_mode_complete_writes_the_whole_result(
+def test_complete_mode_writes_the_whole_result(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     spark.range(10).write.parquet(str(tmp_path / "source"))
@@ -257,7 +257,7 @@ def test_output_mode_complete_writes_the_whole_result(
     assert_topic_equals(spark.createDataFrame([("10",)], "value STRING"), broker.topic(topic))
 
 
-def test_no_more_tasks_write_than_the_option_says_and_they_share_the_limit(
+def test_max_tasks_limits_tasks_that_share_the_byte_rate(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.jsonl"
@@ -277,7 +277,7 @@ def test_no_more_tasks_write_than_the_option_says_and_they_share_the_limit(
     assert stored(spark, broker, topic).count() == 8000
 
 
-def test_a_stream_and_a_table_have_no_more_tasks_than_the_option_says(
+def test_max_tasks_limits_tasks_of_streams_and_tables(
     spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
 ) -> None:
     source, path = str(tmp_path / "source"), str(tmp_path / "report.jsonl")
@@ -289,14 +289,12 @@ def test_a_stream_and_a_table_have_no_more_tasks_than_the_option_says(
     assert [(report.tasks <= 2, report.rows) for report in read_reports(path)] == [(True, 300), (True, 300)]
 
 
-def test_options_of_tasks_without_register_are_refused(broker: EmbeddedBroker) -> None:
+def test_rejects_task_options_without_register(broker: EmbeddedBroker) -> None:
     with pytest.raises(ConfigurationError, match=r"'maxBytesPerSecond' requires spark_kafka_sink.register\(spark\)"):
         parse_options(broker.topic("t").spark_options | {"maxBytesPerSecond": "1"})
 
 
-def test_a_number_of_tasks_that_is_none_is_refused_in_words(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str
-) -> None:
+def test_rejects_invalid_number_of_tasks(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(1).selectExpr("'v' AS value")
     with pytest.raises(ConfigurationError, match="'maxTasks' must be a whole number from 1 to 1000000"):
         write(frame, broker, topic, maxTasks="all")
@@ -304,9 +302,7 @@ def test_a_number_of_tasks_that_is_none_is_refused_in_words(
         write(frame, broker, topic, maxTasks="0", maxBytesPerSecond="5")
 
 
-def test_the_time_of_sparks_producer_cache_reaches_the_tasks(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str
-) -> None:
+def test_tasks_get_producer_cache_timeout_of_spark(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     spark.conf.set("spark.kafka.producer.cache.timeout", "soon")
     try:
         with pytest.raises(Exception, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
