@@ -174,7 +174,7 @@ def test_ignores_table_layout_with_warning_as_in_sparks_sink(
         getattr(writer, method)("key").save()
         assert broker.topic("t").read().num_rows == rows.count()
     assert f"Ignored {method}('key'), which has no effect on Kafka" in caplog.text
-    assert "the column 'partition'" in caplog.text
+    assert "its column 'partition'" in caplog.text
 
 
 def test_register_may_be_called_repeatedly(spark: SparkSession) -> None:

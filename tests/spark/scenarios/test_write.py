@@ -305,7 +305,7 @@ def test_rejects_invalid_number_of_tasks(spark: SparkSession, broker: EmbeddedBr
 def test_tasks_get_producer_cache_timeout_of_spark(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     spark.conf.set("spark.kafka.producer.cache.timeout", "soon")
     try:
-        with pytest.raises(Exception, match=r"spark\.kafka\.producer\.cache\.timeout is 'soon'"):
+        with pytest.raises(Exception, match=r"spark\.kafka\.producer\.cache\.timeout must be a duration"):
             write(spark.range(1).selectExpr("'v' AS value"), broker, topic)
     finally:
         spark.conf.unset("spark.kafka.producer.cache.timeout")
