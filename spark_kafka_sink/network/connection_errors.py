@@ -1,4 +1,4 @@
-"""Errors of a connection, with the address of the connection."""
+"""Conversion of errors into connection errors, which hold the address of the connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FATAL_ERRORS = (IllegalStateError, AssertionError)
 
 
 def to_connection_error(address: SocketAddress, error: OSError | KafkaSinkError) -> KafkaSinkError:
-    """Return an error that holds the address: a DisconnectedError for an OSError, otherwise a copy of the error."""
+    """Return a DisconnectedError for an OSError, and a copy of any other error. Both hold the address."""
     if isinstance(error, OSError):
         connection_error: KafkaSinkError = DisconnectedError(str(error.strerror or error))
     else:

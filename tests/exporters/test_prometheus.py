@@ -56,7 +56,7 @@ def test_reads_producer_metrics_on_scrape() -> None:
 
 
 UNITS = {"seconds", "bytes", "total", "rate", "ratio", "avg", "max", "connections", "flight", "threads"}
-"""How names end: with the unit, `total`, or a number that has no unit."""
+"""Suffixes of metric names: a unit, `total`, or the name of a number without unit."""
 NOT_BASE_UNITS = ("_ns", "_ms", "milliseconds", "nanoseconds", "kilobytes")
 
 

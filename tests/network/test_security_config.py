@@ -25,7 +25,7 @@ OTHERS = {
     PREFIX + "header.urlencode": "true",
     "sasl.login.refresh.window.factor": "0.5",
 }
-"""Of each option whose default is no number another value."""
+"""Another value for each option whose default is not a number."""
 
 
 @pytest.mark.parametrize("name", [name for name, option in SECURITY_OPTIONS.items() if option.default is not None])

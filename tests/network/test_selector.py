@@ -1,4 +1,4 @@
-"""What a poll does, and what it leaves in its collections."""
+"""Selector: the effects of a poll and the results in its collections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came before the end of a connection is handed out first, and the end is named."""
+"""Selector: frames received before the end of a connection are delivered before the end is reported."""
 
 from __future__ import annotations
 

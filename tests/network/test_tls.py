@@ -102,7 +102,7 @@ class TlsPair:
         return self.ends
 
     def client_error(self) -> str:
-        """What the client says about a connection that must fail."""
+        """Return the client's error for a connection that must fail."""
         state = self.run_to_the_end()["client"]
         assert state.kind is ChannelStateKind.AUTHENTICATION_FAILED
         assert isinstance(state.error, TlsError)
@@ -338,7 +338,7 @@ class _Says(Peer):
 
 
 def _meet(certificates: Path, answer: bytes) -> ChannelState:
-    """What a TLS client makes of a peer that says this and closes."""
+    """Return the state of a TLS client's channel after its peer has sent `answer` and closed the connection."""
     system = FakeSystem()
     system.listen("broker", 9092, _Says(answer))
     selector = Selector(system, channel_builder=tls_channels(build_client_ssl_context(certificates), server=False))

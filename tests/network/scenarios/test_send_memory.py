@@ -1,4 +1,4 @@
-"""Whose memory a send is (CVE-2026-35554: a buffer that was used again while its request was still being written).
+"""Ownership of the memory of a send (CVE-2026-35554: a buffer was reused while its request was still being written).
 
 A bytearray cannot change its size while anything references its memory: that is how these tests see who still does.
 """

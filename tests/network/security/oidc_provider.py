@@ -32,10 +32,10 @@ class Provider:
     wants_jti: bool = False
     asked: list[dict[str, str]] = field(default_factory=list)
     token: str = ""
-    """What it gives; empty: another one for each request."""
+    """The token to return. If empty, each request gets a different token."""
     headers: list[dict[str, str]] = field(default_factory=list)
     claims: dict[str, Any] = field(default_factory=dict)
-    """Of the last assertion that was taken."""
+    """Claims of the last accepted assertion."""
     header: dict[str, Any] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
 

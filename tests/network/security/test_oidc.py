@@ -67,7 +67,7 @@ class Clock:
     seconds: float = 1_800_000_000.0
     waits: list[float] = field(default_factory=list)
     later: list[Callable[[], None]] = field(default_factory=list)
-    """What a thread of its own does."""
+    """Work that is to run in a background thread."""
 
     def now_s(self) -> float:
         return self.seconds
