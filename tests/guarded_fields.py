@@ -103,7 +103,12 @@ GUARDS = [
         "_lock",
         _names("_averages _meters _nanoseconds _network _sent _requests_sent _counts _topics _sent_since_ms"),
     ),
-    Guard(ColumnsFuture, "_lock", _names("_pending _stored _written _failures"), exempt=_names("_resolve")),
+    Guard(
+        ColumnsFuture,
+        "_lock",
+        _names("_pending_rows _stored_ranges _rows_written _failures"),
+        exempt=_names("_complete"),
+    ),
     Guard(Partitioner, "_lock", _names("_topics")),
     Guard(
         TransactionManager,

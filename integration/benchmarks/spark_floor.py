@@ -40,7 +40,7 @@ from integration.benchmarks.spark_sink import (
     frames_of,
     start_spark,
 )
-from spark_kafka_sink.producer.partitioner import partitions_by_key
+from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.records.batch_slicing import BatchSlices
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.encoder import encode_records
@@ -82,7 +82,7 @@ class RecordsWriter(DataSourceArrowWriter):
 def send(sink: socket.socket, waiting: Sequence[RecordColumns]) -> None:
     """One record batch for each partition, without its header."""
     keys = [rows.key for rows in waiting if rows.key is not None]
-    partitions = np.concatenate([partitions_by_key(key, PARTITIONS)[0] for key in keys]).astype(np.uint8)
+    partitions = np.concatenate([compute_partitions_by_key(key, PARTITIONS)[0] for key in keys]).astype(np.uint8)
     stops = np.bincount(partitions, minlength=PARTITIONS).cumsum().tolist()
     nothing = [0] * PARTITIONS
     slices = BatchSlices(range(PARTITIONS), [0, *stops[:-1]], stops, nothing, [None] * PARTITIONS)

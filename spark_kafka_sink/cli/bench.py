@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The measured figures. Latencies are those of calls, and bytes are counted before compression."""
+    """The measured figures. LatencyHistogram are those of calls, and bytes are counted before compression."""
 
     records: int
     failed: int
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     calls = build_calls(max_calls, rows, args.value_bytes)
     with KafkaProducer(options) as producer:
         producer.partitions_for(args.topic)
-        with Progress("records", args.records, says_total=False) as progress:
+        with Progress("records", args.records, prints_total=False) as progress:
             result = measure(producer, args, calls, progress, OperatingSystem())
     _print_result(result, args)
     return 1 if result.failed else 0

@@ -101,10 +101,10 @@ def _send_all(
 
     After a failure no more rows are read, and the error is raised when all rows that were read have a result.
     """
-    from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+    from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
     from spark_kafka_sink.producer.tables import TableSender
 
-    plan = plan_table(args.topic, rows.schema, Mapped(partition=args.partition), {})
+    plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), {})
     sender = TableSender(producer, plan, failed_rows_max=0)
     for completed_count in sender.steps(rows):
         progress.advance(completed_count)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.units import WRITE_METRICS, find_base_unit
-from spark_kafka_sink.producer.metrics import split_name
+from spark_kafka_sink.producer.metrics import parse_metric_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.reports.write_report import WriteReport, get_query_id
 
@@ -36,7 +36,7 @@ def observe_producer(producer: KafkaProducer, provider: MeterProvider | None = N
     without any samples are omitted.
     """
     meter = _get_meter(provider)
-    for name in sorted(name.stem for name in map(split_name, producer.metrics()) if name.tag is None):
+    for name in sorted(name.stem for name in map(parse_metric_name, producer.metrics()) if name.tag is None):
         _create_instrument(meter, "kafka.producer", name, _metric_callback(producer, name))
     for tag, names in _TAGGED_METRICS.items():
         prefix = f"kafka.producer.{tag.removesuffix('-id')}"
@@ -85,7 +85,7 @@ def _tagged_metric_callback(producer: KafkaProducer, tag: str, metric: str) -> _
 
     def observe(options: CallbackOptions) -> Iterator[Observation]:
         for name, value in producer.metrics().items():
-            stem, found_tag, tag_value = split_name(name)
+            stem, found_tag, tag_value = parse_metric_name(name)
             if (stem, found_tag) == (metric, tag) and not math.isnan(value):
                 attributes = {"client_id": producer.config.client_id, tag.replace("-", "_"): tag_value}
                 yield Observation(value * factor, attributes)

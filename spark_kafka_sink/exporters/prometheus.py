@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from spark_kafka_sink.errors import MissingDependencyError
 from spark_kafka_sink.exporters.units import BYTES, SECONDS, WRITE_METRICS, find_base_unit
-from spark_kafka_sink.producer.metrics import split_name
+from spark_kafka_sink.producer.metrics import parse_metric_name
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.totals import WRITE_COUNTERS
-from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
+from spark_kafka_sink.producer.windows import LatencyHistogram, bucket_end_ms
 from spark_kafka_sink.reports.write_report import FAILED, WriteReport, get_query_id
 
 try:
@@ -59,7 +59,7 @@ class ProducerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
-        latencies: dict[tuple[str, ...], Latencies] = {}
+        latencies: dict[tuple[str, ...], LatencyHistogram] = {}
         for producer in sorted(self._producers, key=lambda producer: producer.config.client_id):
             client_id = producer.config.client_id
             if (client_id,) in latencies:
@@ -82,7 +82,7 @@ class ProducerCollector(Collector):
 
 def _add_sample(families: dict[str, Metric], client_id: str, metric: str, value: float) -> None:
     """Add a sample to the family of its metric, which is created if necessary."""
-    stem, tag, tag_value = split_name(metric)
+    stem, tag, tag_value = parse_metric_name(metric)
     family_name, factor = _add_unit(stem)
     label_names, label_values = ["client_id"], [client_id]
     if tag is not None:
@@ -113,7 +113,7 @@ def _create_family(name: str, stem: str, labels: list[str]) -> Metric:
     return family_type(full_name, f"{stem} of KafkaProducer.metrics()", labels=labels)
 
 
-def _build_producer_histogram(latencies: dict[tuple[str, ...], Latencies]) -> HistogramMetricFamily:
+def _build_producer_histogram(latencies: dict[tuple[str, ...], LatencyHistogram]) -> HistogramMetricFamily:
     name = "kafka_producer_delivery_latency_seconds"
     return _build_histogram(name, _LATENCY_DOCUMENTATION, latencies, ["client_id"])
 
@@ -123,7 +123,7 @@ class _QueryTotals:
     """Totals of the reports of a streaming query or of a batch application, and the latest report."""
 
     counters: Counter[str] = field(default_factory=Counter)
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     last_report: WriteReport | None = None
     last_micro_batch_s: float | None = None
     last_failed_s: float = 0
@@ -209,7 +209,7 @@ class WriteCollector(Collector):
                     counter.add_metric([query_id], query.counters[name])
                 for name, value in _gauge_values(query).items():
                     gauges[name].add_metric([query_id], value)
-            latencies: dict[tuple[str, ...], Latencies]
+            latencies: dict[tuple[str, ...], LatencyHistogram]
             latencies = {(query_id,): query.latencies.copy() for query_id, query in self._queries.items()}
         yield from counters.values()
         yield from gauges.values()
@@ -249,7 +249,7 @@ def _gauge_values(query: _QueryTotals) -> dict[str, float]:
 
 
 def _build_histogram(
-    name: str, documentation: str, latencies: dict[tuple[str, ...], Latencies], label_names: list[str]
+    name: str, documentation: str, latencies: dict[tuple[str, ...], LatencyHistogram], label_names: list[str]
 ) -> HistogramMetricFamily:
     """Build a histogram from the latencies by label values.
 

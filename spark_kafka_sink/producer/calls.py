@@ -1,7 +1,8 @@
-"""Call: the rows of a call of send_columns(), or of several of send(), as the rest of the producer knows them.
+"""Call: the interface through which the rows of a send get their results.
 
-The futures are such calls (futures.py). A batch remembers which rows of which call its records are
-(batching/row_origins.py): each call gets a Share of what brokers have stored, or the error of its rows.
+One call stands for the rows of one send_columns(), or for the records of several send(). The futures implement it
+(futures.py). A batch remembers which rows of which calls its records are (batching/row_origins.py). When the batch is
+done, each of these calls receives either the ranges of its rows that brokers have stored, or the error of its rows.
 """
 
 from __future__ import annotations
@@ -17,47 +18,60 @@ from numpy.typing import NDArray
 from spark_kafka_sink.errors import KafkaSinkError
 
 
-class Share(NamedTuple):
-    """Rows [start, stop) of one group, which a broker has one after the other in one partition."""
+class StoredRange(NamedTuple):
+    """Rows [start, stop) of one group, which a broker has stored at consecutive offsets of one partition."""
 
     start: int
     stop: int
     partition: int
     base_offset: int
-    """Of the first row; -1 if it is not known."""
+    """The offset of the first row; -1 if it is unknown."""
     log_append_time: int
-    """-1 where records keep their own times."""
+    """-1 if the records keep their own timestamps."""
 
 
-new_share: Callable[[tuple[int, int, int, int, int]], Share] = partial(tuple.__new__, Share)
-"""A Share of its fields, in a third of the time: with ten thousand partitions fifty thousand are made in a second."""
-Shares: TypeAlias = "Sequence[Share] | NDArray[np.int64]"
-"""Few of them as objects, many as an array with a line for each, and a column for each field of Share."""
+make_stored_range: Callable[[tuple[int, int, int, int, int]], StoredRange] = partial(tuple.__new__, StoredRange)
+"""Create a StoredRange from a tuple of its fields, in a third of the time of the class itself.
+
+With ten thousand partitions the producer creates fifty thousand of them per second.
+"""
+StoredRanges: TypeAlias = "Sequence[StoredRange] | NDArray[np.int64]"
+"""A few ranges as objects, or many as an array with one row per range and one column per field of StoredRange."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FailedRows:
-    """Rows that were not written, and why. `table.take(failure.rows)` are those of a table."""
+    """Rows that were not written, and the error. `table.take(failure.rows)` returns those of a table."""
 
     rows: NDArray[np.int64]
-    """Row indices in the columns or the table that the caller gave."""
+    """Row indices in the columns or the table that the caller passed."""
     error: KafkaSinkError
     topic: str | None
-    """None: the topic column of a table is null there."""
+    """None if the topic column of a table is null in these rows."""
     partition: int | None = None
-    """None: the rows failed before they were assigned to a partition."""
+    """None if the rows failed before they were assigned to a partition."""
 
 
 class Call(Protocol):
-    """The rows that were given to the producer by one call of send_columns(), or by several of send(): it gets their
-    results, each row once, those of a partition in their order. Row indices count in what was given."""
+    """The rows that one send_columns() or several send() passed to the producer.
+
+    A call receives exactly one result per row, and those of a partition in the order of its rows. Row indices are
+    positions in the call.
+    """
 
     @property
     def bytes_per_row(self) -> int:
-        """What buffer.memory is charged for each row besides its record: for its future, if it has one of its own."""
+        """The bytes of buffer.memory charged per row besides its record: for its future, if it has one of its own."""
 
-    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
-        """Brokers have these shares of a group, whose rows have these indices: `count` rows together."""
+    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        """Record that brokers have stored these ranges, `row_count` rows in total.
 
-    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = ...) -> None:
-        """These rows failed. `named` has an error of its own for some, by their numbers in `failed.rows` (rule 6)."""
+        `row_indices` holds the row index of each row of the group that the ranges are parts of.
+        """
+
+    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = ...) -> None:
+        """Record that these rows failed.
+
+        `errors_by_position` holds the errors of rows that the broker rejected individually, by their positions in
+        `failed.rows`. All other rows failed with `failed.error` (KIP-467).
+        """

@@ -1,10 +1,11 @@
-"""ColumnsWriter: the rows of batches, written with send_columns(). Spark's tasks and send_table() use it.
+"""ColumnsWriter: writes record batches through send_columns() for Spark tasks and send_table().
 
     batch  ->  rows by topic  ->  send_columns()  ->  pending calls  ->  results, in the order of the calls
 
-The caller keeps something of each call until its result is there: a Spark task its rows, for errors and dead letters,
-send_table() the positions of its rows in the table. This memory is bounded by buffer.memory, as that of the producer
-is: with more the writer waits for the oldest results. So a stream may be endless, and its calls may be small.
+The caller attaches a context to each call and gets it back with the result. A Spark task attaches the rows, for errors
+and dead letters; send_table() attaches the positions of the rows in the table. The memory of all pending contexts is
+limited to buffer.memory, in addition to the producer's own: above the limit, the writer waits for the oldest results.
+Therefore a stream may be endless, and its calls may be small.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from spark_kafka_sink.records.topic_rows import TopicRows
 
 _log = logging.getLogger(__name__)
 
-CALL_BYTES = 2_048
-"""The memory of a pending call without what the caller keeps of it: its future, and what brokers have stored of it.
-Measured with tracemalloc: 2,000 bytes before the first answer, 2,300 with the answer of one partition."""
+PENDING_CALL_BYTES = 2_048
+"""The memory of a pending call without its context: the future and the stored ranges.
+
+Measured with tracemalloc: 2,000 bytes before the first response, 2,300 with the response for one partition.
+"""
 
 ContextT = TypeVar("ContextT")
 
@@ -61,29 +64,29 @@ class _PendingCall(Generic[ContextT]):
 
 
 class ColumnsWriter(Generic[ContextT]):
-    """Writes rows through one producer. `context` is what the caller gets back with the result of a call.
+    """Writes rows through one producer, and returns the result of each call together with the caller's context.
 
-    The caller takes the results with settle() after each batch at least, and at the end with drain(). Used by one
-    thread at a time.
+    The caller must iterate over collect_results() at least once per batch, and over collect_all_results() at the end.
+    Not thread-safe.
     """
 
     def __init__(self, producer: ColumnsProducer, plan: ColumnPlan, *, system: System | None = None) -> None:
         self.blocked_ms = 0.0
-        """How long settle() has waited for memory."""
+        """The time for which collect_results() has waited for memory."""
         self.pending_bytes = 0
-        """The memory of all pending calls, with what the caller keeps of them."""
+        """The memory of all pending calls, including their contexts."""
         self._system = system if system is not None else OperatingSystem()
         self._producer = producer
         self._plan = plan
         self._pending: deque[_PendingCall[ContextT]] = deque()
-        self._has_warned_of_seconds = False
+        self._has_warned_about_seconds = False
         config = producer.config
         self._max_pending_bytes = config.buffer_memory
         self._max_result_seconds = lock_timeout_seconds(config.max_block_ms + 2 * config.delivery_timeout_ms)
 
     @property
     def pending_calls(self) -> int:
-        """The calls whose results the caller has not taken."""
+        """The number of calls whose results the caller has not collected."""
         return len(self._pending)
 
     @property
@@ -92,67 +95,74 @@ class ColumnsWriter(Generic[ContextT]):
         return bool(self._pending) and self._pending[0].future.done()
 
     def split(self, batch: pa.RecordBatch) -> Iterable[TopicRows]:
-        """Split the rows of a batch by topic, and request the metadata of all its topics at once.
+        """Split the rows of a batch by topic, and request the metadata of all its topics in one request.
 
-        Logs a warning, once, if numbers in the column of timestamps are likely seconds.
+        Logs a warning, at most once, if the timestamps look like seconds instead of milliseconds.
         """
         topics, parts = self._plan.split(batch)
         if self._plan.timestamp is not None:
-            self._warn_of_seconds(batch.column(self._plan.timestamp))
+            self._warn_about_seconds(batch.column(self._plan.timestamp))
         if len(topics) > 1:
             self._producer.prefetch_topics(topic for topic in topics if topic is not None)
         return parts
 
-    def _warn_of_seconds(self, timestamp: pa.Array) -> None:
-        if not self._has_warned_of_seconds:
+    def _warn_about_seconds(self, timestamp: pa.Array) -> None:
+        if not self._has_warned_about_seconds:
             seconds = find_likely_seconds(timestamp, self._system.wall_ms())
             if seconds is not None:
-                self._has_warned_of_seconds = True
+                self._has_warned_about_seconds = True
                 _log.warning(LIKELY_SECONDS_MESSAGE, seconds)
 
     def send(self, rows: TopicRows, context: ContextT, context_bytes: int) -> None:
-        """Hand rows to the producer. Raises what send_columns() raises.
+        """Send rows, and add the call to the pending ones. Raises what send_columns() raises.
 
-        `context_bytes`: the memory that `context` keeps alive until the result is taken.
+        `context_bytes`: the memory that `context` keeps alive until the result is collected.
         """
         assert rows.topic is not None, "the caller rejects rows without a topic"
-        self._add(self._producer.send_columns(rows.topic, rows.columns, rows.partition), context, context_bytes)
+        future = self._producer.send_columns(rows.topic, rows.columns, rows.partition)
+        self._add_pending(future, context, context_bytes)
 
     def fail(self, rows: TopicRows, error: KafkaSinkError, context: ContextT, context_bytes: int) -> None:
-        """Add a failed result for rows that were not sent, behind those of all earlier calls."""
+        """Add a failed result for rows that were not sent, after the results of all earlier calls."""
         future = ColumnsFuture(rows.topic or "", rows.columns.num_rows)
         future.failed(FailedRows(np.arange(rows.columns.num_rows), error, rows.topic))
-        self._add(future, context, context_bytes)
+        self._add_pending(future, context, context_bytes)
 
-    def _add(self, future: ColumnsFuture, context: ContextT, context_bytes: int) -> None:
-        nbytes = CALL_BYTES + context_bytes
+    def _add_pending(self, future: ColumnsFuture, context: ContextT, context_bytes: int) -> None:
+        nbytes = PENDING_CALL_BYTES + context_bytes
         self._pending.append(_PendingCall(future, context, nbytes))
         self.pending_bytes += nbytes
 
-    def settle(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
-        """Yield the results that are there. Wait for more if pending calls take more memory than they may.
+    def collect_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
+        """Yield all available results. If the pending calls exceed their memory limit, wait for more results.
 
-        It then waits until half of the memory is free, which is enough for batches that are worth sending.
+        The wait ends when half of the memory is free, which is enough for batches of a useful size.
         """
         while self.has_result:
-            yield self._take_oldest()
+            yield self._await_oldest()
         if self.pending_bytes <= self._max_pending_bytes:
             return
         with self._producer.without_linger():
             while self._pending and self.pending_bytes > self._max_pending_bytes // 2:
                 started_ms = self._system.now()
-                settled = self._take_oldest()
+                collected = self._await_oldest()
                 self.blocked_ms += self._system.now() - started_ms
-                yield settled
+                yield collected
 
-    def drain(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
-        """Wait for all calls that are pending now, and yield their results. Calls that are added meanwhile stay."""
+    def collect_all_results(self) -> Iterator[tuple[ContextT, ColumnsResult]]:
+        """Wait for all calls that are pending now, and yield their results.
+
+        Calls that are added during the iteration remain pending.
+        """
         for _ in range(len(self._pending)):
             with nullcontext() if self.has_result else self._producer.without_linger():
-                settled = self._take_oldest()
-            yield settled
+                collected = self._await_oldest()
+            yield collected
 
-    def _take_oldest(self) -> tuple[ContextT, ColumnsResult]:
-        call = self._pending.popleft()
+    def _await_oldest(self) -> tuple[ContextT, ColumnsResult]:
+        call = self._pending[0]
+        result = call.future.result(self._max_result_seconds)
+        # The call stays pending if a signal handler raises during the wait: its rows are sent, and their result counts.
+        self._pending.popleft()
         self.pending_bytes -= call.nbytes
-        return call.context, call.future.result(self._max_result_seconds)
+        return call.context, result

@@ -122,7 +122,7 @@ def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
     return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
-def with_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
+def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
     """The options, and those given as keyword arguments: `linger_ms` is linger.ms.
 
     A name that is no option with dots either is left as it is: the complaint then knows it from other clients.
@@ -189,7 +189,7 @@ def _is_idempotent(parsed_options: ParsedOptions) -> bool:
         if is_transactional:
             parsed_options.faults.add("enable.idempotence", "must not be false, because {transactional.id} is set.")
         return False
-    conflicts = conflicts_with_idempotence(parsed_options)
+    conflicts = find_idempotence_conflicts(parsed_options)
     if is_transactional or "enable.idempotence" in parsed_options.raw_values:
         reason = "{transactional.id} is set" if is_transactional else "{enable.idempotence} is true"
         for option, requirement in conflicts.items():
@@ -205,7 +205,7 @@ def _is_idempotent(parsed_options: ParsedOptions) -> bool:
     return not conflicts
 
 
-def conflicts_with_idempotence(parsed_options: ParsedOptions) -> dict[str, str]:
+def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
     """Return what idempotence requires of options that have another value, such as {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}

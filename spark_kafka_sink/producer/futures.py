@@ -1,8 +1,8 @@
-"""Futures: what callers of send get back. What they resolve to is in results.py.
+"""Futures returned by send() and send_columns(); results.py defines their results.
 
-A future is made per call: one for a record of send(), one for all the columns of a send_columns(). Batches cut across
-calls, so the rows of one call are acknowledged or fail in pieces. ColumnsFuture and RecordFutures are the two kinds of
-`Call` (calls.py) that get these pieces, on the sender's thread, in the order of the batches.
+Each call returns one future: send() for its record, send_columns() for all of its rows. The rows of one call may be
+spread over many batches, so they are acknowledged or fail in parts. ColumnsFuture and RecordFutures implement `Call`
+(calls.py) and receive these parts on the sender's thread, in the order of the batches.
 """
 
 from __future__ import annotations
@@ -21,34 +21,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError, copy_error
-from spark_kafka_sink.producer.calls import FailedRows, Shares
-from spark_kafka_sink.producer.method_suggestions import FUTURE_METHODS, suggests
+from spark_kafka_sink.producer.calls import FailedRows, StoredRanges
+from spark_kafka_sink.producer.method_suggestions import FUTURE_METHODS, suggest_counterparts
 from spark_kafka_sink.producer.results import ColumnsResult, RecordMetadata
 
 _log = logging.getLogger(__name__)
 
 FUTURE_BYTES = 256
-"""What a record of send() takes, besides its own bytes, until it is acknowledged: its future, and Python's objects for
-its key and value. Measured with tracemalloc: 326 bytes for a record that is encoded to 113, in the stage."""
+"""The memory of a staged record of send() besides its encoded bytes: its future, and the objects of its key and value.
 
-NONE_NAMED: Mapping[int, KafkaSinkError] = {}
-"""No record of a batch has an error of its own."""
-_NOTHING: NDArray[Any] = np.empty(0, np.int64)
+Measured with tracemalloc: 326 bytes for a staged record whose encoded size is 113 bytes.
+"""
+
+NO_RECORD_ERRORS: Mapping[int, KafkaSinkError] = {}
+"""The errors of individual records when the broker rejected the batch as a whole."""
+_NO_VALUES: NDArray[Any] = np.empty(0, np.int64)
 T = TypeVar("T")
 
 
 Callback = Callable[[RecordMetadata, "Exception | None"], None]
-"""(metadata, error). With an error, the metadata has the topic, the partition if it is known, and -1 for the rest."""
+"""A callback of send(), called with (metadata, error).
+
+With an error, the metadata holds the topic, the partition if it is known, and -1 in all other fields.
+"""
 
 
-@suggests(FUTURE_METHODS)
+@suggest_counterparts(FUTURE_METHODS)
 class _ProducerFuture(Future[T]):
-    """A future that the sender resolves, one of many that it resolves in a row.
+    """A future that the sender's thread completes.
 
-    It can be awaited: `await` waits on the event loop of the task, and the outcome comes from the sender's thread.
+    A coroutine can await the future; the event loop stays free until the sender's thread completes it.
 
-    It cannot be cancelled: its records may be on their way. A done-callback cannot harm the records behind it: whatever
-    it raises is logged. (Future itself does so for an Exception only; a SystemExit would end the sender's thread.)
+    The future cannot be cancelled, because its records may have been sent already. The exceptions of its done-callbacks
+    are logged, so that a callback cannot prevent the futures of other records from completing. `Future` itself logs
+    only subclasses of Exception; a SystemExit would end the sender's thread.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -61,55 +67,61 @@ class _ProducerFuture(Future[T]):
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         if self.done():
-            super().add_done_callback(fn)  # called here and now: what it raises is the caller's own
+            super().add_done_callback(fn)  # runs immediately, in the caller's thread: a SystemExit reaches the caller
         else:
-            super().add_done_callback(partial(_call_when_done, fn))
+            super().add_done_callback(partial(_run_done_callback, fn))
 
 
-def _call_when_done(callback: Callable[[Future[T]], object], future: Future[T]) -> None:
+def _run_done_callback(callback: Callable[[Future[T]], object], future: Future[T]) -> None:
+    """Run a done-callback on the sender's thread, and log any exception."""
     try:
         callback(future)
     except BaseException:
-        _log.exception("A callback of a future failed; the other records go on.")
+        _log.exception("A callback of a future failed. Other records are not affected.")
 
 
 class SendFuture(_ProducerFuture[RecordMetadata]):
     """The future of one record.
 
-    Most futures of records are dropped without a look, and what Future.__init__ makes (a condition, two lists, 1.5 kB)
-    costs as much as all the rest of send(). So it is left out on purpose: outcomes are kept for all records of a call
-    together, and the first look makes an ordinary Future, whose attributes this one gets.
+    Most callers drop the futures of records unread, and Future.__init__ creates a condition and two lists (1.5 kB),
+    which costs as much as the rest of send(). Therefore __init__ does not call it. RecordFutures stores the outcomes of
+    all records of a call together. The first access to an attribute of Future creates an ordinary Future and copies its
+    attributes to this object.
 
-    No lock is needed between the two. The sender notes the outcome, then looks for a future that is watched; the first
-    look has the future watched, then looks for an outcome. So one of them finds what the other has left.
+    The sender's thread and the first access need no common lock:
+
+        sender's thread     1. stores the outcome               2. looks for a watched future, and completes it
+        first access        1. adds itself to the watched ones  2. looks for an outcome, and completes itself
+
+    Whichever runs second finds the entry of the other.
     """
 
-    def __init__(self, call: RecordFutures, row: int) -> None:
+    def __init__(self, call: RecordFutures, row_index: int) -> None:
         self._call = call
-        self._row = row
+        self._row_index = row_index
 
-    def _make(self) -> Future[RecordMetadata]:
-        """Make the Future of the first look. All threads that look get the same one: setdefault is one step."""
-        outcome = self._call.outcome(self._row)
+    def _create_future(self) -> Future[RecordMetadata]:
+        """Create the Future behind this object. setdefault() is atomic, so all threads get the same Future."""
+        outcome = self._call.find_outcome(self._row_index)
         if outcome is None:
-            self._call.watched[self._row] = self
-            outcome = self._call.outcome(self._row)
-        made = Future[RecordMetadata]()
+            self._call.watched_futures[self._row_index] = self
+            outcome = self._call.find_outcome(self._row_index)
+        future = Future[RecordMetadata]()
         if outcome is not None:
-            _complete(made, outcome)
-        return cast("Future[RecordMetadata]", self.__dict__.setdefault("_made", made))
+            _complete(future, outcome)
+        return cast("Future[RecordMetadata]", self.__dict__.setdefault("_future", future))
 
-    def end(self, outcome: RecordMetadata | Exception) -> None:
-        """Hand the outcome, which the call has already, to those that wait for it."""
-        with suppress(InvalidStateError):  # the first look has found it
+    def complete(self, outcome: RecordMetadata | Exception) -> None:
+        """Notify waiting threads of the outcome, which RecordFutures has already stored."""
+        with suppress(InvalidStateError):  # the first access has found the outcome itself
             _complete(self, outcome)
 
 
 class _FutureAttribute:
-    """An attribute that Future.__init__ sets, and SendFuture has from the first look on.
+    """An attribute that Future.__init__ sets, and that SendFuture sets at the first access.
 
-    Every method of Future, and every function that works on futures, begins with one of them. Where it is set it is
-    read without this descriptor, which has no __set__.
+    Every method of Future, and every function that works on futures, starts by reading such an attribute. The
+    descriptor has no __set__, so Python bypasses it once the attribute is in the instance.
     """
 
     def __init__(self, name: str) -> None:
@@ -119,8 +131,8 @@ class _FutureAttribute:
         if future is None:
             return self
         attributes = vars(future)
-        for name, value in vars(attributes.get("_made") or future._make()).items():
-            attributes.setdefault(name, value)  # the sender may have ended this future meanwhile
+        for name, value in vars(attributes.get("_future") or future._create_future()).items():
+            attributes.setdefault(name, value)  # the sender's thread may have completed this future concurrently
         return attributes[self._name]
 
 
@@ -130,178 +142,207 @@ for _name in vars(Future()):
 
 def _complete(future: Future[RecordMetadata], outcome: RecordMetadata | Exception) -> None:
     if isinstance(outcome, Exception):
-        future.set_exception(copy_error(outcome))  # all records of a batch share one
+        future.set_exception(copy_error(outcome))  # the records of a batch share one error object
     else:
         future.set_result(outcome)
 
 
-class _Ended(NamedTuple):
-    """Rows with one result: stored from `offset` on, or failed with `error`."""
+class _RowsOutcome(NamedTuple):
+    """The outcome of several rows: stored at consecutive offsets from `base_offset` on, or failed with `error`."""
 
     row_indices: NDArray[np.int64]
     partition: int
-    offset: int
+    base_offset: int
     log_append_time: int
     error: KafkaSinkError | None = None
-    named: Mapping[int, KafkaSinkError] = NONE_NAMED
+    errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS
+
+    def error_at(self, position: int) -> KafkaSinkError | None:
+        """Return the error of the row at this position of `row_indices`; None if it was stored."""
+        return None if self.error is None else self.errors_by_position.get(position, self.error)
 
 
 class RecordFutures:
-    """The outcomes of single records of one topic that waited together, as a Call whose rows are numbered from 0 on.
+    """The outcomes of records of one topic that were sent with send() and staged together.
 
-    Results are stored unread, and indexed when a future is first read.
+    It is a Call whose row indices are the positions of the records in the stage. Outcomes are indexed by row only when
+    a future is first read.
     """
 
     bytes_per_row = FUTURE_BYTES
 
     def __init__(self, topic: str) -> None:
         self.callbacks: dict[int, tuple[Callback, ...]] = {}
-        """By row; only of rows that have some."""
-        self.watched: dict[int, SendFuture] = {}
-        """By row; only those that were looked at before they had an outcome."""
+        """Callbacks by row index, for rows that have any."""
+        self.watched_futures: dict[int, SendFuture] = {}
+        """Futures by row index, for rows whose future was read before they had an outcome."""
         self._topic = topic
-        self._ended: list[_Ended] = []  # in which the rows are found by _places, up to number _known
-        self._known = 0
-        self._places: dict[int, tuple[_Ended, int]] = {}
-        self._timestamps = self._key_sizes = self._value_sizes = _NOTHING
+        self._outcomes: list[_RowsOutcome] = []
+        self._indexed_count = 0
+        """The number of outcomes, from the first on, that are in _positions."""
+        self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
+        """By row index: the row's outcome, and the position of the row in it."""
+        self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
-    def describe(
+    def set_record_fields(
         self, timestamps: NDArray[np.int64], key_sizes: NDArray[np.int32], value_sizes: NDArray[np.int32]
     ) -> None:
-        """What the metadata of each record says besides its place; the sizes are -1 for null."""
+        """Set the fields of each RecordMetadata that brokers do not return. A size of -1 stands for null."""
         self._timestamps, self._key_sizes, self._value_sizes = timestamps, key_sizes, value_sizes
 
-    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
-        for start, stop, *place in np.asarray(shares).tolist():
-            self._end(_Ended(row_indices[start:stop], *place))
+    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
+        for start, stop, partition, base_offset, log_append_time in np.asarray(stored_ranges).tolist():
+            self._add_outcome(_RowsOutcome(row_indices[start:stop], partition, base_offset, log_append_time))
 
-    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = NONE_NAMED) -> None:
+    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS) -> None:
         partition = -1 if failed.partition is None else failed.partition
-        self._end(_Ended(failed.rows, partition, -1, -1, failed.error, named))
+        self._add_outcome(_RowsOutcome(failed.rows, partition, -1, -1, failed.error, errors_by_position))
 
-    def refused(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
-        """The future of one record that is not taken. A callback of it that raises more than an Exception raises it
-        here, in the thread of the caller."""
+    def reject(self, partition: int | None, error: KafkaSinkError, callbacks: tuple[Callback, ...]) -> SendFuture:
+        """Run the callbacks of one record that was not accepted, and return its failed future.
+
+        Runs in the caller's thread, and raises there what a callback raises, unless that is an Exception.
+        """
         self.callbacks[0] = callbacks
-        raised = self._end(_Ended(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error))
-        if raised is not None:
-            raise raised from None
+        outcome = _RowsOutcome(np.zeros(1, np.int64), -1 if partition is None else partition, -1, -1, error)
+        interruption = self._add_outcome(outcome)
+        if interruption is not None:
+            raise interruption from None
         return SendFuture(self, 0)
 
-    def outcome(self, row: int) -> RecordMetadata | Exception | None:
-        """Return the row's outcome, or None. Safe from any thread: two threads that index one result write the same
-        entries."""
-        if row not in self._places:
-            known = self._known  # read once: another thread may set it to less
-            ended = self._ended[known:]
-            for one in ended:
-                self._places.update((each, (one, number)) for number, each in enumerate(one.row_indices.tolist()))
-            self._known = known + len(ended)
-        found = self._places.get(row)
+    def find_outcome(self, row_index: int) -> RecordMetadata | Exception | None:
+        """Return the metadata or the error of a row; None if it has no outcome yet.
+
+        Thread-safe: threads that index an outcome concurrently write the same entries.
+        """
+        if row_index not in self._positions:
+            indexed_count = self._indexed_count  # read once, because a slower thread may set it to a smaller value
+            new_outcomes = self._outcomes[indexed_count:]
+            for outcome in new_outcomes:
+                self._positions.update(
+                    (row, (outcome, position)) for position, row in enumerate(outcome.row_indices.tolist())
+                )
+            self._indexed_count = indexed_count + len(new_outcomes)
+        found = self._positions.get(row_index)
         if found is None:
             return None
-        one, number = found
-        return self._metadata(one, number, row) if one.error is None else one.named.get(number, one.error)
+        outcome, position = found
+        error = outcome.error_at(position)
+        return self._build_metadata(outcome, position, row_index) if error is None else error
 
-    def _metadata(self, ended: _Ended, number: int, row: int) -> RecordMetadata:
-        if ended.error is not None:
-            return RecordMetadata(self._topic, ended.partition, -1, -1)
+    def _build_metadata(self, outcome: _RowsOutcome, position: int, row_index: int) -> RecordMetadata:
+        if outcome.error is not None:
+            return RecordMetadata(self._topic, outcome.partition, -1, -1)
         return RecordMetadata(
             self._topic,
-            ended.partition,
-            ended.offset + number if ended.offset >= 0 else -1,
-            ended.log_append_time if ended.log_append_time >= 0 else self._timestamps.item(row),
-            self._key_sizes.item(row),
-            self._value_sizes.item(row),
+            outcome.partition,
+            outcome.base_offset + position if outcome.base_offset >= 0 else -1,
+            outcome.log_append_time if outcome.log_append_time >= 0 else self._timestamps.item(row_index),
+            self._key_sizes.item(row_index),
+            self._value_sizes.item(row_index),
         )
 
-    def _end(self, ended: _Ended) -> BaseException | None:
-        """Call callbacks, then complete futures. Return a raised BaseException that is no Exception."""
+    def _add_outcome(self, outcome: _RowsOutcome) -> BaseException | None:
+        """Run the callbacks, then complete the watched futures.
+
+        Returns the last SystemExit, KeyboardInterrupt or other BaseException of a callback that is not an Exception.
+        """
         try:
-            return self._call_back(ended) if self.callbacks else None
+            return self._run_callbacks(outcome) if self.callbacks else None
         finally:
-            self._ended.append(ended)
-            if self.watched:
-                for row in ended.row_indices.tolist():
-                    future = self.watched.pop(row, None)
-                    outcome = None if future is None else self.outcome(row)
-                    if future is not None and outcome is not None:
-                        by_itself(future.end, outcome)
+            self._outcomes.append(outcome)
+            if self.watched_futures:
+                for row_index in outcome.row_indices.tolist():
+                    future = self.watched_futures.pop(row_index, None)
+                    result = None if future is None else self.find_outcome(row_index)
+                    if future is not None and result is not None:
+                        complete_safely(future.complete, result)
 
-    def _call_back(self, ended: _Ended) -> BaseException | None:
-        raised: BaseException | None = None
-        for number, row in enumerate(ended.row_indices.tolist()):
-            error = None if ended.error is None else ended.named.get(number, ended.error)
-            for callback in self.callbacks.pop(row, ()):
-                raised = _call(callback, self._metadata(ended, number, row), error) or raised
-        return raised
+    def _run_callbacks(self, outcome: _RowsOutcome) -> BaseException | None:
+        interruption: BaseException | None = None
+        for position, row_index in enumerate(outcome.row_indices.tolist()):
+            error = outcome.error_at(position)
+            for callback in self.callbacks.pop(row_index, ()):
+                metadata = self._build_metadata(outcome, position, row_index)
+                interruption = _run_callback(callback, metadata, error) or interruption
+        return interruption
 
 
-def _call(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
-    """Whatever it raises is logged: on the sender's thread it would end all other records. Returns what is more than
-    an Exception."""
+def _run_callback(callback: Callback, metadata: RecordMetadata, error: Exception | None) -> BaseException | None:
+    """Run a callback of send() and log any exception, which would otherwise end the sender's thread.
+
+    Returns the exception if it is a BaseException but not an Exception.
+    """
     try:
         callback(metadata, error)
     except BaseException as raised:
-        with suppress(BaseException):  # a log handler is a user's code, too
+        with suppress(BaseException):  # a log handler is user code, too
             name = callback.__qualname__ if isroutine(callback) else type(callback).__qualname__
-            _log.exception("%s failed for a record of topic %s; the others go on.", name, metadata.topic)
+            _log.exception("%s failed for a record of topic %s. Other records are not affected.", name, metadata.topic)
         return None if isinstance(raised, Exception) else raised
     return None
 
 
 class ColumnsFuture(_ProducerFuture[ColumnsResult]):
-    """The future of all rows of one call. The caller and the sender complete it; _lock guards the fields.
+    """The future of all rows of one send_columns().
 
-    What was stored is kept as it comes, answer by answer, and added up when somebody looks.
+    The calling thread and the sender's thread both add results; _lock guards the fields. The stored ranges are kept
+    per response, and summed up only when the result's `partitions` are read.
     """
 
     bytes_per_row = 0
 
-    def __init__(self, topic: str, rows: int) -> None:
+    def __init__(self, topic: str, row_count: int) -> None:
         super().__init__()
         self._topic = topic
         self._lock = threading.Lock()
-        self._pending = rows
-        self._written = 0
-        self._stored: list[Shares] = []
+        self._pending_rows = row_count
+        self._rows_written = 0
+        self._stored_ranges: list[StoredRanges] = []
         self._failures: list[FailedRows] = []
-        if not rows:
+        if not row_count:
             self.set_result(ColumnsResult(topic, (), 0, ()))
 
-    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
+    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         with self._lock:
-            self._stored.append(shares)
-            self._written += count
-            self._pending -= count
-            over = not self._pending
-        if over:
-            self._resolve()
+            self._stored_ranges.append(stored_ranges)
+            self._rows_written += row_count
+            self._pending_rows -= row_count
+            is_complete = not self._pending_rows
+        if is_complete:
+            self._complete()
 
-    def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] = NONE_NAMED) -> None:
+    def failed(self, failed: FailedRows, errors_by_position: Mapping[int, KafkaSinkError] = NO_RECORD_ERRORS) -> None:
         rows = failed.rows
-        others = np.ones(len(rows), np.bool_)
-        others[list(named)] = False
-        failures = [replace(failed, rows=rows[number : number + 1], error=error) for number, error in named.items()]
-        if others.any():
-            failures.append(replace(failed, rows=rows[others]))
+        has_common_error = np.ones(len(rows), np.bool_)
+        has_common_error[list(errors_by_position)] = False
+        failures = [
+            replace(failed, rows=rows[position : position + 1], error=error)
+            for position, error in errors_by_position.items()
+        ]
+        if has_common_error.any():
+            failures.append(replace(failed, rows=rows[has_common_error]))
         with self._lock:
             self._failures += failures
-            self._pending -= len(rows)
-            over = len(rows) > 0 and not self._pending
-        if over:
-            self._resolve()
+            self._pending_rows -= len(rows)
+            is_complete = len(rows) > 0 and not self._pending_rows
+        if is_complete:
+            self._complete()
 
-    def _resolve(self) -> None:
-        """Complete the future: all rows have their result, so the fields do not change any more."""
-        self.set_result(ColumnsResult(self._topic, tuple(self._failures), self._written, self._stored))
+    def _complete(self) -> None:
+        """Set the result. All rows have theirs, so no other thread changes the fields any more."""
+        result = ColumnsResult(self._topic, tuple(self._failures), self._rows_written, self._stored_ranges)
+        self.set_result(result)
 
 
-def by_itself(complete: Callable[..., object], *arguments: Any) -> None:
-    """Complete one future on the sender's thread. Whatever a user's code raises there, its log handlers included, the
-    futures of all other records are still completed."""
+def complete_safely(complete: Callable[..., object], *arguments: Any) -> None:
+    """Call `complete`, which completes one future on the sender's thread, and log any exception.
+
+    The exception comes from user code, such as a callback or a log handler. It must not prevent the futures of other
+    records from completing.
+    """
     try:
         complete(*arguments)
     except BaseException:
         with suppress(BaseException):
-            _log.exception("A callback or a future raised; the other records go on.")
+            _log.exception("A callback or a future raised an exception. Other records are not affected.")

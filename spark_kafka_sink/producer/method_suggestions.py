@@ -53,7 +53,7 @@ SEND_ARGUMENTS: Mapping[str, Counterpart] = {
 ClassT = TypeVar("ClassT", bound=type)
 
 
-def suggests(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
+def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
     """Decorate a class: reading one of these names raises AttributeError with its counterpart."""
 
     def add_names(owner: ClassT) -> ClassT:
@@ -75,7 +75,7 @@ class _MissingMethod:
         raise AttributeError(f"{message}. {_suggestion(self._counterpart)}", name=self._name)
 
 
-def unexpected_argument(names: Iterable[str]) -> TypeError:
+def build_unexpected_argument_error(names: Iterable[str]) -> TypeError:
     """Build the error for the first keyword that send() does not take."""
     name = next(iter(names))
     message = f"KafkaProducer.send() got an unexpected keyword argument {name!r}"

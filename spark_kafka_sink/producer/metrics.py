@@ -27,10 +27,10 @@ from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.network_metrics import NetworkMetrics
 from spark_kafka_sink.producer.pool_metrics import PoolMetrics
 from spark_kafka_sink.producer.totals import Totals
-from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed
+from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat
 from spark_kafka_sink.records.header import HEADER_BYTES
 
-WAITS = (
+WAIT_TIME_METRICS = (
     "flush-time",
     "metadata-wait-time",
     "txn-init-time",
@@ -87,9 +87,11 @@ class _TopicMetrics:
 
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
-    def __init__(self, window_ms: float, samples_max: int) -> None:
-        self.sent, self.bytes, self.errors, self.retries = (Meter(Windowed(window_ms, samples_max)) for _ in range(4))
-        self.compression = Windowed(window_ms, samples_max)
+    def __init__(self, window_ms: float, num_samples: int) -> None:
+        self.sent, self.bytes, self.errors, self.retries = (
+            Meter(WindowedStat(window_ms, num_samples)) for _ in range(4)
+        )
+        self.compression = WindowedStat(window_ms, num_samples)
 
     def gauges(self) -> dict[str, Gauge]:
         gauges: dict[str, Gauge] = {"compression-rate": self.compression.average}
@@ -102,13 +104,13 @@ class ProducerMetrics:
     """What the sender and the callers of send report, and one dict of all of it."""
 
     def __init__(
-        self, window_ms: float, samples_max: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
+        self, window_ms: float, num_samples: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
     ) -> None:
         """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
-        self._window = (window_ms, samples_max)
+        self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
         self._averages = {
-            name: Windowed(window_ms, samples_max)
+            name: WindowedStat(window_ms, num_samples)
             for name in (
                 "batch-size",
                 "compression-rate",
@@ -120,13 +122,13 @@ class ProducerMetrics:
             )
         }
         self._meters = {
-            name: Meter(Windowed(window_ms, samples_max))
+            name: Meter(WindowedStat(window_ms, num_samples))
             for name in ("record-send", "record-retry", "record-error", "batch-split")
         }
-        self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAITS}
-        self._network = NetworkMetrics(io, window_ms, samples_max)
+        self._nanoseconds = {f"{name}-ns-total": 0.0 for name in WAIT_TIME_METRICS}
+        self._network = NetworkMetrics(io, window_ms, num_samples)
         self._pool = pool
-        self._pool_metrics = PoolMetrics(pool, window_ms, samples_max)
+        self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
         self._topics: dict[str, _TopicMetrics] = {}
         self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
         self._sent_since_ms = 0.0
@@ -153,19 +155,19 @@ class ProducerMetrics:
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
-    def rows_given(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
+    def record_accepted_rows(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
         """Count rows that were taken from a caller."""
         with self._lock:
             self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
 
-    def rows_refused(self, rows: int, now: float) -> None:
+    def record_rejected_rows(self, rows: int, now: float) -> None:
         """Rows failed before they were staged: as in Java they count as errors, but of no topic. A topic that does not
         exist would else have metrics for ever."""
         with self._lock:
             self._counts.errors += rows
             self._meters["record-error"].mark(rows, now)
 
-    def request_sent(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
+    def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
         """Count a produce request that is sent, with a batch for each of these partitions."""
         with self._lock:
             if now - self._sent_since_ms >= _COUNT_EVERY_MS:
@@ -175,7 +177,7 @@ class ProducerMetrics:
             for topic, batches in by_topic.items():
                 self._sent[topic].add(batches.values())
 
-    def request_answered(self, node_id: int, latency_ms: float, throttle_ms: float, now: float) -> None:
+    def record_response(self, node_id: int, latency_ms: float, throttle_ms: float, now: float) -> None:
         with self._lock:
             self._network.record_latency(node_id, latency_ms, now)
             self._averages["request-latency"].record(latency_ms, now)
@@ -183,28 +185,28 @@ class ProducerMetrics:
             self._counts.requests += 1
             self._counts.throttle_ms += throttle_ms
 
-    def batches_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
+    def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now: float) -> None:
         """Count batches that a broker has acknowledged. Called before their futures complete: callers see the count."""
         with self._lock:
             self._counts.add_stored(batches, now)
 
-    def count_retries(self, topic: str, records: int, now: float) -> None:
+    def record_retries(self, topic: str, records: int, now: float) -> None:
         with self._lock:
             self._counts.retries += records
             self._meters["record-retry"].mark(records, now)
             self._topic(topic).retries.mark(records, now)
 
-    def records_failed(self, topic: str, records: int, now: float) -> None:
+    def record_failures(self, topic: str, records: int, now: float) -> None:
         with self._lock:
             self._counts.errors += records
             self._meters["record-error"].mark(records, now)
             self._topic(topic).errors.mark(records, now)
 
-    def batch_split(self, now: float) -> None:
+    def record_batch_split(self, now: float) -> None:
         with self._lock:
             self._meters["batch-split"].mark(1, now)
 
-    def waited(self, name: str, milliseconds: float) -> None:
+    def record_wait(self, name: str, milliseconds: float) -> None:
         """Count the time that a caller spent in one of WAITS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
@@ -241,7 +243,7 @@ class ProducerMetrics:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def all(self, now: float) -> dict[str, float]:
+    def read_all(self, now: float) -> dict[str, float]:
         """All metrics by name. An average or maximum of nothing is nan, as in Java."""
         with self._lock:
             self._count_all(now)
@@ -252,11 +254,11 @@ class ProducerMetrics:
                 values |= {f"{stem}{{node-id={node}}}": gauge(now) for stem, gauge in gauges.items()}
             return values
 
-    def one(self, name: str, now: float) -> float:
+    def read(self, name: str, now: float) -> float:
         """One value, without the cost of all the others; KeyError if there is none of this name."""
         with self._lock:
             self._count_all(now)
-            stem, tag, value = split_name(name)
+            stem, tag, value = parse_metric_name(name)
             if tag is None:
                 gauges = self._gauges
             elif tag == "topic":
@@ -291,12 +293,12 @@ class MetricName(NamedTuple):
     value: str = ""
 
 
-def split_name(name: str) -> MetricName:
+def parse_metric_name(name: str) -> MetricName:
     tag = _TAG_PATTERN.search(name)
     return MetricName(name) if tag is None else MetricName(name[: tag.start()], tag[1], tag[2])
 
 
-def kept_elsewhere(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
+def build_client_gauges(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
     """Values that their owners keep. They are read by any thread, and each of them is one number."""
     return {
         "requests-in-flight": lambda now: float(client.in_flight_request_count()),

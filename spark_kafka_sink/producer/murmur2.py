@@ -48,7 +48,7 @@ _LONG_WORDS = 64
 """... if the longest of them has at least this many words left: to begin with a single key costs a few steps, too."""
 
 
-def partitions_of_keys(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
+def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
     """The partition of each key, as in Java: the sign is dropped, then modulo. The rows of null keys mean nothing."""
     hashes = murmur2(keys)
     hashes &= _POSITIVE

@@ -13,7 +13,7 @@ from collections import defaultdict
 from functools import partial
 
 from spark_kafka_sink.network.io_counts import IoCounts, TrafficCounts
-from spark_kafka_sink.producer.windows import Gauge, Meter, Windowed, share_of_time
+from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, compute_time_ratio
 
 _TRAFFIC = {
     "request": "sends",
@@ -40,15 +40,15 @@ _TIMED = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
 class TrafficMetrics:
     """Requests, responses and their bytes over windows and in total, of one node or of all."""
 
-    def __init__(self, counts: TrafficCounts, window_ms: float, samples_max: int) -> None:
+    def __init__(self, counts: TrafficCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
-        self._meters = {name: Meter(Windowed(window_ms, samples_max)) for name in _TRAFFIC}
-        self._request_size = Windowed(window_ms, samples_max)
+        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC}
+        self._request_size = WindowedStat(window_ms, num_samples)
 
     def count(self, now: float) -> None:
         """Add what was counted since the last call."""
         for name, counted in _TRAFFIC.items():
-            self._meters[name].follow(getattr(self._counts, counted), now)
+            self._meters[name].mark_total(getattr(self._counts, counted), now)
         sizes = self._counts.send_sizes
         while sizes:
             self._request_size.record(sizes.popleft(), now)
@@ -66,25 +66,25 @@ class TrafficMetrics:
 class NetworkMetrics:
     """What IoCounts counts, over windows and in total."""
 
-    def __init__(self, counts: IoCounts, window_ms: float, samples_max: int) -> None:
+    def __init__(self, counts: IoCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
-        self._window = (window_ms, samples_max)
-        self._traffic = TrafficMetrics(counts, window_ms, samples_max)
+        self._window = (window_ms, num_samples)
+        self._traffic = TrafficMetrics(counts, window_ms, num_samples)
         self._node_traffic: dict[str, TrafficMetrics] = {}
-        self._node_latencies: defaultdict[str, Windowed] = defaultdict(lambda: Windowed(window_ms, samples_max))
+        self._node_latencies: defaultdict[str, WindowedStat] = defaultdict(lambda: WindowedStat(window_ms, num_samples))
         """Milliseconds until the responses to produce requests."""
-        self._meters = {name: Meter(Windowed(window_ms, samples_max)) for name in _COUNTED}
-        self._times = {name: Meter(Windowed(window_ms, samples_max)) for name in _TIMED}
+        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTED}
+        self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMED}
 
     def count(self, now: float) -> None:
         """Add what was counted since the last call."""
         self._traffic.count(now)
         selects_before = self._meters["select"].total
         for name, counted in _COUNTED.items():
-            self._meters[name].follow(getattr(self._counts, counted), now)
+            self._meters[name].mark_total(getattr(self._counts, counted), now)
         selects = self._meters["select"].total - selects_before
         for name, counted in _TIMED.items():
-            self._times[name].follow(getattr(self._counts, counted) * 1_000_000, now, selects)
+            self._times[name].mark_total(getattr(self._counts, counted) * 1_000_000, now, selects)
         # A copy: the sender's thread adds the first channel to a node while another thread reads.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
@@ -105,7 +105,7 @@ class NetworkMetrics:
         for name, meter in self._times.items():
             gauges[f"{name}-avg"] = meter.windowed.average
             gauges[f"{name}-total"] = meter.read_total
-            gauges[f"{name.removesuffix('-time-ns')}-ratio"] = partial(share_of_time, meter)
+            gauges[f"{name.removesuffix('-time-ns')}-ratio"] = partial(compute_time_ratio, meter)
         return gauges
 
     def node_gauges(self) -> dict[str, dict[str, Gauge]]:

@@ -39,7 +39,7 @@ def _gzip_level(value: object) -> int:
     return int(str(number))
 
 
-NO_OTHER_PARTITIONER = (
+UNSUPPORTED_PARTITIONER_MESSAGE = (
     "must be DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner: another Java class cannot run here"
 )
 
@@ -48,7 +48,7 @@ def _partitioner(value: object) -> str:
     """One of the Java client's own, with or without its package."""
     short = parse_text(value).removeprefix(KAFKA_CLASSES).removeprefix("internals.")
     if short not in ("DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", ""):
-        raise ValueError(f"{NO_OTHER_PARTITIONER}; pass a Python callable as KafkaProducer(partitioner=...)")
+        raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")
     return short
 
 

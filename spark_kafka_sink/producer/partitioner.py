@@ -1,15 +1,18 @@
-"""Partitioner: which row goes to which partition, a column at a time.
+"""Partitioner: assigns the rows of columns to partitions.
 
-    the row names its partition     that one; rows that name one which the topic does not have fail before (rows.py)
-    it has a key                    murmur2 of the key over all partitions, as every Kafka client in Java does it
-    neither                         the sticky partition of the topic
+    row                          partition
+    requests a partition         the requested one; rows.py has already rejected partitions that the topic does not have
+    has a key                    murmur2 of the key, modulo the number of partitions, as in Kafka's Java client
+    neither                      the sticky partition of the topic
 
 A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill a batch of one partition before they go
-to the next, because many small batches cost more than few large ones. With columns that is an assignment of ranges:
-as many rows as fit into batch.size, then another partition is drawn for the following ones. The draw is among the
-partitions that have a leader, uniform at first; once all partitions have been written to, it is weighted by how few
-batches wait for each (longest queue + 1 - own queue), so that a slow broker gets less. Partitions of a broker that has
-taken nothing for partitioner.availability.timeout.ms are left out; the accumulator knows which.
+to the next, because many small batches cost more than a few large ones. Columns are therefore assigned in ranges: as
+many rows as fit into batch.size go to one partition, and another partition is chosen at random for the following rows.
+
+The choice is among the partitions that have a leader. It is uniform until all partitions have been written to. After
+that, each partition is weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow
+broker receives fewer rows. Partitions of a broker that has not accepted a batch for
+partitioner.availability.timeout.ms are excluded; the accumulator determines them.
 """
 
 from __future__ import annotations
@@ -29,205 +32,222 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.murmur2 import partitions_of_keys
+from spark_kafka_sink.producer.murmur2 import compute_partitions
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask
 from spark_kafka_sink.records.byte_column import ByteColumn, read_byte_column
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
 
 RecordPartitioner = Callable[[str, "bytes | None", "bytes | None", Sequence[PartitionInfo]], int]
-"""(topic, key, value, partitions) -> partition: a user's own, for send()."""
+"""A custom partitioner for send(): (topic, key, value, partitions) -> partition."""
 
 INVALID_PARTITION = -1
-NOT_NAMED = -2
-PARTITION_MAX = 2**31 - 1
+UNSPECIFIED_PARTITION = -2
+MAX_PARTITION = 2**31 - 1
 _ROUND_ROBIN = "RoundRobinPartitioner"
 _CHUNK_ROWS = 16_384
 _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class PartitionLoads(NamedTuple):
-    """How many batches wait for each partition that can be written to now (KIP-794)."""
+    """The number of queued batches of each partition that can be written to now (KIP-794)."""
 
     partitions: list[int]
     queue_lengths: list[int]
     partition_count: int
-    """How many partitions the topic has, including those that cannot be written to."""
+    """The number of partitions of the topic, including those that cannot be written to."""
 
 
-LoadsOf = Callable[[], "PartitionLoads | None"]
+LoadsSupplier = Callable[[], "PartitionLoads | None"]
 
 
-class _Topic:
-    """The partitions of one topic by the last snapshot, and the sticky one with the bytes it got since it was drawn."""
+class _TopicState:
+    """The partitions of one topic in the latest snapshot, and its sticky partition."""
 
-    __slots__ = ("available", "bytes", "indexes", "partition", "seen", "turn")
+    __slots__ = ("available", "indexes", "latest_metadata", "next_position", "sticky_bytes", "sticky_partition")
 
     def __init__(self) -> None:
-        self.seen: tuple[object, object] | None = None
+        self.latest_metadata: tuple[object, object] | None = None
         self.indexes: list[int] = []
         self.available: list[int] = []
-        self.partition = INVALID_PARTITION
-        self.bytes = 0
-        self.turn = 0  # of the round-robin partitioner
+        self.sticky_partition = INVALID_PARTITION
+        self.sticky_bytes = 0  # assigned to the sticky partition since it was chosen
+        self.next_position = 0  # of the round-robin partitioner, in `available`
 
-    def look(self, topic: str, snapshot: ClusterSnapshot) -> None:
-        """Learn the partitions, if the snapshot has new ones."""
+    def update(self, topic: str, snapshot: ClusterSnapshot) -> None:
+        """Read the partitions from the snapshot, unless its metadata is the same as before."""
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
             raise MetadataTimeoutError(f"The partitions of {format_partition(topic)} are not known.")
-        if self.seen is not None and self.seen[0] is info and self.seen[1] is snapshot.nodes:
+        latest = self.latest_metadata
+        if latest is not None and latest[0] is info and latest[1] is snapshot.nodes:
             return
-        self.seen = (info, snapshot.nodes)
+        self.latest_metadata = (info, snapshot.nodes)
         self.indexes = [partition.index for partition in info.partitions]
-        led = [partition.index for partition in info.partitions if partition.leader in snapshot.nodes]
-        self.available = led or self.indexes
-        if self.partition not in self.indexes:
-            self.partition = INVALID_PARTITION
+        with_leader = [partition.index for partition in info.partitions if partition.leader in snapshot.nodes]
+        self.available = with_leader or self.indexes
+        if self.sticky_partition not in self.indexes:
+            self.sticky_partition = INVALID_PARTITION
 
 
 class Partitioner:
-    """Any thread may ask; the sticky state is guarded by _lock."""
+    """Assigns rows to partitions. Thread-safe: _lock guards the state of the topics."""
 
     def __init__(self, config: ProducerConfig, random: Random) -> None:
         self._ignore_keys = config.partitioner_ignore_keys
         self._round_robin = config.partitioner_class == _ROUND_ROBIN
         self._adaptive = config.partitioner_adaptive_partitioning_enable
-        self._batch_room = max(1, config.batch_size - HEADER_BYTES)
+        self._batch_body_bytes = max(1, config.batch_size - HEADER_BYTES)
         self._random = random
         self._lock = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicState] = {}
 
     def assign(
         self,
         topic: str,
         columns: RecordColumns,
         sizes: NDArray[np.int64],
-        named: NDArray[np.int32] | None,
+        requested: NDArray[np.int32] | None,
         snapshot: ClusterSnapshot,
-        loads: LoadsOf,
+        loads: LoadsSupplier,
     ) -> NDArray[np.int32]:
-        """The partition of each row. `named` (see named_partitions) are the rows' own, and the topic has them."""
-        state = self._topic(topic, snapshot)
-        partitions, undecided = named, _NO_ROWS if named is None else np.flatnonzero(named == NOT_NAMED)
+        """Return the partition of each row.
+
+        `requested` (see parse_requested_partitions) must hold only partitions that the topic has. It may be modified.
+        """
+        state = self._update_topic(topic, snapshot)
+        partitions, unassigned = requested, _NO_ROWS
+        if requested is not None:
+            unassigned = np.flatnonzero(requested == UNSPECIFIED_PARTITION)
         if columns.key is not None and not (self._ignore_keys or self._round_robin):
-            partitions, undecided = _keyed(columns.key, partitions, undecided, len(state.indexes))
+            partitions, unassigned = _assign_by_key(columns.key, partitions, unassigned, len(state.indexes))
         if partitions is None:
-            return self._without_key(state, sizes, loads)
-        if len(undecided):
-            partitions[undecided] = self._without_key(state, sizes[undecided], loads)
+            return self._assign_keyless(state, sizes, loads)
+        if len(unassigned):
+            partitions[unassigned] = self._assign_keyless(state, sizes[unassigned], loads)
         return partitions
 
-    def _topic(self, topic: str, snapshot: ClusterSnapshot) -> _Topic:
+    def _update_topic(self, topic: str, snapshot: ClusterSnapshot) -> _TopicState:
         with self._lock:
             state = self._topics.get(topic)
             if state is None:
-                state = self._topics[topic] = _Topic()
-            state.look(topic, snapshot)
+                state = self._topics[topic] = _TopicState()
+            state.update(topic, snapshot)
             return state
 
-    def _without_key(self, state: _Topic, sizes: NDArray[np.int64], loads: LoadsOf) -> NDArray[np.int32]:
+    def _assign_keyless(self, state: _TopicState, sizes: NDArray[np.int64], loads: LoadsSupplier) -> NDArray[np.int32]:
         with self._lock:
             if not self._round_robin:
-                return self._in_ranges(state, sizes, _draw(state.available, loads if self._adaptive else None))
-            turns = state.turn + np.arange(len(sizes))
-            state.turn = (state.turn + len(sizes)) % len(state.available)
-            return np.array(state.available, np.int32)[turns % len(state.available)]
+                choose = _build_partition_choice(state.available, loads if self._adaptive else None)
+                return self._assign_sticky(state, sizes, choose)
+            positions = state.next_position + np.arange(len(sizes))
+            state.next_position = (state.next_position + len(sizes)) % len(state.available)
+            return np.array(state.available, np.int32)[positions % len(state.available)]
 
-    def _in_ranges(self, sticky: _Topic, sizes: NDArray[np.int64], draw: Callable[[Random], int]) -> NDArray[np.int32]:
-        """Give rows to the sticky partition until a batch is full, then draw another: one step per batch."""
-        if sticky.partition < 0:
-            sticky.partition, sticky.bytes = draw(self._random), 0
+    def _assign_sticky(
+        self, state: _TopicState, sizes: NDArray[np.int64], choose: Callable[[Random], int]
+    ) -> NDArray[np.int32]:
+        """Assign rows to the sticky partition until a batch is full, then choose another one. One step per batch."""
+        if state.sticky_partition < 0:
+            state.sticky_partition, state.sticky_bytes = choose(self._random), 0
         ends = np.cumsum(sizes)
-        chosen: list[int] = []
-        counts: list[int] = []
-        row, done = 0, 0
-        while row < len(sizes):
-            stop = int(np.searchsorted(ends, done + self._batch_room - sticky.bytes, "right"))
-            if stop == row and not sticky.bytes:
-                stop = row + 1  # larger than a batch: it gets one of its own
-            if stop > row:
-                chosen.append(sticky.partition)
-                counts.append(stop - row)
-                sticky.bytes += int(ends[stop - 1]) - done
-                row, done = stop, int(ends[stop - 1])
-            if row < len(sizes):
-                sticky.partition, sticky.bytes = draw(self._random), 0
-        return np.repeat(np.array(chosen, np.int32), counts)
+        partitions: list[int] = []
+        row_counts: list[int] = []
+        start, assigned_bytes = 0, 0
+        while start < len(sizes):
+            stop = int(np.searchsorted(ends, assigned_bytes + self._batch_body_bytes - state.sticky_bytes, "right"))
+            if stop == start and not state.sticky_bytes:
+                stop = start + 1  # a row that is larger than a batch gets a batch of its own
+            if stop > start:
+                partitions.append(state.sticky_partition)
+                row_counts.append(stop - start)
+                state.sticky_bytes += int(ends[stop - 1]) - assigned_bytes
+                start, assigned_bytes = stop, int(ends[stop - 1])
+            if start < len(sizes):
+                state.sticky_partition, state.sticky_bytes = choose(self._random), 0
+        return np.repeat(np.array(partitions, np.int32), row_counts)
 
 
-def named_partitions(explicit: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
-    """The partitions that the rows name themselves; None if no row does.
+def parse_requested_partitions(partition: int | ArrowColumn | None, row_count: int) -> NDArray[np.int32] | None:
+    """Return the requested partition of each row; None if no row requests one.
 
-    NOT_NAMED where the row leaves it to its key or to us, INVALID_PARTITION for what no topic can have.
+    The array holds UNSPECIFIED_PARTITION for nulls, and INVALID_PARTITION for numbers that no topic can have. Raises
+    SchemaError for a column of another length or of another type than integers.
     """
-    if explicit is None:
+    if partition is None:
         return None
-    if isinstance(explicit, int):
-        return np.full(row_count, explicit if 0 <= explicit <= PARTITION_MAX else INVALID_PARTITION, np.int32)
-    if len(explicit) != row_count:
-        raise SchemaError(f"column partition has {len(explicit)} rows, column value has {row_count}")
-    if pa.types.is_null(explicit.type):
+    if isinstance(partition, int):
+        return np.full(row_count, partition if 0 <= partition <= MAX_PARTITION else INVALID_PARTITION, np.int32)
+    if len(partition) != row_count:
+        raise SchemaError(f"column partition has {len(partition)} rows, column value has {row_count}")
+    if pa.types.is_null(partition.type):
         return None
-    if not pa.types.is_integer(explicit.type):
-        raise SchemaError(f"column partition must be of integers, not {explicit.type}")
-    column = combine_chunks(explicit)
-    named = integers_to_numpy(column)
-    partitions = named.astype(np.int32)
-    if np.minimum.reduce(named, initial=0) < 0 or np.maximum.reduce(named, initial=0) > PARTITION_MAX:
-        partitions[(named < 0) | (named > PARTITION_MAX)] = INVALID_PARTITION
+    if not pa.types.is_integer(partition.type):
+        raise SchemaError(f"column partition must be of integers, not {partition.type}")
+    column = combine_chunks(partition)
+    numbers = integers_to_numpy(column)
+    partitions = numbers.astype(np.int32)
+    if np.minimum.reduce(numbers, initial=0) < 0 or np.maximum.reduce(numbers, initial=0) > MAX_PARTITION:
+        partitions[(numbers < 0) | (numbers > MAX_PARTITION)] = INVALID_PARTITION
     if column.null_count:
-        partitions[null_mask(column)] = NOT_NAMED
+        partitions[null_mask(column)] = UNSPECIFIED_PARTITION
     return partitions
 
 
-def _keyed(
-    key: ArrowColumn, partitions: NDArray[np.int32] | None, undecided: NDArray[np.int64], count: int
+def _assign_by_key(
+    key: ArrowColumn, partitions: NDArray[np.int32] | None, unassigned: NDArray[np.int64], partition_count: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Fill in the partitions that keys decide. Returns all partitions, and the rows that have none yet."""
+    """Assign the unassigned rows that have a key. Returns all partitions, and the rows that are still unassigned.
+
+    If `partitions` is None, all rows are unassigned.
+    """
     if partitions is None:
-        return partitions_by_key(key, count)
-    if len(undecided):
-        partitions[undecided], keyless = partitions_by_key(RecordColumns(key).take(undecided).value, count)
-        undecided = undecided[keyless]
-    return partitions, undecided
+        return compute_partitions_by_key(key, partition_count)
+    if len(unassigned):
+        keys = RecordColumns(key).take(unassigned).value
+        partitions[unassigned], keyless = compute_partitions_by_key(keys, partition_count)
+        unassigned = unassigned[keyless]
+    return partitions, unassigned
 
 
-def partitions_by_key(key: ArrowColumn, count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The partition of each key, and the rows that have no key: the partition of such a row means nothing."""
+def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the partition of each key, and the indices of rows without a key, whose partitions are undefined."""
     partitions = np.empty(len(key), np.int32)
     keyless: list[NDArray[np.int64]] = [_NO_ROWS]
     for start in range(0, len(key), _CHUNK_ROWS):
         keys = read_byte_column(combine_chunks(key.slice(start, _CHUNK_ROWS)))
-        part = partitions[start : start + keys.rows]
+        chunk = partitions[start : start + keys.rows]
         if keys.nulls is None:
-            part[:] = partitions_of_keys(keys, count)
+            chunk[:] = compute_partitions(keys, partition_count)
             continue
-        # A null has no bytes: the keys of the others lie one after the other.
+        # A null occupies no bytes, so the remaining keys are contiguous.
         present = np.flatnonzero(~keys.nulls)
         offsets = np.append(keys.offsets.take(present), keys.offsets[-1])
-        part[present] = partitions_of_keys(ByteColumn(offsets, keys.data), count)
+        chunk[present] = compute_partitions(ByteColumn(offsets, keys.data), partition_count)
         keyless.append(np.flatnonzero(keys.nulls) + start)
     return partitions, keyless[0] if len(keyless) == 1 else np.concatenate(keyless)
 
 
-def _draw(available: Sequence[int], loads_of: LoadsOf | None) -> Callable[[Random], int]:
-    """How the next sticky partition is drawn. The loads are asked for when the first is drawn, and once."""
-    known: list[tuple[Sequence[int], list[int]] | None] = []
+def _build_partition_choice(available: Sequence[int], loads: LoadsSupplier | None) -> Callable[[Random], int]:
+    """Return a function that chooses the next sticky partition.
 
-    def draw(random: Random) -> int:
-        if not known:
-            known.append(_weights(loads_of() if loads_of is not None else None))
-        if known[0] is None:
+    It calls `loads` once, when it chooses the first partition; without `loads` the choice is uniform.
+    """
+    weighted_partitions: list[tuple[Sequence[int], list[int]] | None] = []
+
+    def choose(random: Random) -> int:
+        if not weighted_partitions:
+            weighted_partitions.append(_accumulate_weights(loads() if loads is not None else None))
+        if weighted_partitions[0] is None:
             return available[random.randrange(len(available))]
-        partitions, ends = known[0]
-        return partitions[bisect_right(ends, random.randrange(ends[-1]))]
+        partitions, cumulative_weights = weighted_partitions[0]
+        return partitions[bisect_right(cumulative_weights, random.randrange(cumulative_weights[-1]))]
 
-    return draw
+    return choose
 
 
-def _weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int]] | None:
-    """Partitions, and the running sum of their weights; None if all are alike."""
+def _accumulate_weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int]] | None:
+    """Return partitions and their cumulative weights; None if the choice is uniform."""
     if loads is None or not loads.partitions or loads.partition_count < 2:
         return None
     lengths = loads.queue_lengths

@@ -1,7 +1,7 @@
-"""KafkaProducer: the public face. It checks, finds partitions, hands rows to the accumulator, and waits where asked to.
+"""KafkaProducer: the public API. It validates rows, finds their partitions and adds them to the accumulator.
 
 caller's thread     metadata -> serializers, partitioner -> accumulator (memory, staging, grouping)
-sender's thread     batches -> brokers -> outcomes -> futures, callbacks
+sender's thread     batches -> brokers -> results -> callbacks, futures
 """
 
 from __future__ import annotations
@@ -37,32 +37,36 @@ from spark_kafka_sink.network.system import OperatingSystem, System
 from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.calls import FailedRows
-from spark_kafka_sink.producer.config import ProducerConfig, with_keywords
+from spark_kafka_sink.producer.config import ProducerConfig, merge_keywords
 from spark_kafka_sink.producer.futures import Callback, ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.interceptors import Interceptor, Interceptors
-from spark_kafka_sink.producer.method_suggestions import PRODUCER_METHODS, suggests, unexpected_argument
-from spark_kafka_sink.producer.metrics import ProducerMetrics, kept_elsewhere
+from spark_kafka_sink.producer.method_suggestions import (
+    PRODUCER_METHODS,
+    build_unexpected_argument_error,
+    suggest_counterparts,
+)
+from spark_kafka_sink.producer.metrics import ProducerMetrics, build_client_gauges
 from spark_kafka_sink.producer.partitioner import Partitioner, RecordPartitioner
 from spark_kafka_sink.producer.record import (
-    NO_FIELDS,
-    RECORD_SIZE_MAX,
+    EMPTY_FIELDS,
+    MAX_RECORD_OVERHEAD_BYTES,
     AnyHeaders,
     ProducerRecord,
     check_columns,
-    check_record,
     check_topic,
-    header_bytes,
-    record_of,
+    max_headers_bytes,
+    parse_send_arguments,
+    validate_record,
 )
 from spark_kafka_sink.producer.results import RecordMetadata
 from spark_kafka_sink.producer.rows import (
     Rows,
-    ensure_named,
-    no_such_partition,
-    rows_of_columns,
-    too_large,
-    without_their_partition,
-    wrong_in_themselves,
+    build_missing_partition_error,
+    build_record_size_error,
+    build_rows,
+    ensure_partitions_requested,
+    find_rejected_rows,
+    find_rows_of_missing_partitions,
 )
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
@@ -70,30 +74,33 @@ from spark_kafka_sink.producer.sending.sender import Sender
 from spark_kafka_sink.producer.sending.sender_thread import SenderThread, abandon
 from spark_kafka_sink.producer.serializers import HeaderSerializer, Serializer, Serializers
 from spark_kafka_sink.producer.table_calls import TableCalls
-from spark_kafka_sink.producer.topic_waits import Topics
+from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.producer.totals import Totals
-from spark_kafka_sink.producer.transactional import StillOpen, TransactionalProducer
+from spark_kafka_sink.producer.transactional import OpenTransactionCheck, TransactionalProducer
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.freed_memory import reuse_freed_memory
 from spark_kafka_sink.records.header import HEADER_BYTES
 
-if TYPE_CHECKING:  # types alone: Spark's workers need neither
+if TYPE_CHECKING:  # Spark's workers import neither module
     from typing_extensions import Never, Unpack
 
     from spark_kafka_sink.producer.typed_options import ProducerOptions
 
 _log = logging.getLogger(__name__)
-_numbers = itertools.count(1)
-_END_MS = 2_000.0
-"""A sender that is forced to end fails what is left at once, unless the thread that waits for it was interrupted by a
-signal inside of a call, and holds a lock that the sender needs."""
+_client_numbers = itertools.count(1)
+_FORCED_CLOSE_TIMEOUT_MS = 2_000.0
+"""The time that close() waits for a sender that was forced to close.
+
+Such a sender fails the remaining records at once. It can only hang if close() was called in a signal handler and the
+interrupted call holds a lock that the sender needs.
+"""
 
 
-@suggests(PRODUCER_METHODS)
+@suggest_counterparts(PRODUCER_METHODS)
 class KafkaProducer(TransactionalProducer, TableCalls):
-    """A client that writes records to Kafka. It is safe for use by many threads.
+    """A client that writes records to Kafka. Thread-safe.
 
-    The options are those of the Java producer, as a dictionary of `linger.ms` or as keywords: `linger_ms`.
+    The options are those of the Java producer, in a dictionary (`linger.ms`) or as keyword arguments (`linger_ms`).
 
     Example:
 
@@ -115,13 +122,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         flush_at_exit: float = 10.0,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """Check the options and start the sender's thread. ConfigurationError has all errors of the options.
+        """Validate the options and start the sender's thread. Raises ConfigurationError with all invalid options.
 
-        `flush_at_exit`: without close(), how many seconds the end of the program waits for the last records.
+        `flush_at_exit`: how many seconds the interpreter waits at exit for the last records of an unclosed producer.
         """
-        parsed = ProducerConfig.parse(with_keywords(config, options))
+        parsed = ProducerConfig.parse(merge_keywords(config, options))
         reuse_freed_memory()
-        self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_numbers)}")
+        self.config = replace(parsed, client_id=parsed.client_id or f"producer-{next(_client_numbers)}")
         self._system, self._loop, random = self._new_environment(flush_at_exit)
         self._serializers = Serializers(key_serializer, value_serializer)
         self._interceptors: Interceptors[ProducerRecord, RecordMetadata] | None = None
@@ -140,7 +147,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             self.config.metrics_num_samples,
             client.io_counts,
             self._pool,
-            kept_elsewhere(client, self._metadata),
+            build_client_gauges(client, self._metadata),
         )
         self._accumulator = RecordAccumulator(
             self.config,
@@ -151,7 +158,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             wait=self._loop.wait,
             random=random,
             partitioner=self._partitioner,
-            count_rows=self._metrics.rows_given,
+            count_rows=self._metrics.record_accepted_rows,
         )
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
         self._requests = ClusterRequests(self._client, self._metadata, backoff)
@@ -167,7 +174,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             system=self._system,
             transactions=None if self._transactions is None else self._transactions.manager,
         )
-        self._topics = Topics(
+        self._topics = TopicMetadataWaiter(
             self._metadata,
             self._loop,
             self._metrics,
@@ -177,13 +184,13 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         )
         self._pid = os.getpid()
         self._closed = False
-        # Knows the sender, not the producer: else it would keep the producer alive for ever.
+        # The finalizer refers to the sender, because a reference to the producer would keep the producer alive forever.
         self._finalizer = weakref.finalize(self, abandon, self._sender, self._pid)
         self._finalizer.atexit = False
         self._loop.start(self._sender, f"kafka-producer-network-thread | {self.config.client_id}")
 
     def _new_environment(self, flush_at_exit: float) -> tuple[System, SenderLoop, Random]:
-        """Create the clock and network, the sender's thread and the random numbers. Tests override this method."""
+        """Create the clock and network, the sender's thread and the random generator. Tests override this method."""
         system = OperatingSystem()
         return system, SenderThread(system, flush_at_exit), Random()
 
@@ -192,7 +199,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return f"KafkaProducer({self.config.client_id}, {','.join(self.config.bootstrap_servers)}, {state})"
 
     def __reduce__(self) -> NoReturn:
-        """Raise TypeError: a producer is not pickled into Spark's tasks or other processes."""
+        """Raise TypeError, because a producer cannot be sent to Spark tasks or other processes."""
         raise TypeError(
             "A KafkaProducer cannot be pickled: its thread and its connections belong to one process. In a Spark job, "
             "create one in each partition: in the function of foreachPartition, not around it. In a pool of "
@@ -209,7 +216,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self
 
     async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close the producer in a thread, so that the event loop goes on. A task that is cancelled does not stop it."""
+        """Close the producer in a thread that does not block the event loop. Cancelling the task does not stop it."""
         from asyncio import to_thread
 
         await to_thread(self.close)
@@ -227,10 +234,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         callback: Callback | None = None,
         **unexpected: Never,
     ) -> SendFuture:
-        """Send one record, given by its fields or as a ProducerRecord, and return its future.
+        """Send one record, passed as a ProducerRecord or by its fields, and return its future.
 
-        The call waits for the topic's partitions and for memory, for at most max.block.ms. The future has the errors;
-        only wrong types and wrong use raise at the call.
+        The call waits at most max.block.ms for the topic's partitions and for memory. Errors are set on the future;
+        only invalid types and invalid use raise at the call.
 
         Example:
 
@@ -238,35 +245,35 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             print(future.result(timeout=60).offset)
         """
         if unexpected:
-            raise unexpected_argument(unexpected)
-        still = self._ensure_can_send()
+            raise build_unexpected_argument_error(unexpected)
+        check_open = self._ensure_can_send()
         fields = (value, key, headers, partition, timestamp_ms)
-        if fields != NO_FIELDS or not isinstance(topic, ProducerRecord):
-            topic, callback = record_of(topic, fields, callback)
-        record = check_record(topic)
+        if fields != EMPTY_FIELDS or not isinstance(topic, ProducerRecord):
+            topic, callback = parse_send_arguments(topic, fields, callback)
+        record = validate_record(topic)
         callbacks = () if self._interceptors is None else self._interceptors.acknowledgements
         try:
             if self._interceptors is not None:
-                record = check_record(self._interceptors.on_send(record))
+                record = validate_record(self._interceptors.on_send(record))
             self._serializers.check_types(record)
         except InvalidRecordError as error:
-            self._not_taken(1, error, still)
-            RecordFutures(record.topic).refused(record.partition, error, callbacks)
+            self._record_rejection(1, error, check_open)
+            RecordFutures(record.topic).reject(record.partition, error, callbacks)
             raise
         if callback is not None:
             callbacks = (*callbacks, callback)
         try:
-            return self._send(record, callbacks, still)
+            return self._send(record, callbacks, check_open)
         except KafkaSinkError as error:
             if isinstance(error, ProducerClosedError | IllegalStateError):
                 raise
-            self._not_taken(1, error, still)
-            return RecordFutures(record.topic).refused(record.partition, error, callbacks)
+            self._record_rejection(1, error, check_open)
+            return RecordFutures(record.topic).reject(record.partition, error, callbacks)
 
     def prefetch_topics(self, topics: Iterable[str]) -> set[str]:
-        """Request metadata of the topics whose partitions are not known, and return these topics, without waiting.
+        """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
-        Call it before the first rows of many topics: one request covers all of them.
+        Call it before sending the first rows to many topics: one request covers all of them.
 
         Example:
 
@@ -277,9 +284,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def send_columns(
         self, topic: str, columns: RecordColumns, partition: int | pa.Array | None = None
     ) -> ColumnsFuture:
-        """Send all rows of the columns and return one future. Its result has the rows that were not written.
+        """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
-        `partition`: one for all rows, or an array with one for each row; without it keys decide.
+        `partition`: a partition for all rows, or an array with the partition of each row. Rows without one are
+        assigned by their keys, and rows without a key by the sticky partitioner.
 
         Example:
 
@@ -287,111 +295,122 @@ class KafkaProducer(TransactionalProducer, TableCalls):
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
         """
-        still = self._ensure_can_send()
+        check_open = self._ensure_can_send()
         check_topic(topic)
         check_columns(columns)
         call = ColumnsFuture(topic, columns.num_rows)
         if not columns.num_rows:
             return call
         now = self._system.now()
-        rows = rows_of_columns(call, columns, partition)
+        rows = build_rows(call, columns, partition)
         if self._record_partitioner is not None:
-            ensure_named(rows)
+            ensure_partitions_requested(rows)
         try:
             snapshot = self._await_topic(topic, now)
-            rows = self._refuse(rows, wrong_in_themselves(topic, rows, self.config), still)
-            snapshot = self._await_named_partitions(topic, rows, snapshot, now)
+            rows = self._fail_rows(rows, find_rejected_rows(topic, rows, self.config), check_open)
+            snapshot = self._await_requested_partitions(topic, rows, snapshot, now)
         except KafkaSinkError as error:
-            self._not_taken(len(rows), error, still)
+            self._record_rejection(len(rows), error, check_open)
             raise
-        rows = self._refuse(rows, without_their_partition(topic, rows, snapshot, partition), still)
+        rows = self._fail_rows(rows, find_rows_of_missing_partitions(topic, rows, snapshot, partition), check_open)
         if len(rows):
-            self._append_rows(topic, rows, snapshot, still)
+            self._append_rows(topic, rows, snapshot, check_open)
         return call
 
-    def _refuse(self, rows: Rows, refused: list[FailedRows], still: StillOpen | None) -> Rows:
-        for failed in refused:
-            self._not_taken(len(failed.rows), failed.error, still)
-            rows.call.failed(failed)
-        return rows.without(refused)
+    def _fail_rows(self, rows: Rows, failures: list[FailedRows], check_open: OpenTransactionCheck | None) -> Rows:
+        """Fail the rows in `failures`, and return the others."""
+        for failure in failures:
+            self._record_rejection(len(failure.rows), failure.error, check_open)
+            rows.call.failed(failure)
+        return rows.exclude(failures)
 
-    def _await_named_partitions(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float) -> ClusterSnapshot:
-        """Wait for the highest partition that rows name, as send() does: it may have been added lately."""
-        highest = rows.highest_named
+    def _await_requested_partitions(
+        self, topic: str, rows: Rows, snapshot: ClusterSnapshot, now: float
+    ) -> ClusterSnapshot:
+        """Wait for metadata of the highest requested partition, which may have been added recently, as send() does."""
+        highest = rows.highest_requested_partition
         if highest < 0 or snapshot.partition(topic, highest) is not None:
             return snapshot
         try:
             return self._await_topic(topic, now, highest)
-        except InvalidRecordError:  # the rows that name it fail, and no others
+        except InvalidRecordError:  # only the rows that request the missing partition fail
             latest = self._metadata.snapshot
             return snapshot if latest.partition_count(topic) is None else latest
 
-    def _append_rows(self, topic: str, rows: Rows, snapshot: ClusterSnapshot, still: StillOpen | None) -> None:
+    def _append_rows(
+        self, topic: str, rows: Rows, snapshot: ClusterSnapshot, check_open: OpenTransactionCheck | None
+    ) -> None:
         loads = partial(self._accumulator.partition_loads, topic, snapshot)
-        rows.assign(self._partitioner.assign(topic, rows.columns, rows.sizes, rows.named, snapshot, loads))
+        rows.assign(
+            self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
+        )
         largest, total = int(np.maximum.reduce(rows.sizes)), int(np.add.reduce(rows.sizes))
-        self._metrics.rows_given(len(rows), total, largest, self._system.now())
+        self._metrics.record_accepted_rows(len(rows), total, largest, self._system.now())
         block_ms = 0.0 if self._loop.is_current() else None
         try:
-            taken, error = self._accumulator.append_columns(topic, rows, max_block_ms=block_ms, check_open=still)
+            staged_count, error = self._accumulator.append_columns(
+                topic, rows, max_block_ms=block_ms, check_open=check_open
+            )
         except BaseException as interruption:
             self._sender.handle_interrupted_append("send_columns()", interruption)
             raise
         if error is not None:
-            self._not_taken(len(rows) - taken, error, still)
-            if not taken and isinstance(error, IllegalStateError):
+            self._record_rejection(len(rows) - staged_count, error, check_open)
+            if not staged_count and isinstance(error, IllegalStateError):
                 raise error
-            rows.call.failed(FailedRows(rows.row_indices[taken:], self._in_callback(error), topic))
+            rows.call.failed(FailedRows(rows.row_indices[staged_count:], self._explain_full_buffer(error), topic))
 
-    def _send(self, record: ProducerRecord, callbacks: tuple[Callback, ...], still: StillOpen | None) -> SendFuture:
+    def _send(
+        self, record: ProducerRecord, callbacks: tuple[Callback, ...], check_open: OpenTransactionCheck | None
+    ) -> SendFuture:
         topic, _, _, _, partition, timestamp_ms = record
         now = self._system.now()
         snapshot = self._await_topic(topic, now, partition)
         key, value, headers = self._serializers.apply(record)
-        size = RECORD_SIZE_MAX + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
-        size += header_bytes(headers)
+        size = MAX_RECORD_OVERHEAD_BYTES + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
+        size += max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:
-            raise too_large(topic, size, self.config)
+            raise build_record_size_error(topic, size, self.config)
         if partition is not None:
             if snapshot.partition(topic, partition) is None:
-                raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
+                raise build_missing_partition_error(topic, str(partition), snapshot.partition_count(topic))
         elif self._record_partitioner is not None:
-            partition = self._by_users_partitioner(topic, key, value, snapshot)
+            partition = self._call_record_partitioner(topic, key, value, snapshot)
         if timestamp_ms is None:
             timestamp_ms = self._system.wall_ms()
-        staged = (value, key, headers, partition, timestamp_ms)
+        serialized = (value, key, headers, partition, timestamp_ms)
         try:
             return self._accumulator.append_record(
                 topic,
-                staged,
+                serialized,
                 size,
                 snapshot,
                 callbacks,
                 max_block_ms=partial(self._remaining_ms, now),
-                check_open=still,
+                check_open=check_open,
             )
         except KafkaSinkError as error:
-            raise self._in_callback(error) from None
+            raise self._explain_full_buffer(error) from None
         except BaseException as interruption:
             self._sender.handle_interrupted_append("send()", interruption)
             raise
 
     def _remaining_ms(self, began_ms: float) -> float:
-        """What is left of max.block.ms; nothing in a callback, on the thread that frees memory."""
+        """Return what remains of max.block.ms. It is 0 in a callback, which runs on the thread that frees memory."""
         if self._loop.is_current():
             return 0.0
         return max(0.0, began_ms + self.config.max_block_ms - self._system.now())
 
-    def _in_callback(self, error: KafkaSinkError) -> KafkaSinkError:
-        """Why there was no memory: a callback runs on the thread that frees it, and cannot wait for itself."""
+    def _explain_full_buffer(self, error: KafkaSinkError) -> KafkaSinkError:
+        """Replace a BufferExhaustedError of a send in a callback by one that explains why the send did not wait."""
         if not self._loop.is_current() or not isinstance(error, BufferExhaustedError):
             return error
         return BufferExhaustedError(
-            f"buffer.memory ({self.config.buffer_memory} bytes) is full, and send() was called in a callback, on the "
-            "thread that frees memory: it cannot wait there. Send from another thread, or raise buffer.memory."
+            f"buffer.memory ({self.config.buffer_memory} bytes) is full. send() cannot wait in a callback, which runs "
+            "on the thread that frees memory. Send from another thread, or raise buffer.memory."
         )
 
-    def _by_users_partitioner(
+    def _call_record_partitioner(
         self, topic: str, key: bytes | None, value: bytes | None, snapshot: ClusterSnapshot
     ) -> int:
         assert self._record_partitioner is not None
@@ -400,7 +419,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         except Exception as error:
             raise InvalidRecordError(f"{format_partition(topic)}: the partitioner failed: {error!r}") from error
         if snapshot.partition(topic, partition) is None:
-            raise no_such_partition(topic, str(partition), snapshot.partition_count(topic))
+            raise build_missing_partition_error(topic, str(partition), snapshot.partition_count(topic))
         return partition
 
     # --- waiting
@@ -418,8 +437,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def flush(self, timeout: float | None = None) -> None:
         """Send all records of earlier calls without linger, and wait until each is acknowledged or has failed.
 
-        Raises TimeoutError after `timeout` seconds. A flush that returns does not say that all records were stored:
-        the futures have the results.
+        Raises TimeoutError after `timeout` seconds. Records may have failed when flush() returns; check their futures.
 
         Example:
 
@@ -429,18 +447,18 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """
         self._ensure_usable()
         if self._loop.is_current():
-            raise IllegalStateError("flush() in a callback would wait for itself.")
+            raise IllegalStateError("flush() cannot be called in a callback, because it would wait for itself.")
         started = self._system.now()
         timeout_ms = None if timeout is None else timeout * 1000
         try:
             done = self._accumulator.flush(lambda flushed: self._loop.wait(flushed, timeout_ms))
         finally:
-            self._metrics.waited("flush-time", self._system.now() - started)
+            self._metrics.record_wait("flush-time", self._system.now() - started)
         if not done:
-            raise TimeoutError(f"flush: not everything had an outcome within {timeout} seconds.")
+            raise TimeoutError(f"flush() timed out after {timeout} seconds: some records were not acknowledged.")
 
     def without_linger(self) -> AbstractContextManager[None]:
-        """Return a block in which records are sent without linger, for a caller that waits and sends nothing more.
+        """Return a context manager that disables linger, for a caller that waits for results.
 
         Example:
 
@@ -453,9 +471,9 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     def close(self, timeout: float | None = None) -> None:
         """Wait at most `timeout` seconds for all results, fail the remaining records and end the thread.
 
-        A transaction that is open is aborted, unless the timeout is 0. A signal handler may call this method alone,
-        with a timeout: the sender may need the call that the handler has interrupted. What is left then fails when that
-        call has ended.
+        An open transaction is aborted, unless the timeout is 0. This is the only method that a signal handler may call,
+        and only with a timeout, because the sender may have to wait for the call that the handler interrupted. Records
+        that remain after the timeout then fail when that call has returned.
 
         Example:
 
@@ -465,43 +483,44 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """
         self._closed = True
         if os.getpid() != self._pid:
-            return  # a forked child: thread and sockets are the parent's
+            return  # in a forked child, the thread and the sockets belong to the parent
         self._finalizer.detach()
         in_callback = self._loop.is_current()
+        remaining = timeout
         try:
             if self._transactions is not None and not in_callback and timeout != 0:
-                timeout = self._transactions.close(timeout)
-        finally:  # an interruption of that wait must not leave the thread behind
+                remaining = self._transactions.close(timeout)
+        finally:  # end the thread even if the wait for the transaction was interrupted
             self._sender.initiate_close(force=in_callback or timeout == 0)
         if in_callback:
-            return  # the thread ends by itself when the callback has returned
-        if not self._loop.join(None if timeout is None else timeout * 1000):
-            if timeout:  # with 0 it is what the caller wants
-                _log.warning("%r was not done within %s seconds; what is left fails.", self, timeout)
+            return  # the thread ends when the callback has returned
+        if not self._loop.join(None if remaining is None else remaining * 1000):
+            if timeout:  # close(timeout=0) fails records on purpose
+                _log.warning("%r did not finish within %s seconds. The remaining records fail.", self, timeout)
             self._sender.initiate_close(force=True)
-            self._loop.join(_END_MS)
+            self._loop.join(_FORCED_CLOSE_TIMEOUT_MS)
 
     def metrics(self) -> dict[str, float]:
-        """Return the values of all metrics, under the Java producer's names.
+        """Return the values of all metrics by their names in the Java producer.
 
         Example:
 
             for name, value in producer.metrics().items():
                 print(name, value)
         """
-        return self._metrics.all(self._system.now())
+        return self._metrics.read_all(self._system.now())
 
     def metric(self, name: str) -> float:
-        """Return the value of one metric. Computing all of them costs as much as a small task. KeyError if unknown.
+        """Return the value of one metric, which is much faster than metrics(). Raises KeyError for an unknown name.
 
         Example:
 
             print(producer.metric("buffer-available-bytes"))
         """
-        return self._metrics.one(name, self._system.now())
+        return self._metrics.read(name, self._system.now())
 
     def totals(self) -> Totals:
-        """Return the sums of acknowledged, retried and failed records with latencies; docs/metrics.md explains them.
+        """Return the totals of acknowledged, retried and failed records and the latencies; see docs/metrics.md.
 
         Example:
 
@@ -511,7 +530,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         return self._metrics.totals(self._system.now())
 
     def _await_topic(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait for the topic's partitions for at most max.block.ms, counted from `now`."""
+        """Wait for the topic's partitions until max.block.ms after `now`."""
         try:
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:

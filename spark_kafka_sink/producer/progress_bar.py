@@ -13,11 +13,17 @@ class Progress:
     """A context manager, on stderr, so that stdout stays the command's own. `total` is None if it is not known."""
 
     def __init__(
-        self, what: str, total: int | None = None, *, says_total: bool = True, is_shown: bool = True, delay_s: float = 0
+        self,
+        what: str,
+        total: int | None = None,
+        *,
+        prints_total: bool = True,
+        is_shown: bool = True,
+        delay_s: float = 0,
     ) -> None:
-        """`says_total`: say at the end how many there were. `delay_s`: what is over sooner has no bar."""
+        """`prints_total`: say at the end how many there were. `delay_s`: what is over sooner has no bar."""
         self.done = 0
-        self._says_total = says_total
+        self._says_total = prints_total
         self._what = what
         self._system = OperatingSystem()
         self._started_ms = self._system.now()

@@ -14,7 +14,7 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
 """What send("topic", ...) takes: a dictionary or tuples, and text, which is written as UTF-8."""
 
-RECORD_SIZE_MAX = 38
+MAX_RECORD_OVERHEAD_BYTES = 38
 """Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
 
 
@@ -35,10 +35,10 @@ class ProducerRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
-NO_FIELDS = (None,) * 5
+EMPTY_FIELDS = (None,) * 5
 
 
-def record_of(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
+def parse_send_arguments(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
     """The record, and the callback, of a call of send(): of a topic and its fields, or of a record and a callback.
 
     `fields` are value, key, headers, partition and timestamp. InvalidRecordError with the right call, if it is neither.
@@ -62,7 +62,7 @@ def record_of(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[Pr
 
 
 def _headers_as_bytes(headers: Any) -> Any:
-    """A dictionary as tuples, text as UTF-8. `checked_headers` refuses anything else."""
+    """A dictionary as tuples, text as UTF-8. `validate_headers` refuses anything else."""
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Iterable):
@@ -90,7 +90,7 @@ def check_columns(columns: object) -> None:
         )
 
 
-def check_record(record: object) -> ProducerRecord:
+def validate_record(record: object) -> ProducerRecord:
     """The record with headers of its own: the caller's list may change later, and the record must not.
 
     Wrong types are refused at the call, where the traceback shows who is wrong.
@@ -107,17 +107,17 @@ def check_record(record: object) -> ProducerRecord:
         raise InvalidRecordError(
             f"{format_partition(topic)}: {timestamp!r} is not a timestamp: milliseconds since 1970."
         )
-    return record if record.headers is None else record._replace(headers=checked_headers(topic, record.headers))
+    return record if record.headers is None else record._replace(headers=validate_headers(topic, record.headers))
 
 
-def header_bytes(headers: Headers | None) -> int:
+def max_headers_bytes(headers: Headers | None) -> int:
     """How much the headers take at most."""
     if not headers:
         return 5
     return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)
 
 
-def checked_headers(topic: str, headers: object) -> Headers:
+def validate_headers(topic: str, headers: object) -> Headers:
     """The headers as a tuple. InvalidRecordError if there is anything else than a str with bytes (or None) in them."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(

@@ -1,6 +1,6 @@
-"""What futures resolve to: where a record is, or what became of the rows of a send_columns().
+"""Results of the futures of send() and send_columns(), and the offset ranges of written rows.
 
-Columns resolve even when rows fail: the failures are part of the result, with the rows' positions.
+The future of send_columns() never raises for failed rows: its result contains the failures with their row indices.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_kafka_sink.errors import DeliveryError
-from spark_kafka_sink.producer.calls import FailedRows, Shares
+from spark_kafka_sink.producer.calls import FailedRows, StoredRanges
 
 _NO_OFFSET = np.iinfo(np.int64).max
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a stored record. `offset` is -1 if the broker did not send it (acks=0, a retry of a stored batch).
+    """The topic, partition, offset and timestamp of a stored record.
+
+    `offset` is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
 
     Example:
 
@@ -36,9 +38,9 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Rows written to one partition. Other writers' records may lie between the first and the last offset.
+    """The offsets of the rows written to one partition. Records of other producers may lie between them.
 
-    An offset of -1 is one that the broker did not send (acks=0, or a retry whose first attempt was stored).
+    An offset is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
     """
 
     first_offset: int
@@ -50,26 +52,26 @@ class OffsetRange:
         return OffsetRange(min(known, default=-1), max(self.last_offset, other.last_offset), self.rows + other.rows)
 
 
-def written_ranges(stored: Sequence[Shares]) -> dict[int, OffsetRange]:
-    """What was written of one call or several, by partition."""
-    shares = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored)])
-    firsts, lasts, partitions, offsets, _ = shares[shares[:, 2].argsort(kind="stable")].T
-    begins = np.flatnonzero(np.diff(partitions, prepend=-1))
-    counts, known = lasts - firsts, offsets >= 0
-    lowest = np.minimum.reduceat(np.where(known, offsets, _NO_OFFSET), begins)
-    highest = np.maximum.reduceat(np.where(known, offsets + counts - 1, -1), begins)
-    columns = partitions[begins], np.where(lowest == _NO_OFFSET, -1, lowest), highest, np.add.reduceat(counts, begins)
+def merge_stored_ranges(stored: Sequence[StoredRanges]) -> dict[int, OffsetRange]:
+    """Merge the stored ranges of one or several calls for one topic into one OffsetRange per partition."""
+    ranges = np.concatenate([np.empty((0, 5), np.int64), *map(np.asarray, stored)])
+    starts, stops, partitions, base_offsets, _ = ranges[ranges[:, 2].argsort(kind="stable")].T
+    groups = np.flatnonzero(np.diff(partitions, prepend=-1))  # the first range of each partition
+    counts, is_known = stops - starts, base_offsets >= 0
+    lowest = np.minimum.reduceat(np.where(is_known, base_offsets, _NO_OFFSET), groups)
+    highest = np.maximum.reduceat(np.where(is_known, base_offsets + counts - 1, -1), groups)
+    columns = partitions[groups], np.where(lowest == _NO_OFFSET, -1, lowest), highest, np.add.reduceat(counts, groups)
     return {row[0]: OffsetRange(*row[1:]) for row in np.stack(columns, axis=1).tolist()}
 
 
-_MAX_SHARES = 1 << 16
-"""That many shares are summed up at a time. With thousands of partitions a call has about one row in each: to sum up
-the ranges of each call by itself costs as much as to send its rows."""
+_MAX_UNMERGED_RANGES = 1 << 16
+"""The number of stored ranges that are merged at once. With thousands of partitions, a call has about one row in each,
+and merging the ranges of each call separately would cost as much as sending its rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnsResult:
-    """The rows of one send_columns() that were written, by partition, and those that failed.
+    """The result of one send_columns(): the written rows by partition, and the failed rows.
 
     Example:
 
@@ -82,13 +84,13 @@ class ColumnsResult:
     topic: str
     failures: tuple[FailedRows, ...]
     rows_written: int
-    stored: Sequence[Shares] = field(repr=False)
-    """What brokers have of the call, answer by answer."""
+    stored: Sequence[StoredRanges] = field(repr=False)
+    """The stored ranges of the call, one item per response."""
 
     @property
     def partitions(self) -> dict[int, OffsetRange]:
-        """What was written, by partition; summed up here, since many never look."""
-        return written_ranges(self.stored)
+        """The written rows by partition, computed at each access because most callers never read them."""
+        return merge_stored_ranges(self.stored)
 
     @property
     def rows_failed(self) -> int:
@@ -104,29 +106,29 @@ class ColumnsResult:
             ) from first.error
 
 
-class WrittenRanges:
-    """The offset ranges of the results of many calls, by topic and partition."""
+class OffsetRangeCollector:
+    """Merges the offset ranges of many results, by topic and partition."""
 
     def __init__(self) -> None:
         self._ranges: dict[str, dict[int, OffsetRange]] = {}
-        self._shares: dict[str, list[Shares]] = {}  # by topic, not in _ranges yet
-        self._share_count = 0
+        self._unmerged: dict[str, list[StoredRanges]] = {}  # by topic
+        self._unmerged_count = 0
 
     def add(self, result: ColumnsResult) -> None:
-        self._shares.setdefault(result.topic, []).extend(result.stored)
-        self._share_count += sum(map(len, result.stored))
-        if self._share_count > _MAX_SHARES:
-            self._sum_up()
+        self._unmerged.setdefault(result.topic, []).extend(result.stored)
+        self._unmerged_count += sum(map(len, result.stored))
+        if self._unmerged_count > _MAX_UNMERGED_RANGES:
+            self._merge()
 
     def by_topic(self) -> dict[str, dict[int, OffsetRange]]:
-        """Return the ranges of all results so far. Topics without a written row are left out."""
-        self._sum_up()
+        """Return the offset ranges of all results added so far. Topics without written rows are omitted."""
+        self._merge()
         return self._ranges
 
-    def _sum_up(self) -> None:
-        for topic, shares in self._shares.items():
-            for partition, written in written_ranges(shares).items():
+    def _merge(self) -> None:
+        for topic, stored in self._unmerged.items():
+            for partition, added in merge_stored_ranges(stored).items():
                 ranges = self._ranges.setdefault(topic, {})
-                ranges[partition] = ranges[partition] + written if partition in ranges else written
-        self._shares.clear()
-        self._share_count = 0
+                ranges[partition] = ranges[partition] + added if partition in ranges else added
+        self._unmerged.clear()
+        self._unmerged_count = 0

@@ -1,7 +1,7 @@
-"""The rows of one call, column by column, until they are grouped with those of others, and the checks of rows.
+"""Rows of one call in columns, before they are grouped with those of other calls, and their validation.
 
-Rows of send_columns() that cannot be sent are found before anything is staged. What is large or wrong in itself is
-found first, so that no partition is sought for it: to hash a key of 100 MB that fails anyway would cost a second.
+The rows of send_columns() that cannot be sent are found before any row is staged. Invalid and oversized rows are found
+before partitions are assigned: hashing a key of 100 MB that is rejected anyway would cost a second.
 """
 
 from __future__ import annotations
@@ -17,33 +17,36 @@ from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, RecordTooLargeError
 from spark_kafka_sink.producer.calls import Call, FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.partitioner import NOT_NAMED, named_partitions
+from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION, parse_requested_partitions
 from spark_kafka_sink.records.arrays import integers_to_numpy
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns, combine_chunks
 from spark_kafka_sink.records.header import HEADER_BYTES
 from spark_kafka_sink.records.record_sizes import find_invalid_rows, record_size_bounds
 
-_NAMED_MAX = 5
-"""At most this many of the missing partitions are named in one error."""
+_MAX_LISTED_PARTITIONS = 5
+"""Limits the number of missing partitions listed in an error message."""
 
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Rows of one call, column by column, from the call until they are grouped with those of others (grouping.py)."""
+    """Rows of one call in columns, until they are grouped with the rows of other calls (grouping.py)."""
 
     call: Call
     row_indices: NDArray[np.int64]
-    """Of each row its index in the call."""
+    """The index of each row in the call."""
     columns: RecordColumns
-    """Deleted when the rows are grouped, so that encoded records can take their place in memory."""
+    """Deleted when the rows are grouped, so that the encoded records can reuse the memory."""
     sizes: NDArray[np.int64]
-    """Of each row what it is encoded to at most (records/record_sizes.py)."""
-    named: NDArray[np.int32] | None
-    """The partition that each row names (partitioner.named_partitions), until all rows are assigned to theirs."""
+    """Upper bound of the encoded size of each row, in bytes (records/record_sizes.py)."""
+    requested_partitions: NDArray[np.int32] | None
+    """The partition that the caller requested for each row (partitioner.parse_requested_partitions).
+
+    None if no row requests a partition, and after `assign`.
+    """
     partitions: NDArray[np.int32] = field(init=False, repr=False)
-    """The partition of each row, from `assign` on."""
-    counts: NDArray[np.int64] = field(init=False, repr=False)
-    """Number of rows of each partition, up to the last one that has any; from `assign` on."""
+    """The assigned partition of each row; set by `assign`."""
+    row_counts: NDArray[np.int64] = field(init=False, repr=False)
+    """Number of rows by partition, up to the last partition that has rows; set by `assign`."""
 
     def __len__(self) -> int:
         return len(self.row_indices)
@@ -54,19 +57,22 @@ class Rows:
         return self.call.bytes_per_row * len(self)
 
     @property
-    def highest_named(self) -> int:
-        """-1 if no row names a valid partition."""
-        return -1 if self.named is None else int(np.maximum.reduce(self.named, initial=-1))
+    def highest_requested_partition(self) -> int:
+        """The highest requested partition; -1 if no row requests a valid one."""
+        return (
+            -1 if self.requested_partitions is None else int(np.maximum.reduce(self.requested_partitions, initial=-1))
+        )
 
-    def without(self, failures: Sequence[FailedRows]) -> Rows:
+    def exclude(self, failures: Sequence[FailedRows]) -> Rows:
+        """Return the rows that are not among the failures."""
         if not failures:
             return self
         failed = np.concatenate([failure.rows for failure in failures])
         return self._take(np.flatnonzero(~np.isin(self.row_indices, failed)))
 
     def assign(self, partitions: NDArray[np.int32]) -> Rows:
-        """Set the partition of each row, and return the rows."""
-        self.named, self.partitions, self.counts = None, partitions, np.bincount(partitions)
+        """Set the partition of each row. Returns self."""
+        self.requested_partitions, self.partitions, self.row_counts = None, partitions, np.bincount(partitions)
         return self
 
     def slice(self, start: int, stop: int) -> Rows:
@@ -77,102 +83,125 @@ class Rows:
         rows = Rows(self.call, self.row_indices[start:stop], columns, self.sizes[start:stop], None)
         return rows.assign(self.partitions[start:stop])
 
-    def split(self, leaving: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
-        """Return the assigned rows whose partitions are True in `leaving`, and the others; None where there are
-        none."""
-        if not self.counts[leaving[: len(self.counts)]].any():
+    def split(self, partition_mask: NDArray[np.bool_]) -> tuple[Rows | None, Rows | None]:
+        """Split assigned rows into those of the partitions that are True in the mask, and the other rows.
+
+        None takes the place of a part without rows.
+        """
+        if not self.row_counts[partition_mask[: len(self.row_counts)]].any():
             return None, self
-        leaves = leaving[self.partitions]
-        if leaves.all():
+        row_mask = partition_mask[self.partitions]
+        if row_mask.all():
             return self, None
-        go, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
-        return self._take(go).assign(self.partitions[go]), self._take(stay).assign(self.partitions[stay])
+        selected, others = np.flatnonzero(row_mask), np.flatnonzero(~row_mask)
+        return (
+            self._take(selected).assign(self.partitions[selected]),
+            self._take(others).assign(self.partitions[others]),
+        )
 
     def _take(self, positions: NDArray[np.int64]) -> Rows:
         """Return the rows at these positions of the columns."""
-        named, sizes = None if self.named is None else self.named[positions], self.sizes[positions]
-        return Rows(self.call, self.row_indices[positions], self.columns.take(positions), sizes, named)
-
-
-def rows_of_columns(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
-    """Return the rows of a call, with nothing checked yet. SchemaError if the column of partitions does not fit."""
-    count = columns.num_rows
-    return Rows(call, np.arange(count), columns, record_size_bounds(columns), named_partitions(partition, count))
-
-
-def wrong_in_themselves(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
-    """Every bad row once, with the first of its faults."""
-    limit = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
-    invalid = find_invalid_rows(rows.columns)
-    if not invalid and np.maximum.reduce(rows.sizes) <= limit:
-        return []
-    found: list[FailedRows] = []
-    good = np.ones(len(rows), np.bool_)
-    for reason, wrong in invalid.items():
-        newly = wrong[good[wrong]]
-        good[newly] = False
-        found.append(
-            FailedRows(rows.row_indices[newly], InvalidRecordError(f"{format_partition(topic)}: {reason}."), topic)
+        requested, sizes = (
+            None if self.requested_partitions is None else self.requested_partitions[positions],
+            self.sizes[positions],
         )
-    large = np.flatnonzero(good & (rows.sizes > limit))
+        return Rows(self.call, self.row_indices[positions], self.columns.take(positions), sizes, requested)
+
+
+def build_rows(call: Call, columns: RecordColumns, partition: int | ArrowColumn | None) -> Rows:
+    """Create the rows of a call, not yet validated. Raises SchemaError for an unsuitable partition column."""
+    count = columns.num_rows
+    return Rows(
+        call, np.arange(count), columns, record_size_bounds(columns), parse_requested_partitions(partition, count)
+    )
+
+
+def find_rejected_rows(topic: str, rows: Rows, config: ProducerConfig) -> list[FailedRows]:
+    """Find the rows that are invalid or too large. Each row appears once, with the first reason found."""
+    max_size = min(config.max_request_size - HEADER_BYTES, config.buffer_memory)
+    invalid = find_invalid_rows(rows.columns)
+    if not invalid and np.maximum.reduce(rows.sizes) <= max_size:
+        return []
+    failures: list[FailedRows] = []
+    is_valid = np.ones(len(rows), np.bool_)
+    for reason, positions in invalid.items():
+        new_positions = positions[is_valid[positions]]
+        is_valid[new_positions] = False
+        error = InvalidRecordError(f"{format_partition(topic)}: {reason}.")
+        failures.append(FailedRows(rows.row_indices[new_positions], error, topic))
+    large = np.flatnonzero(is_valid & (rows.sizes > max_size))
     if len(large):
-        found.append(FailedRows(rows.row_indices[large], too_large(topic, int(rows.sizes[large].max()), config), topic))
-    return found
+        size_error = build_record_size_error(topic, int(rows.sizes[large].max()), config)
+        failures.append(FailedRows(rows.row_indices[large], size_error, topic))
+    return failures
 
 
-def without_their_partition(
-    topic: str, rows: Rows, snapshot: ClusterSnapshot, asked: int | ArrowColumn | None
+def find_rows_of_missing_partitions(
+    topic: str, rows: Rows, snapshot: ClusterSnapshot, partition: int | ArrowColumn | None
 ) -> list[FailedRows]:
-    """The rows that name a partition which the topic does not have. `asked` is what the caller gave as partition."""
-    if rows.named is None or asked is None:
+    """Find the rows that request a partition which the topic does not have.
+
+    `partition` is the argument of send_columns(), for the error message.
+    """
+    if rows.requested_partitions is None or partition is None:
         return []
     info = snapshot.topics[topic]
-    lowest = int(np.minimum.reduce(rows.named, initial=0))
-    if lowest >= 0 and rows.highest_named < len(info.partitions) == info.partitions[-1].index + 1:
+    lowest = int(np.minimum.reduce(rows.requested_partitions, initial=0))
+    if lowest >= 0 and rows.highest_requested_partition < len(info.partitions) == info.partitions[-1].index + 1:
         return []
-    known = [NOT_NAMED, *(partition.index for partition in info.partitions)]
-    missing = rows.row_indices[~np.isin(rows.named, known)]
+    known = [UNSPECIFIED_PARTITION, *(partition_info.index for partition_info in info.partitions)]
+    missing = rows.row_indices[~np.isin(rows.requested_partitions, known)]
     if not len(missing):
         return []
-    numbers = (
-        [asked] if isinstance(asked, int) else np.unique(integers_to_numpy(combine_chunks(asked))[missing]).tolist()
-    )
-    words = _either([str(number) for number in numbers])
-    return [FailedRows(missing, no_such_partition(topic, words, len(info.partitions)), topic)]
+    if isinstance(partition, int):
+        numbers = [partition]
+    else:
+        numbers = np.unique(integers_to_numpy(combine_chunks(partition))[missing]).tolist()
+    text = _join_with_or([str(number) for number in numbers])
+    return [FailedRows(missing, build_missing_partition_error(topic, text, len(info.partitions)), topic)]
 
 
-def ensure_named(rows: Rows) -> None:
-    """Refuse rows without a partition if the user has a partitioner: a partitioner is called with one record."""
-    if rows.named is None or np.minimum.reduce(rows.named, initial=0) == NOT_NAMED:
+def ensure_partitions_requested(rows: Rows) -> None:
+    """Raise ConfigurationError if a row requests no partition. Call this for a producer with a custom partitioner.
+
+    A custom partitioner is called with one record of send(), and cannot assign the rows of send_columns().
+    """
+    if (
+        rows.requested_partitions is None
+        or np.minimum.reduce(rows.requested_partitions, initial=0) == UNSPECIFIED_PARTITION
+    ):
         raise ConfigurationError(
-            "KafkaProducer(partitioner=...) is asked for each record of send(), but not for the rows of "
-            "send_columns(). Give send_columns() the partition of each row, or make a producer without partitioner=."
+            "KafkaProducer(partitioner=...) applies to the records of send(), but not to the rows of send_columns(). "
+            "Pass the partition of each row to send_columns(), or create a producer without partitioner=."
         )
 
 
-def too_large(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
-    """`size` is what the record takes at most. The words name the limit that it exceeds, or both of them."""
+def build_record_size_error(topic: str, size: int, config: ProducerConfig) -> RecordTooLargeError:
+    """Create the error for a record above max.request.size, buffer.memory, or both.
+
+    `size` is the upper bound of the record's encoded size in bytes.
+    """
     limits = [("max.request.size", config.max_request_size, size + HEADER_BYTES)]
     limits.append(("buffer.memory", config.buffer_memory, size))
-    exceeded = [(name, limit) for name, limit, needed in limits if needed > limit]
+    exceeded = [(option, limit) for option, limit, required in limits if required > limit]
     if len(exceeded) == 1:
-        words = f"{exceeded[0][0]} allows ({exceeded[0][1]}). Raise it"
+        text = f"{exceeded[0][0]} allows ({exceeded[0][1]}). Raise it"
     else:
-        words = " and ".join(f"{name} ({limit})" for name, limit in exceeded) + " allow. Raise both"
+        text = " and ".join(f"{option} ({limit})" for option, limit in exceeded) + " allow. Raise both"
     return RecordTooLargeError(
-        f"{format_partition(topic)}: a record of up to {size} bytes is more than {words} to at least "
+        f"{format_partition(topic)}: a record of up to {size} bytes is more than {text} to at least "
         f"{size + HEADER_BYTES}."
     )
 
 
-def no_such_partition(topic: str, asked: str, partition_count: int | None) -> InvalidRecordError:
+def build_missing_partition_error(topic: str, requested: str, partition_count: int | None) -> InvalidRecordError:
     return InvalidRecordError(
-        f"{format_partition(topic)} has no partition {asked}: it has {partition_count}, numbered from 0."
+        f"{format_partition(topic)} has no partition {requested}: it has {partition_count}, numbered from 0."
     )
 
 
-def _either(names: list[str]) -> str:
-    """`2`; `2 or 3`; of many the first ones: `2, 3, 4, 5, 6 or 13 others`."""
-    if len(names) > _NAMED_MAX + 1:
-        names = [*names[:_NAMED_MAX], f"{len(names) - _NAMED_MAX} others"]
+def _join_with_or(names: list[str]) -> str:
+    """Join names as in `2 or 3`. Shortens long lists: `2, 3, 4, 5, 6 or 13 others`."""
+    if len(names) > _MAX_LISTED_PARTITIONS + 1:
+        names = [*names[:_MAX_LISTED_PARTITIONS], f"{len(names) - _MAX_LISTED_PARTITIONS} others"]
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

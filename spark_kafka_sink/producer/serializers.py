@@ -30,7 +30,7 @@ from uuid import UUID
 
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError
-from spark_kafka_sink.producer.record import Headers, ProducerRecord, checked_headers
+from spark_kafka_sink.producer.record import Headers, ProducerRecord, validate_headers
 
 _PLAIN_TYPES = (bytes, str, bytearray, memoryview)
 """Types that need no serializer."""
@@ -168,7 +168,7 @@ class Serializers:
         key = _apply(self._key, "key", topic, headers, record.key)
         value = _apply(self._value, "value", topic, headers, record.value)
         try:
-            return key, value, checked_headers(topic, headers)
+            return key, value, validate_headers(topic, headers)
         except InvalidRecordError as error:
             raise InvalidRecordError(f"{error} A serializer has put it there.") from None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
     from spark_kafka_sink.producer.typed_options import TableOptions
     from spark_kafka_sink.records.columns import RecordColumns
 
-FAILED_ROWS_MAX = 10_000
+DEFAULT_FAILED_ROWS_MAX = 10_000
 
 
 class TableCalls:
@@ -45,7 +45,7 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = FAILED_ROWS_MAX,
+        failed_rows_max: int = DEFAULT_FAILED_ROWS_MAX,
         progress: bool = True,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
@@ -69,13 +69,13 @@ class TableCalls:
             result.raise_for_failures()
         """
         from spark_kafka_sink.producer.progress_bar import Progress
-        from spark_kafka_sink.producer.table_plan import Mapped, plan_table
-        from spark_kafka_sink.producer.tables import TableSender, opened
+        from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
+        from spark_kafka_sink.producer.tables import TableSender, open_table
 
-        reader, total = opened(table)
-        mapped = Mapped(value, key, headers, partition, timestamp)
-        sender = TableSender(self, plan_table(topic, reader.schema, mapped, formats), failed_rows_max)
-        with Progress("records", total, says_total=False, is_shown=progress, delay_s=1) as bar:
+        reader, total = open_table(table)
+        mapping = ColumnMapping(value, key, headers, partition, timestamp)
+        sender = TableSender(self, plan_table(topic, reader.schema, mapping, formats), failed_rows_max)
+        with Progress("records", total, prints_total=False, is_shown=progress, delay_s=1) as bar:
             for answered in sender.steps(reader):
                 bar.advance(answered)
         return sender.result
@@ -90,7 +90,7 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = FAILED_ROWS_MAX,
+        failed_rows_max: int = DEFAULT_FAILED_ROWS_MAX,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
         """Call send_table() without blocking the event loop: a thread reads the table and hands its rows over.
@@ -104,12 +104,12 @@ class TableCalls:
         """
         from asyncio import to_thread
 
-        from spark_kafka_sink.producer.table_plan import Mapped, plan_table
-        from spark_kafka_sink.producer.tables import TableSender, opened
+        from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
+        from spark_kafka_sink.producer.tables import TableSender, open_table
 
-        reader, _ = await to_thread(opened, table)
-        mapped = Mapped(value, key, headers, partition, timestamp)
-        plan = await to_thread(plan_table, topic, reader.schema, mapped, formats)
+        reader, _ = await to_thread(open_table, table)
+        mapping = ColumnMapping(value, key, headers, partition, timestamp)
+        plan = await to_thread(plan_table, topic, reader.schema, mapping, formats)
         sender = TableSender(self, plan, failed_rows_max)
         steps = sender.steps(reader)
         while await to_thread(next, steps, None) is not None:

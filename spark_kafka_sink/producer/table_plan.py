@@ -27,9 +27,9 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS, SIDES, FormatOption
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS, RegistryOptions, parse_registry_options
 from spark_kafka_sink.options import build_option_table
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.producer.partitioner import named_partitions
+from spark_kafka_sink.producer.partitioner import parse_requested_partitions
 from spark_kafka_sink.producer.record import check_topic
-from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, decoded_type, known_type
+from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, dictionary_value_type, to_spark_type
 from spark_kafka_sink.records.columns import RecordColumns
 
 ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
@@ -54,7 +54,7 @@ _ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_AS_ARGUMENTS.get(option,
 
 
 @dataclass(frozen=True)
-class Mapped:
+class ColumnMapping:
     """What the caller said of the columns. None: the column of that name, if there is one."""
 
     value: str | Sequence[str] | None = None
@@ -83,24 +83,26 @@ class ArrowColumns:
 
     def field(self, position: int) -> pa.Field:
         field = self._fields[position]
-        return pa.field(field.name, known_type(field.type), field.nullable)
+        return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
     def struct_fields(self, position: int) -> ArrowColumns | None:
         kind = self._fields[position].type
         return ArrowColumns([kind.field(i) for i in range(kind.num_fields)]) if pa.types.is_struct(kind) else None
 
 
-def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Mapping[str, object]) -> TablePlan:
+def plan_table(
+    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, formats: Mapping[str, object]
+) -> TablePlan:
     """ConfigurationError with all faults of the arguments and the columns. A schema registry is asked at the end."""
     if topic is not None:
         check_topic(topic)
     formats = {name: value for name, value in formats.items() if value is not None}
-    if isinstance(mapped.partition, SupportsIndex) and not isinstance(mapped.partition, bool):
-        mapped = replace(mapped, partition=operator.index(mapped.partition))  # numpy's integers are no int
-    _raise_if_any(_faults_of_arguments(mapped))
-    sides, registry, faults = _formats(topic, mapped, formats)
+    if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
+        mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy's integers are no int
+    _raise_if_any(_faults_of_arguments(mapping))
+    sides, registry, faults = _formats(topic, mapping, formats)
     encoded = {side for side in SIDES if f"{side}_format" in formats}
-    places, of_places = _places(topic, schema, mapped, encoded)
+    places, of_places = _places(topic, schema, mapping, encoded)
     _raise_if_any(faults + of_places)
     sides = [_with_columns(side, schema, places) for side in sides]
     of_columns = OptionFaults()
@@ -121,7 +123,7 @@ def plan_table(topic: str | None, schema: pa.Schema, mapped: Mapped, formats: Ma
         headers=places.get("headers"),
         timestamp=len(conversion.columns) - 1 if "timestamp" in places else None,
         fixed_topic=topic,
-        fixed_partition=mapped.partition if isinstance(mapped.partition, int) else None,
+        fixed_partition=mapping.partition if isinstance(mapping.partition, int) else None,
     )
     return TablePlan(conversion, columns)
 
@@ -139,11 +141,11 @@ def _raise_if_any(faults: Sequence[str]) -> None:
         raise ConfigurationError(faults)
 
 
-def _faults_of_arguments(mapped: Mapped) -> list[str]:
+def _faults_of_arguments(mapping: ColumnMapping) -> list[str]:
     """Check that each argument names columns. A number or a list that is ignored would lose the field of every row."""
     faults: list[str] = []
     for role in ("value", "key", "headers", "partition", "timestamp"):
-        argument = getattr(mapped, role)
+        argument = getattr(mapping, role)
         names = list(argument) if role in SIDES and isinstance(argument, list | tuple) else [argument]
         is_number = role == "partition" and isinstance(argument, int) and not isinstance(argument, bool)
         if argument is None or is_number or (names and all(isinstance(name, str) for name in names)):
@@ -154,12 +156,12 @@ def _faults_of_arguments(mapped: Mapped) -> list[str]:
 
 
 def _formats(
-    topic: str | None, mapped: Mapped, given: Mapping[str, object]
+    topic: str | None, mapping: ColumnMapping, given: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
     options = {TABLE_ARGUMENTS[name].name: value for name, value in given.items() if name in TABLE_ARGUMENTS}
     of_names = [_unknown_argument(name) for name in given if name not in TABLE_ARGUMENTS]
     for side in SIDES:
-        names = getattr(mapped, side) or ("key" if side == "key" else None)
+        names = getattr(mapping, side) or ("key" if side == "key" else None)
         if f"{side}Format" in options and names is not None:
             listed = [names] if isinstance(names, str) else list(names)
             options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
@@ -186,14 +188,14 @@ def _all_arguments() -> list[str]:
 
 
 def _places(
-    topic: str | None, schema: pa.Schema, mapped: Mapped, encoded: set[str]
+    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, encoded: set[str]
 ) -> tuple[dict[str, int], list[str]]:
     """The position of the column of each field that has one, and what is wrong with the columns named."""
     names = schema.names
     places: dict[str, int] = {}
     faults: list[str] = []
     for role in ROLES:
-        asked = None if role == "topic" else getattr(mapped, role)
+        asked = None if role == "topic" else getattr(mapping, role)
         if role in encoded or (role == "topic" and topic is not None) or isinstance(asked, int):
             continue
         if asked is not None and not isinstance(asked, str):
@@ -240,7 +242,7 @@ def _types(
     for encoder in encoders.values():
         if encoder is not None:
             used.update(encoder.positions if encoder.parent is None else [encoder.parent])
-    known = {position: known_type(schema.field(position).type) for position in sorted(used)}
+    known = {position: to_spark_type(schema.field(position).type) for position in sorted(used)}
     return {position: kind for position, kind in known.items() if kind != schema.field(position).type}
 
 
@@ -274,7 +276,7 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
         if role == "value":
             RecordColumns(column)
         elif role == "partition":
-            named_partitions(column, 0)
+            parse_requested_partitions(column, 0)
         elif role != "topic":
             RecordColumns(pa.nulls(0, pa.binary()), **{role: column})
         elif not pa.types.is_string(column.type):
@@ -287,5 +289,5 @@ def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
 
 def _timestamp_type(kind: pa.DataType) -> pa.DataType:
     """Return the type of record timestamps from a column: in its own unit, so that only rows out of range fail."""
-    kind = decoded_type(kind)
+    kind = dictionary_value_type(kind)
     return pa.int64() if pa.types.is_uint64(kind) else kind

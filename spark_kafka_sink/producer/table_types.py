@@ -41,32 +41,32 @@ _DAY_MS = 86_400_000
 _MAX_DAY = 2**31 - 1
 
 
-def known_type(kind: pa.DataType) -> pa.DataType:
+def to_spark_type(kind: pa.DataType) -> pa.DataType:
     """The type of Spark's that holds the same values; a type that has none stays, and formats refuse it."""
     types = pa.types
     simple = next((known for is_kind, known in _SIMPLE if is_kind(kind) and not types.is_decimal(kind)), None)
     if simple is not None:
         return simple
     if types.is_dictionary(kind):
-        return known_type(kind.value_type)
+        return to_spark_type(kind.value_type)
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pa.list_(_known_field(kind.value_field))
     if types.is_map(kind):
-        return pa.map_(known_type(kind.key_type), _known_field(kind.item_field))
+        return pa.map_(to_spark_type(kind.key_type), _known_field(kind.item_field))
     if types.is_struct(kind):
         return pa.struct([_known_field(kind.field(index)) for index in range(kind.num_fields)])
     return kind
 
 
-def decoded_type(kind: pa.DataType) -> pa.DataType:
+def dictionary_value_type(kind: pa.DataType) -> pa.DataType:
     """The type of the values of a dictionary, or the type itself."""
-    return decoded_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+    return dictionary_value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
 def _known_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, known_type(field.type), field.nullable)
+    return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
 
 def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:

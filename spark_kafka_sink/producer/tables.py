@@ -32,12 +32,12 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.columns_writer import ColumnsProducer, ColumnsWriter
-from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, WrittenRanges
+from spark_kafka_sink.producer.results import ColumnsResult, OffsetRange, OffsetRangeCollector
 from spark_kafka_sink.producer.table_plan import TablePlan
 from spark_kafka_sink.producer.table_types import decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
 
-ROWS_AT_ONCE = 50_000
+MAX_SLICE_ROWS = 50_000
 _BYTES_AT_ONCE = 16 << 20
 
 
@@ -96,7 +96,7 @@ class _TableIndices(NamedTuple):
         return self.first + (call_indices if self.batch_indices is None else self.batch_indices[call_indices])
 
 
-def opened(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
+def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
     """The batches of whatever exports Arrow, and how many rows they have, if that is known."""
     objects = _polars_objects(table)
     if objects:
@@ -166,7 +166,7 @@ class TableSender:
         self._fixed_topic = columns.fixed_topic
         self._failed_rows_max = failed_rows_max
         self._writer: ColumnsWriter[_TableIndices] = ColumnsWriter(producer, columns)
-        self._written = WrittenRanges()
+        self._written = OffsetRangeCollector()
         self._seen = 0
         self._unreachable: dict[str, KafkaSinkError] = {}
         """Topics that could not be written to. Their rows fail without another wait until the topic is known."""
@@ -181,7 +181,7 @@ class TableSender:
             for batch in _slices(reader):
                 self._send(batch, self._seen)
                 self._seen += batch.num_rows
-                yield sum(self._count(*settled) for settled in self._writer.settle())
+                yield sum(self._count(*settled) for settled in self._writer.collect_results())
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
@@ -267,7 +267,7 @@ class TableSender:
         self.result.rows_failed += len(failure.rows)
 
     def _settle_all(self) -> Iterator[int]:
-        for settled in self._writer.drain():
+        for settled in self._writer.collect_all_results():
             yield self._count(*settled)
         self.result.partitions = self._written.by_topic()
 
@@ -283,7 +283,7 @@ class TableSender:
 def _slices(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     for batch in reader:
         bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
-        rows = max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE // bytes_per_row))
+        rows = max(1, min(MAX_SLICE_ROWS, _BYTES_AT_ONCE // bytes_per_row))
         for start in range(0, batch.num_rows, rows):
             yield from _split_decoded(batch.slice(start, rows))
 

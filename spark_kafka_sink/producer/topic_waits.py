@@ -34,7 +34,7 @@ class _TopicsInUse(NamedTuple):
     until_ms: dict[str, float]
 
 
-class Topics:
+class TopicMetadataWaiter:
     """The topics that callers send to. May be used by any thread."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Topics:
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
-            self._metrics.waited("metadata-wait-time", self._system.now() - started_ms)
+            self._metrics.record_wait("metadata-wait-time", self._system.now() - started_ms)
 
     def _await_metadata(self, version: int, deadline_ms: float) -> bool:
         remaining_ms = deadline_ms - self._system.now()

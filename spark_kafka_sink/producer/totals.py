@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.producer.windows import LatencyHistogram
 
 SumsT = TypeVar("SumsT")
 
@@ -46,7 +46,7 @@ class Totals:
     bytes: int = _counter("Record batches as they were sent", report_name="wire_bytes")
     """of acknowledged batches with their headers"""
     uncompressed_bytes: int = _counter("These batches before compression")
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     """from a batch's first record, when it was given to the producer, to the acknowledgement, retries included"""
     retries: int = _counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _counter("Records that failed", "record", is_reported=False)

@@ -29,7 +29,7 @@ from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.cluster_requests import BlockingCall, ClusterRequests
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, advise_no_abort
+from spark_kafka_sink.producer.transactions.states import DESCRIBE, PREPARE, Operation, mark_already_aborted
 from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMetadata, ensure_number
 from spark_kafka_sink.requests.transaction_description import TransactionDescription
 from spark_kafka_sink.requests.transaction_identity import TransactionIdentity
@@ -41,7 +41,7 @@ Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
 """(topic, partition) -> the offset of the next record to read"""
 
 
-class Waits(NamedTuple):
+class WaitContext(NamedTuple):
     """How a call waits, and where its time is counted."""
 
     loop: SenderLoop
@@ -58,7 +58,7 @@ class ProducerTransactions:
         client: NetworkClient,
         accumulator: RecordAccumulator,
         requests: ClusterRequests,
-        waits: Waits,
+        waits: WaitContext,
         max_block_ms: float,
     ) -> None:
         self.manager = manager
@@ -79,7 +79,7 @@ class ProducerTransactions:
         known = features.epoch >= 0
         self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if known else None)
         self._accumulator.unmute()  # what could not leave before the transaction began may leave now
-        self._metrics.waited("txn-begin-time", self._system.now() - started)
+        self._metrics.record_wait("txn-begin-time", self._system.now() - started)
 
     def commit(self) -> None:
         self._wait(self.manager.commit, "txn-commit-time")
@@ -117,10 +117,10 @@ class ProducerTransactions:
 
     def prepare(self) -> TransactionIdentity | None:
         self._refuse_in_callback()
-        self.manager.take_no_more()
+        self.manager.stop_accepting_records()
         # Each record has an outcome after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
-        offsets = self.manager.last_offsets()
+        offsets = self.manager.last_offsets_operation()
         if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
             raise self._out_of_time(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
@@ -133,7 +133,7 @@ class ProducerTransactions:
             self.commit()
         except BaseException as error:
             if self._abort_if_open() and isinstance(error, TransactionAbortableError):
-                advise_no_abort(error)
+                mark_already_aborted(error)
             raise
 
     def close(self, timeout: float | None) -> float | None:
@@ -165,7 +165,7 @@ class ProducerTransactions:
         started = self._system.now()
         operation = begin()
         done = self._await(operation, self._max_block_ms)
-        self._metrics.waited(metric, self._system.now() - started)
+        self._metrics.record_wait(metric, self._system.now() - started)
         if not done:
             raise self._out_of_time(operation.name, self.manager.last_failure)
         operation.result()
@@ -197,12 +197,12 @@ def _check_id(transactional_id: object) -> None:
         raise ConfigurationError(f"A transactional id {error}.") from None
 
 
-def new_transactions(
+def create_transactions(
     config: ProducerConfig,
     client: NetworkClient,
     accumulator: RecordAccumulator,
     requests: ClusterRequests,
-    waits: Waits,
+    waits: WaitContext,
 ) -> ProducerTransactions:
     manager = TransactionManager(config.transactional_id or "", config.transaction_timeout_ms)
     return ProducerTransactions(manager, client, accumulator, requests, waits, config.max_block_ms)

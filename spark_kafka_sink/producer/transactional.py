@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
 
 
 @dataclass(frozen=True)
-class StillOpen:
+class OpenTransactionCheck:
     """Raises if the transaction in which a call has begun is over, or takes no more records."""
 
     manager: TransactionManager
@@ -173,10 +173,13 @@ class TransactionalProducer:
         self._in_transactions().manager.take_over(prepared)
 
     def _new_transactions(self) -> ProducerTransactions:
-        from spark_kafka_sink.producer.transaction_waits import Waits, new_transactions  # not for other producers
+        from spark_kafka_sink.producer.transaction_waits import (
+            WaitContext,
+            create_transactions,
+        )  # not for other producers
 
-        waits = Waits(self._loop, self._metrics, self._system)
-        return new_transactions(self.config, self._client, self._accumulator, self._requests, waits)
+        waits = WaitContext(self._loop, self._metrics, self._system)
+        return create_transactions(self.config, self._client, self._accumulator, self._requests, waits)
 
     # --- which calls are possible
 
@@ -188,21 +191,21 @@ class TransactionalProducer:
             raise self._closed_error()
         return self._transactions
 
-    def _not_taken(self, count: int, error: KafkaSinkError, still: StillOpen | None) -> None:
+    def _record_rejection(self, count: int, error: KafkaSinkError, check_open: OpenTransactionCheck | None) -> None:
         """Rows of a call that will not be written: a transaction that they belong to must not be committed."""
-        self._metrics.rows_refused(count, self._system.now())
-        if still is not None:
-            still.manager.not_taken(still.number, error)
+        self._metrics.record_rejected_rows(count, self._system.now())
+        if check_open is not None:
+            check_open.manager.record_rejected(check_open.number, error)
 
-    def _ensure_can_send(self) -> StillOpen | None:
+    def _ensure_can_send(self) -> OpenTransactionCheck | None:
         """Return a function that raises if the transaction has ended while the call waited."""
-        still = None
+        check_open = None
         if self._transactions is not None and not self._closed:
             self._ensure_same_process()
             manager = self._transactions.manager
-            still = StillOpen(manager, manager.ensure_can_send())
+            check_open = OpenTransactionCheck(manager, manager.ensure_can_send())
         self._ensure_usable()
-        return still
+        return check_open
 
     def _ensure_same_process(self) -> None:
         if os.getpid() != self._pid:

@@ -1,6 +1,6 @@
-"""Averages, maxima and rates over the last windows of time, and how latencies are spread since the beginning.
+"""Averages, maxima and rates over the most recent sample windows, and a histogram of latencies.
 
-Time is an argument; threads share them under a lock.
+Nothing here reads a clock or takes a lock: callers pass the time and guard the objects.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable
 NAN = float("nan")
 
 Gauge = Callable[[float], float]
-"""From the time to the value of a metric."""
+"""Returns the value of a metric at the given time in milliseconds."""
 
 
-class Windowed:
-    """Count, sum and maximum over the last windows."""
+class WindowedStat:
+    """Count, sum and maximum over the last `num_samples` windows of `window_ms` each."""
 
     __slots__ = ("_samples", "_samples_max", "_window_ms")
 
-    def __init__(self, window_ms: float, samples_max: int) -> None:
+    def __init__(self, window_ms: float, num_samples: int) -> None:
         self._window_ms = window_ms
-        self._samples_max = samples_max
-        self._samples: deque[list[float]] = deque(maxlen=samples_max)  # start, count, sum, maximum
+        self._samples_max = num_samples
+        self._samples: deque[list[float]] = deque(maxlen=num_samples)  # [start_ms, count, sum, maximum]
 
     def record(self, value: float, now: float, count: float = 1, maximum: float | None = None) -> None:
-        """Add a value, or the sum of `count` values."""
-        top = value if maximum is None else maximum
+        """Add one value, or the sum of `count` values and their maximum."""
+        maximum = value if maximum is None else maximum
         sample = self._samples[-1] if self._samples else None
         if sample is None or now - sample[0] >= self._window_ms:
-            self._samples.append([now, count, value, top])
+            self._samples.append([now, count, value, maximum])
             return
         sample[1] += count
         sample[2] += value
-        if top > sample[3]:
-            sample[3] = top
+        if maximum > sample[3]:
+            sample[3] = maximum
 
     def average(self, now: float) -> float:
         samples = self._recent(now)
@@ -46,7 +46,11 @@ class Windowed:
         return max((sample[3] for sample in self._recent(now)), default=NAN)
 
     def rate(self, now: float) -> float:
-        """Per second. At first it is divided by a whole window, so that one early record is not a thousand a second."""
+        """Return the sum of values per second.
+
+        The elapsed time counts as at least all windows but one, and at least one window. Otherwise a record in the
+        first millisecond would be a rate of a thousand per second.
+        """
         samples = self._recent(now)
         if not samples:
             return 0.0
@@ -59,24 +63,24 @@ class Windowed:
 
 
 class Meter:
-    """A rate and a total of the same thing."""
+    """The rate and the total of one quantity."""
 
     __slots__ = ("total", "windowed")
 
-    def __init__(self, windowed: Windowed) -> None:
+    def __init__(self, windowed: WindowedStat) -> None:
         self.windowed = windowed
         self.total = 0.0
 
     def mark(self, value: float, now: float, count: float = 1) -> None:
-        """Add a value, or the sum of `count` values."""
+        """Add one value, or the sum of `count` values."""
         self.total += value
         self.windowed.record(value, now, count)
 
-    def follow(self, total: float, now: float, count: float = 1) -> None:
-        """Add what is new of a number that is added up elsewhere."""
+    def mark_total(self, total: float, now: float, count: float = 1) -> None:
+        """Add the increase of a total that is counted elsewhere."""
         if total != self.total:
             self.mark(total - self.total, now, count)
-            self.total = total  # exactly, whatever the sums of fractions are
+            self.total = total  # the exact total, without the rounding errors of the differences
 
     def read_total(self, now: float) -> float:
         return self.total
@@ -85,71 +89,71 @@ class Meter:
         return {f"{name}-rate": self.windowed.rate, f"{name}-total": self.read_total}
 
 
-def share_of_time(nanoseconds: Meter, now: float) -> float:
-    """Return the share of the last windows, 1 for all of their time, that a meter of nanoseconds has counted."""
+def compute_time_ratio(nanoseconds: Meter, now: float) -> float:
+    """Return the fraction of the sample windows, from 0 to 1, that a meter of nanoseconds has counted."""
     return nanoseconds.windowed.rate(now) / 1e9
 
 
-LATENCY_MS_MIN = 1 / 16
-LATENCY_MS_MAX = float(1 << 24)
-_STEPS = 16
-"""Buckets between a power of two and the next one."""
+MIN_LATENCY_MS = 1 / 16
+MAX_LATENCY_MS = float(1 << 24)
+_BUCKETS_PER_OCTAVE = 16
+"""The number of buckets between two successive powers of two."""
 
 
-class Latencies:
-    """How many records took how long, counted in buckets.
+class LatencyHistogram:
+    """A histogram of record latencies with logarithmic buckets.
 
-    A bucket ends at most 1/16 above its beginning, so a percentile is at most that much too high. Counts of several
-    tasks or micro-batches add up. Latencies below LATENCY_MS_MIN (1/16 ms) or above LATENCY_MS_MAX (4.6 hours) are
-    counted in the first or last bucket, which bounds their number at 449.
+    The upper bound of a bucket is at most 1/16 above its lower bound, so a percentile is too high by at most 1/16.
+    Histograms of several tasks or micro-batches can be added. LatencyHistogram below MIN_LATENCY_MS (1/16 ms) or above
+    MAX_LATENCY_MS (4.6 hours) are counted in the first or the last bucket, so there are at most 449 buckets.
     """
 
     __slots__ = ("counts",)
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
-        """`counts` has the records by the number of their bucket."""
+        """`counts` maps bucket numbers to numbers of records."""
         self.counts: dict[int, int] = {} if counts is None else counts
 
     def add(self, latency_ms: float, records: int) -> None:
-        # 5 ms is 0.625 * 2^3: step (0.625 - 0.5) * 32 = 4 of those after 2^2 ms.
-        mantissa, exponent = math.frexp(min(max(latency_ms, LATENCY_MS_MIN), LATENCY_MS_MAX))
-        bucket = exponent * _STEPS + int((mantissa - 0.5) * (2 * _STEPS))
+        # Example: 5 ms is 0.625 * 2^3, which is bucket (0.625 - 0.5) * 32 = 4 of those from 2^2 ms on.
+        mantissa, exponent = math.frexp(min(max(latency_ms, MIN_LATENCY_MS), MAX_LATENCY_MS))
+        bucket = exponent * _BUCKETS_PER_OCTAVE + int((mantissa - 0.5) * (2 * _BUCKETS_PER_OCTAVE))
         self.counts[bucket] = self.counts.get(bucket, 0) + records
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Latencies) and self.counts == other.counts
+        return isinstance(other, LatencyHistogram) and self.counts == other.counts
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __add__(self, other: Latencies) -> Latencies:
-        both = self.copy()
-        both.merge(other)
-        return both
+    def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
+        merged = self.copy()
+        merged.merge(other)
+        return merged
 
-    def merge(self, other: Latencies) -> None:
+    def merge(self, other: LatencyHistogram) -> None:
         for bucket, records in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + records
 
-    def __sub__(self, earlier: Latencies) -> Latencies:
-        """Return what was added after `earlier` was copied."""
+    def __sub__(self, earlier: LatencyHistogram) -> LatencyHistogram:
+        """Return the latencies that were added since the copy `earlier` was made."""
         counts = {bucket: records - earlier.counts.get(bucket, 0) for bucket, records in self.counts.items()}
-        return Latencies({bucket: records for bucket, records in counts.items() if records})
+        return LatencyHistogram({bucket: records for bucket, records in counts.items() if records})
 
-    def copy(self) -> Latencies:
-        return Latencies(dict(self.counts))
+    def copy(self) -> LatencyHistogram:
+        return LatencyHistogram(dict(self.counts))
 
-    def percentile(self, share: float) -> float:
-        """Milliseconds within which this share (0 to 1) of the records was acknowledged; nan if there are none."""
+    def percentile(self, fraction: float) -> float:
+        """Return the latency in ms that this fraction (0 to 1) of the records did not exceed; nan without records."""
         total = sum(self.counts.values())
-        below = 0
+        cumulative = 0
         for bucket, records in sorted(self.counts.items()):
-            below += records
-            if below >= share * total:
+            cumulative += records
+            if cumulative >= fraction * total:
                 return bucket_end_ms(bucket)
         return NAN
 
 
 def bucket_end_ms(bucket: int) -> float:
-    """Where a bucket ends, and the next one begins."""
-    exponent, step = divmod(bucket, _STEPS)
-    return math.ldexp((_STEPS + step + 1) / (2 * _STEPS), exponent)
+    """Return the upper bound of a bucket in milliseconds."""
+    exponent, step = divmod(bucket, _BUCKETS_PER_OCTAVE)
+    return math.ldexp((_BUCKETS_PER_OCTAVE + step + 1) / (2 * _BUCKETS_PER_OCTAVE), exponent)

@@ -18,7 +18,7 @@ from spark_kafka_sink.diagnostics.text import format_bytes, format_count, saniti
 from spark_kafka_sink.errors import ConfigurationError
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import PRODUCER_FIELDS, Totals, WriteTotals
-from spark_kafka_sink.producer.windows import Latencies, bucket_end_ms
+from spark_kafka_sink.producer.windows import LatencyHistogram, bucket_end_ms
 
 COMMITTED = "committed"
 FAILED = "failed"
@@ -105,8 +105,8 @@ class WriteReport(WriteTotals):
         return round(self.producer.throttle_ms)
 
     @property
-    def latencies(self) -> Latencies:
-        """Latencies of all records, from the first record of a batch to its acknowledgement."""
+    def latencies(self) -> LatencyHistogram:
+        """LatencyHistogram of all records, from the first record of a batch to its acknowledgement."""
         return self.producer.latencies
 
     @property
@@ -215,7 +215,7 @@ def parse_report(line: str) -> WriteReport:
             written = {name: row[name] for name in ("first_offset", "last_offset", "rows")}
             topic, partition = _check_text("topic", row["topic"]), _check_integer("partition", row["partition"])
             partitions.setdefault(topic, {})[partition] = OffsetRange(**_check_fields(OffsetRange, written))
-        latencies = Latencies()
+        latencies = LatencyHistogram()
         for end_ms, records in document.pop("latency_counts", ()):
             if not isinstance(end_ms, int | float) or not 0 < end_ms < _MAX_INTEGER:
                 raise ValueError(f"latency_counts has the invalid time {_describe_value(end_ms)}")
@@ -310,9 +310,9 @@ def sum_errors(error_counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def merge_latencies(reports: Iterable[WriteReport]) -> Latencies:
+def merge_latencies(reports: Iterable[WriteReport]) -> LatencyHistogram:
     """Merge the latencies of several reports."""
-    merged = Latencies()
+    merged = LatencyHistogram()
     for report in reports:
         merged.merge(report.latencies)
     return merged

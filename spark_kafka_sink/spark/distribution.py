@@ -35,7 +35,7 @@ from spark_kafka_sink.diagnostics.text import sanitize
 from spark_kafka_sink.errors import KafkaSinkError, PreflightError
 from spark_kafka_sink.formats.encoder import ColumnsEncoder
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.producer.partitioner import partitions_by_key
+from spark_kafka_sink.producer.partitioner import compute_partitions_by_key
 from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 from spark_kafka_sink.spark.concurrent_tasks import max_concurrent_tasks
@@ -231,7 +231,7 @@ def _build_key_partition_udf(partition_count: int) -> Callable[[Any], Any]:
     """Build a UDF that maps each key to the partition that the Java client chooses, and a null key to null."""
 
     def key_partitions(keys: pa.Array) -> pa.Array:
-        partitions, keyless = partitions_by_key(keys, partition_count)
+        partitions, keyless = compute_partitions_by_key(keys, partition_count)
         mask = np.zeros(len(partitions), bool)
         mask[keyless] = True
         return pa.array(partitions, pa.int32(), mask=mask)

@@ -34,7 +34,7 @@ from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.column_plan import ColumnPlan
 from spark_kafka_sink.producer.columns_writer import ColumnsWriter
 from spark_kafka_sink.producer.producer import KafkaProducer
-from spark_kafka_sink.producer.results import ColumnsResult, WrittenRanges
+from spark_kafka_sink.producer.results import ColumnsResult, OffsetRangeCollector
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
@@ -122,7 +122,7 @@ class TaskWriter:
         self._report = report
         self._columns_writer: ColumnsWriter[_SentRows] = ColumnsWriter(producer, plan)
         self._rate_limiter = None if options.bytes_per_second is None else RateLimiter(options.bytes_per_second)
-        self._written = WrittenRanges()
+        self._written = OffsetRangeCollector()
         self._failures = Failures(report.task)
         self._counts = SimpleNamespace(**vars(WriteTotals()))  # a mutable copy, since WriteTotals is frozen
         self._producer_totals_before = producer.totals()
@@ -172,7 +172,7 @@ class TaskWriter:
 
         Raises DeliveryError if a record has failed.
         """
-        for sent, result in self._columns_writer.settle():
+        for sent, result in self._columns_writer.collect_results():
             self._count(sent, result)
         if self._failures:
             self._collect_all_results()
@@ -183,7 +183,7 @@ class TaskWriter:
         while self._columns_writer.pending_calls:
             if not self._columns_writer.has_result:
                 self._producer.flush()  # in each round, because collecting results may send dead letters
-            for sent, result in self._columns_writer.drain():
+            for sent, result in self._columns_writer.collect_all_results():
                 self._count(sent, result)
 
     def _count(self, sent: _SentRows, result: ColumnsResult) -> None:

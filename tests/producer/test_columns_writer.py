@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.column_plan import ColumnPlan
-from spark_kafka_sink.producer.columns_writer import CALL_BYTES, ColumnsWriter
+from spark_kafka_sink.producer.columns_writer import PENDING_CALL_BYTES, ColumnsWriter
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.results import ColumnsResult
 from spark_kafka_sink.records.columns import RecordColumns
@@ -33,7 +33,7 @@ class ScriptedFuture(ColumnsFuture):
         self._producer = producer
 
     def answer(self) -> None:
-        self.stored(np.arange(10), [Share(0, 10, 0, 0, -1)], 10)
+        self.stored(np.arange(10), [StoredRange(0, 10, 0, 0, -1)], 10)
 
     def result(self, timeout: float | None = None) -> ColumnsResult:
         if not self.done():
@@ -46,7 +46,7 @@ class ScriptedProducer:
     """A producer with room for four calls. `slow`: the numbers of the calls that nobody answers in time."""
 
     config: Any = SimpleNamespace(
-        buffer_memory=4 * (CALL_BYTES + CONTEXT_BYTES), max_block_ms=1, delivery_timeout_ms=60_000
+        buffer_memory=4 * (PENDING_CALL_BYTES + CONTEXT_BYTES), max_block_ms=1, delivery_timeout_ms=60_000
     )
 
     def __init__(self, slow: range) -> None:
@@ -82,7 +82,7 @@ def scripted(slow: range) -> tuple[ScriptedProducer, ColumnsWriter[int]]:
 def send(writer: ColumnsWriter[int], number: int) -> list[int]:
     """Send the call of this number. Returns the numbers of the calls whose results are there then."""
     writer.send(ROWS, number, CONTEXT_BYTES)
-    return [settled for settled, _ in writer.settle()]
+    return [settled for settled, _ in writer.collect_results()]
 
 
 def test_rows_behind_a_stalled_partition_do_not_pile_up() -> None:
@@ -98,7 +98,7 @@ def test_rows_do_not_linger_while_the_writer_waits_for_their_results() -> None:
     for number in range(5):
         send(writer, number)
     assert (producer.lingered_in_waits, producer.lingers) == ([False] * 3, True)
-    assert [number for number, _ in writer.drain()] == [3, 4]
+    assert [number for number, _ in writer.collect_all_results()] == [3, 4]
     assert (producer.lingered_in_waits, producer.lingers) == ([False] * 5, True)
 
 
@@ -119,16 +119,16 @@ def test_many_small_calls_are_bounded_by_the_memory_of_a_call() -> None:
     producer, writer = scripted(range(1_000))
     for number in range(100):
         writer.send(ROWS, number, 0)
-        list(writer.settle())
-        assert writer.pending_calls * CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
+        list(writer.collect_results())
+        assert writer.pending_calls * PENDING_CALL_BYTES == writer.pending_bytes <= producer.config.buffer_memory
 
 
 def test_drain_leaves_calls_that_are_added_meanwhile() -> None:
     _, writer = scripted(range(10))
     writer.send(ROWS, 0, 0)
-    for number, _ in writer.drain():
+    for number, _ in writer.collect_all_results():
         writer.send(ROWS, number + 1, 0)
-    assert [number for number, _ in writer.drain()] == [1]
+    assert [number for number, _ in writer.collect_all_results()] == [1]
     assert (writer.pending_calls, writer.pending_bytes) == (0, 0)
 
 
@@ -137,8 +137,8 @@ def test_rows_that_were_not_sent_fail_behind_the_results_of_earlier_calls() -> N
     writer.send(ROWS, 0, 0)
     error = InvalidRecordError("no topic")
     writer.fail(ROWS._replace(topic=None), error, 1, 0)
-    assert list(writer.settle()) == []
-    (first, written), (second, failed) = writer.drain()
+    assert list(writer.collect_results()) == []
+    (first, written), (second, failed) = writer.collect_all_results()
     assert (first, written.rows_written, written.failures) == (0, 10, ())
     assert (second, failed.rows_written) == (1, 0)
     (failure,) = failed.failures

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from spark_kafka_sink.errors import DeliveryError, KafkaSinkError
-from spark_kafka_sink.producer.calls import FailedRows, Share
+from spark_kafka_sink.producer.calls import FailedRows, StoredRange
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures, SendFuture
 from spark_kafka_sink.producer.results import RecordMetadata
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -40,13 +40,13 @@ def future(*callbacks: object) -> Sent:
     call = RecordFutures("t")
     if callbacks:
         call.callbacks[0] = callbacks  # type: ignore[assignment]
-    call.describe(np.array([1_000]), np.array([4], np.int32), np.array([-1], np.int32))
+    call.set_record_fields(np.array([1_000]), np.array([4], np.int32), np.array([-1], np.int32))
     return Sent(call)
 
 
 def stored(one: Sent, offset: int = 17, log_append_time: int = -1) -> None:
     """A broker has the record."""
-    one.call.stored(np.zeros(1, np.int64), [Share(0, 1, 3, offset, log_append_time)], 1)
+    one.call.stored(np.zeros(1, np.int64), [StoredRange(0, 1, 3, offset, log_append_time)], 1)
 
 
 def failed(one: Sent, error: KafkaSinkError) -> None:
@@ -166,7 +166,7 @@ def test_the_callback_of_a_record_that_is_refused_raises_in_its_caller_s_thread_
         raise raised("a user's way out")
 
     def refuse() -> SendFuture:
-        return RecordFutures("t").refused(None, DeliveryError("no"), (leave,))
+        return RecordFutures("t").reject(None, DeliveryError("no"), (leave,))
 
     if raised is ValueError:
         assert isinstance(refuse().exception(0), DeliveryError)
@@ -177,10 +177,10 @@ def test_the_callback_of_a_record_that_is_refused_raises_in_its_caller_s_thread_
 
 def test_the_records_of_a_call_get_their_offsets_and_errors_by_their_places_in_what_is_said_of_many() -> None:
     call, gone, no = RecordFutures("t"), DeliveryError("gone"), DeliveryError("no")
-    call.describe(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
+    call.set_record_fields(np.arange(6) + 100, np.arange(6, dtype=np.int32), np.full(6, -1, np.int32))
     futures = [SendFuture(call, row) for row in range(6)]
     assert not futures[4].done()
-    call.stored(np.array([3, 1, 4]), [Share(1, 3, 7, 50, -1)], 2)
+    call.stored(np.array([3, 1, 4]), [StoredRange(1, 3, 7, 50, -1)], 2)
     call.failed(FailedRows(np.array([0, 5]), no, "t"), {1: gone})
     assert futures[4].result(0) == RecordMetadata("t", 7, 51, 104, 4, -1)
     assert futures[1].result(0).offset == 50
@@ -267,20 +267,20 @@ def test_an_outcome_that_comes_during_the_first_look_is_found(monkeypatch: pytes
             stored(one)
 
     if at == "watched":
-        one.call.watched = Watched()
+        one.call.watched_futures = Watched()
     else:
-        outcome = one.call.outcome
+        find_outcome = one.call.find_outcome
         answers = [None, None]
 
         def not_yet(row: int) -> RecordMetadata | Exception | None:
             if not answers:
-                return outcome(row)
+                return find_outcome(row)
             answers.pop()
             if not answers:
                 stored(one)
             return None
 
-        monkeypatch.setattr(one.call, "outcome", not_yet)
+        monkeypatch.setattr(one.call, "find_outcome", not_yet)
     assert one.done()
     assert one.result(0) == STORED
 
@@ -297,7 +297,7 @@ def test_two_threads_that_look_first_at_the_same_time_wait_for_the_same_outcome(
         monkeypatch.undo()
         waiting.append(threading.Thread(target=lambda: found.append(one.result(PATIENCE_SECONDS))))
         waiting[0].start()
-        wait_until(lambda: "_made" in vars(one))
+        wait_until(lambda: "_future" in vars(one))
         return threading.Condition()
 
     monkeypatch.setattr(threading, "Condition", condition)

@@ -8,7 +8,7 @@ import pytest
 from spark_kafka_sink.client.topic_partition import TopicPartition
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.futures import ColumnsFuture, RecordFutures
 from spark_kafka_sink.producer.results import OffsetRange, RecordMetadata
 from spark_kafka_sink.producer.sending.deliveries import collect_stored_rows, complete_futures
@@ -34,7 +34,7 @@ def test_a_call_whose_rows_begin_within_a_batch_gets_their_offsets_or_none_if_th
 
 def test_a_call_s_partitions_are_summed_up_over_all_answers() -> None:
     call = ColumnsFuture("t", 12)
-    call.stored(np.arange(12), [Share(0, 2, 7, 100, -1), Share(2, 3, 4, -1, -1)], 3)
+    call.stored(np.arange(12), [StoredRange(0, 2, 7, 100, -1), StoredRange(2, 3, 4, -1, -1)], 3)
     call.stored(np.arange(12), np.array([(3, 7, 7, 90, -1), (7, 8, 7, -1, -1), (8, 12, 4, 0, -1)]), 9)
     result = call.result(0)
     assert result.partitions == {4: OffsetRange(0, 3, 5), 7: OffsetRange(90, 101, 7)}
@@ -52,7 +52,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
         """The records of two calls, in turns."""
         calls = [RecordFutures("t"), RecordFutures("t")]
         for call in calls:
-            call.describe(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
+            call.set_record_fields(np.zeros(rows, np.int64), np.zeros(rows, np.int32), np.zeros(rows, np.int32))
             call.callbacks |= dict.fromkeys(range(rows), (note,))
         return RowOrigins(np.arange(rows) // 2, calls, np.arange(rows, dtype=np.int32) % 2)
 
@@ -74,7 +74,7 @@ def test_records_of_one_partition_get_their_outcomes_in_their_order(batches: int
 def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_where_a_batch_ends_among_them() -> None:
     seen: list[int] = []
     call = RecordFutures("t")
-    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
     call.callbacks |= dict.fromkeys(range(5), (lambda metadata, error: seen.append(metadata.offset),))
     before, together = RowOrigins(np.arange(2), [call]), RowOrigins(np.arange(2, 5), [call])
     full, following = (ProducerBatch(TopicPartition("t", 0), 0, 1) for _ in range(2))
@@ -89,7 +89,7 @@ def test_records_that_were_grouped_together_get_their_outcomes_in_their_order_wh
 def test_records_whose_batch_was_moved_get_their_outcomes_before_the_next_batch_of_their_group() -> None:
     seen: list[int] = []
     call = RecordFutures("t")
-    call.describe(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
+    call.set_record_fields(np.zeros(5, np.int64), np.zeros(5, np.int32), np.zeros(5, np.int32))
     call.callbacks |= dict.fromkeys(range(1, 5), (lambda metadata, error: seen.append(metadata.offset),))
     together = RowOrigins(np.arange(5), [call])
     of_another_partition = ProducerBatch(TopicPartition("t", 1), 0, 1)

@@ -14,7 +14,7 @@ from spark_kafka_sink.producer.method_suggestions import (
     PRODUCER_METHODS,
     SEND_ARGUMENTS,
     Counterpart,
-    unexpected_argument,
+    build_unexpected_argument_error,
 )
 from spark_kafka_sink.producer.producer import KafkaProducer
 
@@ -59,7 +59,7 @@ def test_unknown_attribute_raises_as_python_does() -> None:
 
 @pytest.mark.parametrize("name", [*SEND_ARGUMENTS, "callbak"])
 def test_unexpected_argument_names_its_counterpart(name: str) -> None:
-    message = str(unexpected_argument([name]))
+    message = str(build_unexpected_argument_error([name]))
     assert message.startswith(f"KafkaProducer.send() got an unexpected keyword argument '{name}'")
     assert ("That is confluent-kafka's name; here it is " in message) == (name in SEND_ARGUMENTS)
 

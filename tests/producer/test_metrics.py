@@ -12,7 +12,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool, MemoryLease
 from spark_kafka_sink.producer.batching.row_origins import build_batch_rows
 from spark_kafka_sink.producer.metrics import ProducerMetrics
-from spark_kafka_sink.producer.windows import Windowed
+from spark_kafka_sink.producer.windows import WindowedStat
 from spark_kafka_sink.records.compression import Codec
 from spark_kafka_sink.records.encoder import EncodedSlices
 from tests.producer.batching.accumulator_harness import Clock, tp
@@ -40,10 +40,10 @@ def new_metrics(io: IoCounts | None = None, pool: BufferPool | None = None) -> P
 
 def test_a_request_is_counted_by_batch_under_the_java_names() -> None:
     metrics = new_metrics()
-    metrics.request_sent({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
-    metrics.request_answered(1, 40, 0, 240)
-    metrics.request_answered(2, 60, 10, 260)
-    values = metrics.all(300)
+    metrics.record_request({"t": {0: sent_batch(3, 39), 1: sent_batch(5, 139)}}, 200)
+    metrics.record_response(1, 40, 0, 240)
+    metrics.record_response(2, 60, 10, 260)
+    values = metrics.read_all(300)
     assert (values["batch-size-avg"], values["batch-size-max"]) == (150, 200)
     assert (values["record-send-total"], values["record-send-rate"]) == (8, 8 / 30)
     assert (values["records-per-request-avg"], values["compression-rate-avg"]) == (8, 1)
@@ -59,20 +59,20 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
     pool.total_wait_ms = 3
     before = metrics.totals(0)
     plain, packed = sent_batch(3, 39), sent_batch(5, 1000, Codec.ZSTD)
-    metrics.request_sent({"t": {0: plain, 1: packed}}, 130)
+    metrics.record_request({"t": {0: plain, 1: packed}}, 130)
     assert metrics.totals(140).records == 0
-    metrics.batches_stored([plain], 140)
-    metrics.batches_stored([packed], 300)
-    metrics.request_answered(1, 5, 7, 300)
-    metrics.count_retries("t", 7, 100)
-    metrics.records_failed("t", 2, 100)
+    metrics.record_acknowledged_batches([plain], 140)
+    metrics.record_acknowledged_batches([packed], 300)
+    metrics.record_response(1, 5, 7, 300)
+    metrics.record_retries("t", 7, 100)
+    metrics.record_failures("t", 2, 100)
     totals = metrics.totals(300)
     assert (totals.records, totals.bytes, totals.uncompressed_bytes) == (8, 39 + packed.body_bytes + 122, 39 + 1122)
     assert (totals.retries, totals.errors, totals.blocked_ms) == (7, 2, 3)
     assert (totals.batches, totals.requests, totals.throttle_ms) == (2, 1, 7)
     assert totals.latencies.percentile(0.3) == pytest.approx(40, rel=1 / 15)  # since they were made, at 100
     assert totals.latencies.percentile(0.9) == pytest.approx(200, rel=1 / 15)
-    metrics.batches_stored([sent_batch(1, 39)], 300)
+    metrics.record_acknowledged_batches([sent_batch(1, 39)], 300)
     added = metrics.totals(300) - totals
     assert (added.records, added.bytes, added.uncompressed_bytes, added.retries) == (1, 100, 100, 0)
     assert metrics.totals(300) == totals + added
@@ -82,16 +82,16 @@ def test_totals_are_of_the_batches_that_brokers_have_acknowledged() -> None:
 def test_compression_rate_is_compressed_over_uncompressed() -> None:
     metrics = new_metrics()
     batch = sent_batch(1, 1000, Codec.ZSTD)
-    metrics.request_sent({"t": {0: batch}}, 200)
-    assert metrics.all(200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
+    metrics.record_request({"t": {0: batch}}, 200)
+    assert metrics.read_all(200)["compression-rate-avg"] == batch.body_bytes / 1000 < 0.5
 
 
 def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
     metrics = new_metrics()
-    metrics.count_retries("t", 7, 100)
-    metrics.records_failed("t", 2, 100)
-    metrics.batch_split(100)
-    values = metrics.all(100)
+    metrics.record_retries("t", 7, 100)
+    metrics.record_failures("t", 2, 100)
+    metrics.record_batch_split(100)
+    values = metrics.read_all(100)
     assert [values[f"record-{kind}-total"] for kind in ("retry", "error")] == [7, 2]
     assert [values[f"record-{kind}-total{{topic=t}}"] for kind in ("retry", "error")] == [7, 2]
     assert values["batch-split-total"] == 1
@@ -99,9 +99,9 @@ def test_retries_errors_and_splits_are_counted_by_record_and_topic() -> None:
 
 def test_the_sizes_of_records_are_those_given() -> None:
     metrics = new_metrics()
-    metrics.rows_given(10, 1000, 400, 100)
-    metrics.rows_given(10, 3000, 350, 100)
-    values = metrics.all(100)
+    metrics.record_accepted_rows(10, 1000, 400, 100)
+    metrics.record_accepted_rows(10, 3000, 350, 100)
+    values = metrics.read_all(100)
     assert (values["record-size-avg"], values["record-size-max"]) == (200, 400)
 
 
@@ -117,7 +117,7 @@ def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_th
     io.record_bytes_received(70)
     io.receives += 1
     io.connections_opened, io.connections_closed = 3, 1
-    values = metrics.all(1000)
+    values = metrics.read_all(1000)
     assert [values[f"connection-{kind}"] for kind in ("count", "creation-total", "close-total")] == [2, 3, 1]
     assert (values["outgoing-byte-total"], values["incoming-byte-total"], values["network-io-total"]) == (400, 70, 3)
     assert (values["request-total"], values["response-total"], values["request-rate"]) == (2, 1, 2 / 30)
@@ -127,7 +127,7 @@ def test_what_the_network_does_is_taken_over_as_it_is_and_its_averages_are_of_th
     assert values["io-ratio"] == pytest.approx(3 / 30_000)
     assert values["io-wait-ratio"] == pytest.approx(8 / 30_000)
     io.record_completed_send(1)
-    later = metrics.all(1000 + 3 * WINDOW_MS)
+    later = metrics.read_all(1000 + 3 * WINDOW_MS)
     assert (later["request-total"], later["request-size-avg"], later["request-size-max"]) == (3, 1, 1)
     assert math.isnan(later["io-time-ns-avg"])
 
@@ -144,9 +144,9 @@ def test_each_node_has_its_own_requests_bytes_and_latencies() -> None:
     first.record_bytes_received(70)
     first.record_completed_receive()
     bootstrap.record_bytes_sent(50)
-    metrics.request_answered(1, 40, 0, 240)
-    metrics.request_answered(1, 60, 0, 260)
-    values = metrics.all(1000)
+    metrics.record_response(1, 40, 0, 240)
+    metrics.record_response(1, 60, 0, 260)
+    values = metrics.read_all(1000)
     node = {name.partition("{")[0]: value for name, value in values.items() if name.endswith("{node-id=node-1}")}
     assert (node["request-total"], node["request-rate"], node["response-total"]) == (2, 2 / 30, 1)
     assert (node["outgoing-byte-total"], node["incoming-byte-total"]) == (400, 70)
@@ -160,24 +160,24 @@ def test_one_value_is_what_all_of_them_say_and_an_unknown_name_is_an_error_that_
     io = IoCounts(counts_per_channel=True)
     metrics = new_metrics(io)
     io.get_channel_counts("1")
-    metrics.request_answered(1, 40, 0, 240)
-    metrics.request_sent({"t": {0: sent_batch(3, 39)}}, 200)
-    metrics.count_retries("a{topic=b}", 7, 100)
-    for name, value in metrics.all(300).items():
-        assert metrics.one(name, 300) == pytest.approx(value, nan_ok=True), name
+    metrics.record_response(1, 40, 0, 240)
+    metrics.record_request({"t": {0: sent_batch(3, 39)}}, 200)
+    metrics.record_retries("a{topic=b}", 7, 100)
+    for name, value in metrics.read_all(300).items():
+        assert metrics.read(name, 300) == pytest.approx(value, nan_ok=True), name
     with pytest.raises(
         KeyError, match=r"record-retry-totals is not a metric of the producer. Did you mean record-retry-total"
     ):
-        metrics.one("record-retry-totals", 300)
+        metrics.read("record-retry-totals", 300)
     for unknown in ("record-retry-total{topic=unknown}", "nonsense{topic=t}", "request-total{node-id=node-2}"):
         with pytest.raises(KeyError):
-            metrics.one(unknown, 300)
+            metrics.read(unknown, 300)
 
 
 def test_rows_that_a_call_refuses_are_errors_of_the_producer_and_of_no_topic() -> None:
     metrics = new_metrics()
-    metrics.rows_refused(5, 100)
-    values = metrics.all(100)
+    metrics.record_rejected_rows(5, 100)
+    values = metrics.read_all(100)
     assert values["record-error-total"] == 5
     assert not [name for name in values if "{" in name]
 
@@ -187,33 +187,33 @@ def test_waits_for_memory_have_a_ratio_and_calls_that_got_none_a_rate() -> None:
     metrics = new_metrics(pool=pool)
     pool.reserve(400, 0)
     pool.total_wait_ms, pool.exhausted_total = 6_000, 3
-    values = metrics.all(1000)
+    values = metrics.read_all(1000)
     assert (values["buffer-total-bytes"], values["buffer-available-bytes"]) == (1000, 600)
     assert (values["bufferpool-wait-ratio"], values["bufferpool-wait-time-ns-total"]) == (0.2, 6e9)
     assert (values["buffer-exhausted-rate"], values["buffer-exhausted-total"]) == (0.1, 3)
-    later = metrics.all(1000 + 3 * WINDOW_MS)
+    later = metrics.read_all(1000 + 3 * WINDOW_MS)
     assert (later["bufferpool-wait-ratio"], later["buffer-exhausted-rate"]) == (0, 0)
     assert (later["bufferpool-wait-time-ns-total"], later["buffer-exhausted-total"]) == (6e9, 3)
 
 
 def test_time_that_callers_wait_is_added_up() -> None:
     metrics = new_metrics()
-    metrics.waited("flush-time", 2)
-    metrics.waited("flush-time", 3)
-    metrics.waited("metadata-wait-time", 1)
-    values = metrics.all(0)
+    metrics.record_wait("flush-time", 2)
+    metrics.record_wait("flush-time", 3)
+    metrics.record_wait("metadata-wait-time", 1)
+    values = metrics.read_all(0)
     assert (values["flush-time-ns-total"], values["metadata-wait-time-ns-total"]) == (5e6, 1e6)
 
 
 def test_before_anything_happened_averages_are_nan_and_totals_zero() -> None:
-    values = new_metrics().all(0)
+    values = new_metrics().read_all(0)
     assert math.isnan(values["batch-size-avg"])
     assert math.isnan(values["request-latency-max"])
     assert values["record-send-rate"] == values["record-send-total"] == 0
 
 
 def test_what_lies_before_the_last_windows_is_forgotten() -> None:
-    windowed = Windowed(1000, 2)
+    windowed = WindowedStat(1000, 2)
     windowed.record(100, 0)
     windowed.record(10, 1000)
     windowed.record(20, 1500)
@@ -226,7 +226,7 @@ def test_what_lies_before_the_last_windows_is_forgotten() -> None:
 
 
 def test_a_rate_is_per_second_over_the_time_looked_back_on() -> None:
-    windowed = Windowed(1000, 2)
+    windowed = WindowedStat(1000, 2)
     windowed.record(10, 0)
     assert windowed.rate(10) == 10
     windowed.record(20, 1500)

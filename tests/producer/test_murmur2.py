@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as reference
 
 from spark_kafka_sink.producer import murmur2 as hashing
-from spark_kafka_sink.producer.murmur2 import murmur2, partitions_of_keys
+from spark_kafka_sink.producer.murmur2 import compute_partitions, murmur2
 from spark_kafka_sink.records.byte_column import read_byte_column
 
 
@@ -31,7 +31,7 @@ def test_murmur2_equals_the_reference_for_random_keys_of_0_to_300_bytes() -> Non
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=30), st.integers(1, 1000))
 def test_each_key_of_a_column_gets_the_reference_s_partition(keys: list[bytes], count: int) -> None:
     wanted = [expected(key, count) for key in keys]
-    assert partitions_of_keys(read_byte_column(pa.array(keys, pa.binary())), count).tolist() == wanted
+    assert compute_partitions(read_byte_column(pa.array(keys, pa.binary())), count).tolist() == wanted
 
 
 @pytest.mark.parametrize("shortest", [0, 3, 4, 8, 11])

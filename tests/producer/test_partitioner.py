@@ -16,10 +16,10 @@ from spark_kafka_sink.producer import partitioner as partitioner_module
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.partitioner import (
     INVALID_PARTITION,
-    NOT_NAMED,
+    UNSPECIFIED_PARTITION,
     Partitioner,
     PartitionLoads,
-    named_partitions,
+    parse_requested_partitions,
 )
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
@@ -53,7 +53,7 @@ def assign(  # noqa: PLR0913 - what a test may vary, each by its name
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(topic, columns, sizes, named_partitions(explicit, count), snapshot, lambda: loads)
+    result = made.assign(topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda: loads)
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -126,11 +126,11 @@ def test_explicit_partitions_may_be_integers_of_any_type(kind: pa.DataType) -> N
     ],
 )
 def test_a_number_that_no_topic_can_have_as_partition_is_invalid_and_a_null_names_none(column: ArrowColumn) -> None:
-    named = named_partitions(column, 5)
+    named = parse_requested_partitions(column, 5)
     assert named is not None
-    assert named.tolist() == [4, INVALID_PARTITION, INVALID_PARTITION, INVALID_PARTITION, NOT_NAMED]
+    assert named.tolist() == [4, INVALID_PARTITION, INVALID_PARTITION, INVALID_PARTITION, UNSPECIFIED_PARTITION]
     for alone in (-1, 2**31):
-        invalid = named_partitions(alone, 2)
+        invalid = parse_requested_partitions(alone, 2)
         assert invalid is not None
         assert invalid.tolist() == [INVALID_PARTITION] * 2
 
@@ -254,12 +254,12 @@ def test_the_sticky_partition_and_the_turn_change_only_under_the_lock(
     made = partitioner(partitioner_class=named)
     changed: list[tuple[str, bool]] = []
 
-    class Watched(partitioner_module._Topic):
+    class Watched(partitioner_module._TopicState):
         def __setattr__(self, name: str, value: object) -> None:
             changed.append((name, made._lock.locked()))
             super().__setattr__(name, value)
 
-    monkeypatch.setattr(partitioner_module, "_Topic", Watched)
+    monkeypatch.setattr(partitioner_module, "_TopicState", Watched)
     for _ in range(3):
         assign(made, 1, size=10)
         assign(made, 4, size=10)

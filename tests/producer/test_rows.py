@@ -12,10 +12,10 @@ from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, Reco
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.rows import (
-    ensure_named,
-    rows_of_columns,
-    without_their_partition,
-    wrong_in_themselves,
+    build_rows,
+    ensure_partitions_requested,
+    find_rejected_rows,
+    find_rows_of_missing_partitions,
 )
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from tests.producer.batching.accumulator_harness import TOPIC, cluster
@@ -33,8 +33,8 @@ def config(**options: object) -> ProducerConfig:
 
 def missing(asked: int | ArrowColumn, count: int, snapshot: ClusterSnapshot = SNAPSHOT) -> dict[int, str]:
     """The positions of the rows without their partition, and their error."""
-    rows = rows_of_columns(CALL, RecordColumns(pa.array([b"v"] * count)), asked)
-    return errors_by_row(without_their_partition(TOPIC, rows, snapshot, asked))
+    rows = build_rows(CALL, RecordColumns(pa.array([b"v"] * count)), asked)
+    return errors_by_row(find_rows_of_missing_partitions(TOPIC, rows, snapshot, asked))
 
 
 def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
@@ -44,18 +44,18 @@ def errors_by_row(found: list[FailedRows]) -> dict[int, str]:
 def test_rows_that_are_too_large_or_invalid_are_each_found_once_and_the_others_are_left() -> None:
     values = pa.array([b"v", b"v" * 2_000, b"v", b"v" * 2_000])
     timestamps = pa.array([1, -5, -5, 1], pa.int64())
-    rows = rows_of_columns(CALL, RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
-    found = wrong_in_themselves(TOPIC, rows, config(max_request_size=1_000))
+    rows = build_rows(CALL, RecordColumns(values, timestamp=timestamps), pa.array([0, 1, 2, 0]))
+    found = find_rejected_rows(TOPIC, rows, config(max_request_size=1_000))
     assert {type(bad.error): bad.rows.tolist() for bad in found} == {
         InvalidRecordError: [1, 2],
         RecordTooLargeError: [3],
     }
-    left = rows.without(found)
+    left = rows.exclude(found)
     assert left.row_indices.tolist() == [0]
-    assert left.named is not None
-    assert left.named.tolist() == [0]
+    assert left.requested_partitions is not None
+    assert left.requested_partitions.tolist() == [0]
     assert left.columns.value.to_pylist() == [b"v"]
-    assert wrong_in_themselves(TOPIC, left, config(max_request_size=1_000)) == []
+    assert find_rejected_rows(TOPIC, left, config(max_request_size=1_000)) == []
 
 
 def test_a_partition_that_the_topic_does_not_have_is_named_with_how_many_there_are() -> None:
@@ -81,5 +81,5 @@ def test_a_partition_between_others_that_is_missing_is_no_partition() -> None:
 def test_with_a_partitioner_of_one_s_own_every_row_must_name_its_partition(asked: ArrowColumn | None) -> None:
     columns = RecordColumns(pa.array([b"v", b"w"]))
     with pytest.raises(ConfigurationError, match="partitioner="):
-        ensure_named(rows_of_columns(CALL, columns, asked))
-    ensure_named(rows_of_columns(CALL, columns, pa.array([0, 9])))
+        ensure_partitions_requested(build_rows(CALL, columns, asked))
+    ensure_partitions_requested(build_rows(CALL, columns, pa.array([0, 9])))

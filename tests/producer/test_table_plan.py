@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError
-from spark_kafka_sink.producer.table_plan import Mapped, TablePlan, plan_table
+from spark_kafka_sink.producer.table_plan import ColumnMapping, TablePlan, plan_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("value", pa.string())])
 
 
 def plan(schema: pa.Schema = SCHEMA, formats: dict[str, object] | None = None, **arguments: Any) -> TablePlan:
-    return plan_table("t", schema, Mapped(**arguments), formats or {})
+    return plan_table("t", schema, ColumnMapping(**arguments), formats or {})
 
 
 @pytest.mark.parametrize(

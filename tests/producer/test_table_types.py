@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import ConfigurationError, InvalidRecordError, SchemaError
-from spark_kafka_sink.producer.table_plan import Mapped, plan_table
-from spark_kafka_sink.producer.table_types import convert_column, decoded_nbytes, known_type
+from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
+from spark_kafka_sink.producer.table_types import convert_column, decoded_nbytes, to_spark_type
 
 WORDS = pa.DictionaryArray.from_arrays(pa.array([0, None, 1], pa.int8()), pa.array(["a", "bb"], pa.string_view()))
 LIST_OFFSETS = pa.array([0, None, 1, 3], pa.int32())
@@ -58,7 +58,7 @@ COLUMNS: dict[str, tuple[pa.Array, list[Any]]] = {
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_decodes_dictionaries_at_every_depth(name: str, start: int) -> None:
     column, values = COLUMNS[name]
-    kind = known_type(column.type)
+    kind = to_spark_type(column.type)
     converted = convert_column(column.slice(start), kind, "a")
     converted.validate(full=True)
     assert converted.type == kind
@@ -75,7 +75,7 @@ def test_decodes_dictionaries_at_every_depth(name: str, start: int) -> None:
 )
 def test_decodes_nested_categories_of_polars(frame: pl.DataFrame) -> None:
     batch = pa.RecordBatchReader.from_stream(frame).read_next_batch()
-    converted = convert_column(batch.column("a"), known_type(batch.schema.field("a").type), "a")
+    converted = convert_column(batch.column("a"), to_spark_type(batch.schema.field("a").type), "a")
     assert converted.to_pylist() == frame["a"].to_list()
 
 
@@ -83,7 +83,7 @@ def test_decodes_nested_categories_of_polars(frame: pl.DataFrame) -> None:
 def test_rounds_nanoseconds_down(nest: Any) -> None:
     times = pa.array([-5, None, -1_000, 1_999], pa.timestamp("ns", "UTC"))
     column = pa.StructArray.from_arrays([times], ["t"]) if nest == "struct" else nest(times)
-    converted = convert_column(column, known_type(column.type), "a")
+    converted = convert_column(column, to_spark_type(column.type), "a")
     converted = converted.field("t") if nest == "struct" else converted
     assert converted.type == pa.timestamp("us", "UTC")
     assert converted.view(pa.int64()).to_pylist() == [-1, None, -1, 1]
@@ -93,7 +93,7 @@ def test_names_the_column_of_a_value_that_does_not_fit() -> None:
     seconds = pa.array([1 << 60], pa.timestamp("s"))
     for column in (seconds, seconds.dictionary_encode(), pa.StructArray.from_arrays([seconds], ["t"])):
         with pytest.raises(InvalidRecordError, match=r"^column far of type "):
-            convert_column(column, known_type(column.type), "far")
+            convert_column(column, to_spark_type(column.type), "far")
     gone = pa.DictionaryArray.from_arrays(pa.array([3], pa.int8()), pa.array(["a"]), safe=False)
     with pytest.raises(InvalidRecordError, match=r"^column gone of type dictionary"):
         convert_column(gone, pa.string(), "gone")
@@ -116,7 +116,7 @@ def test_names_the_column_of_a_type_that_cannot_be_converted() -> None:
 def test_rejects_a_nested_type_that_no_format_writes_before_the_first_row() -> None:
     schema = pa.schema([("a", pa.list_(pa.dictionary(pa.int8(), pa.month_day_nano_interval())))])
     with pytest.raises(ConfigurationError, match=r"column a.* of type month_day_nano_interval"):
-        plan_table("t", schema, Mapped(), {"value_format": "json"})
+        plan_table("t", schema, ColumnMapping(), {"value_format": "json"})
 
 
 @pytest.mark.parametrize("width", [8, 16, 32, 64])

@@ -19,7 +19,7 @@ import tqdm
 from spark_kafka_sink import KafkaProducer, KafkaSinkError, RecordColumns, TableResult
 from spark_kafka_sink.errors import ConfigurationError, DeliveryError, InvalidRecordError, MetadataTimeoutError
 from spark_kafka_sink.producer import columns_writer, tables
-from spark_kafka_sink.producer.table_types import known_type
+from spark_kafka_sink.producer.table_types import to_spark_type
 from spark_kafka_sink.testing import EmbeddedBroker, read_topic
 from tests.formats.fake_registry import fake_registry
 from tests.producer.table_cases import broker as broker
@@ -95,8 +95,8 @@ def test_columns_that_are_named_as_in_spark_need_no_arguments(
 def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
-    monkeypatch.setattr(columns_writer, "CALL_BYTES", producer.config.buffer_memory // 2)
+    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
+    monkeypatch.setattr(columns_writer, "PENDING_CALL_BYTES", producer.config.buffer_memory // 2)
     schema = pa.schema([("value", pa.string())])
     ahead = 0
 
@@ -120,9 +120,9 @@ def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
 
 
 def tables_plan(topic: str | None, schema: pa.Schema) -> Any:
-    from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+    from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 
-    return plan_table(topic, schema, Mapped(), {})
+    return plan_table(topic, schema, ColumnMapping(), {})
 
 
 def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_written(
@@ -146,7 +146,7 @@ def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_
 def test_no_more_is_read_when_too_many_rows_have_failed(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
     table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
     result = producer.send_table(None, table, failed_rows_max=25)
     assert (result.rows_failed, result.is_complete) == (30, False)
@@ -280,8 +280,8 @@ def test_types_that_spark_does_not_have_are_written_as_the_ones_with_the_same_va
             b'"time":"2026-01-02T00:00:00.000Z","part":{"x":"d"},"price":1.50}',
         )
     ]
-    assert known_type(pa.map_(pa.string_view(), pa.uint32())) == pa.map_(pa.string(), pa.int64())
-    assert known_type(pa.duration("s")) == pa.duration("s")
+    assert to_spark_type(pa.map_(pa.string_view(), pa.uint32())) == pa.map_(pa.string(), pa.int64())
+    assert to_spark_type(pa.duration("s")) == pa.duration("s")
 
 
 def test_a_task_of_asyncio_goes_on_while_a_table_is_sent(producer: KafkaProducer, topic: str) -> None:

@@ -12,13 +12,13 @@ from spark_kafka_sink.broker.handlers import load_handler
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.metadata import Metadata
 from spark_kafka_sink.errors import InvalidRecordError, MetadataTimeoutError
-from spark_kafka_sink.producer.murmur2 import partitions_of_keys
+from spark_kafka_sink.producer.murmur2 import compute_partitions
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
 from spark_kafka_sink.producer.results import RecordMetadata
-from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 from spark_kafka_sink.producer.tables import TableSender
-from spark_kafka_sink.producer.topic_waits import Topics
+from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.protocol.message import ApiKey
 from spark_kafka_sink.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from spark_kafka_sink.records.byte_column import ByteColumn
@@ -156,9 +156,9 @@ def test_rows_above_max_request_size_are_refused_before_their_keys_are_hashed(mo
 
     def counted(keys: ByteColumn, count: int) -> object:
         hashed.append(int(keys.offsets[-1] - keys.offsets[0]))
-        return partitions_of_keys(keys, count)
+        return compute_partitions(keys, count)
 
-    monkeypatch.setattr("spark_kafka_sink.producer.partitioner.partitions_of_keys", counted)
+    monkeypatch.setattr("spark_kafka_sink.producer.partitioner.compute_partitions", counted)
     columns = RecordColumns(pa.array([b"v"] * 3), pa.array([b"k", b"k" * 100_000, b"key"]))
     result = outcome(producer, producer.send_columns("t", columns))
     assert [failure.rows.tolist() for failure in result.failures] == [[1]]
@@ -180,7 +180,7 @@ def test_one_metadata_request_covers_all_topics_of_a_table() -> None:
     for topic in topics:
         cluster.core.create_topic(topic)
     table = pa.table({"topic": [*topics, None, "not/a/topic"], "value": ["v"] * 52})
-    sender = TableSender(producer, plan_table(None, table.schema, Mapped(), {}), 10)
+    sender = TableSender(producer, plan_table(None, table.schema, ColumnMapping(), {}), 10)
     requests = metadata_requests(cluster)
     (batch,) = table.to_batches()
     sender._send(batch, 0)
@@ -191,7 +191,7 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
     cluster, producer = simulated(metadata_max_age_ms=3_600_000, metadata_max_idle_ms=5_000)
     batch = pa.record_batch({"topic": ["late", "t"], "value": ["v", "v"]})
     other = pa.record_batch({"topic": ["t"], "value": ["v"]})
-    sender = TableSender(producer, plan_table(None, batch.schema, Mapped(), {}), 1_000)
+    sender = TableSender(producer, plan_table(None, batch.schema, ColumnMapping(), {}), 1_000)
     sender._send(batch, 0)
     requests, started = metadata_requests(cluster), cluster.system.now()
     for row in range(60):  # no row waits again, and the topic stays in use
@@ -235,5 +235,7 @@ def test_a_topic_that_vanishes_between_two_looks_is_known_by_the_first_one() -> 
     known, gone = sender_of(producer).metadata.snapshot, ClusterSnapshot()
     metadata = Mock(spec=Metadata)
     type(metadata).snapshot = PropertyMock(side_effect=[gone, known, gone, gone])
-    topics = Topics(metadata, Mock(), Mock(), wakeup=Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system)
+    topics = TopicMetadataWaiter(
+        metadata, Mock(), Mock(), wakeup=Mock(), max_block_ms=MAX_BLOCK_MS, system=cluster.system
+    )
     assert topics.await_partitions("t", 0, 1) is known

@@ -11,7 +11,7 @@ import pytest
 
 from spark_kafka_sink.network.security_options import SECURITY_OPTIONS
 from spark_kafka_sink.options import Option
-from spark_kafka_sink.producer.config import with_keywords
+from spark_kafka_sink.producer.config import merge_keywords
 from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.producer.table_plan import TABLE_ARGUMENTS
 from spark_kafka_sink.producer.typed_options import ProducerOptions
@@ -125,7 +125,7 @@ def test_mypy_reports_wrong_names_and_values(mypy_errors: dict[str, str]) -> Non
 
 
 def test_each_keyword_is_the_name_of_an_option() -> None:
-    options = with_keywords(None, dict.fromkeys(ProducerOptions.__annotations__))
+    options = merge_keywords(None, dict.fromkeys(ProducerOptions.__annotations__))
     assert [name for name in options if name not in PRODUCER_OPTIONS and name not in SECURITY_OPTIONS] == []
 
 

@@ -1,4 +1,4 @@
-"""Latencies: percentiles from counts in buckets, which add up."""
+"""LatencyHistogram: percentiles from counts in buckets, which add up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.windows import LATENCY_MS_MAX, Latencies, bucket_end_ms
+from spark_kafka_sink.producer.windows import MAX_LATENCY_MS, LatencyHistogram, bucket_end_ms
 
-LATENCY = st.floats(min_value=0, max_value=LATENCY_MS_MAX * 0.9)
+LATENCY = st.floats(min_value=0, max_value=MAX_LATENCY_MS * 0.9)
 
 
 @given(st.lists(LATENCY, min_size=1), st.floats(min_value=0, max_value=1))
 def test_a_percentile_is_at_most_a_sixteenth_too_high(latencies: list[float], share: float) -> None:
-    found = Latencies()
+    found = LatencyHistogram()
     for latency in latencies:
         found.add(latency, 1)
     exact = sorted(latencies)[max(0, math.ceil(share * len(latencies)) - 1)]
@@ -26,7 +26,7 @@ def test_a_percentile_is_at_most_a_sixteenth_too_high(latencies: list[float], sh
 
 @given(st.lists(LATENCY), st.lists(LATENCY))
 def test_the_counts_of_two_tasks_add_up_to_those_of_one(first: list[float], second: list[float]) -> None:
-    one, other, together = Latencies(), Latencies(), Latencies()
+    one, other, together = LatencyHistogram(), LatencyHistogram(), LatencyHistogram()
     for latencies, values in ((one, first), (other, second), (together, first + second)):
         for value in values:
             latencies.add(value, 3)
@@ -35,7 +35,7 @@ def test_the_counts_of_two_tasks_add_up_to_those_of_one(first: list[float], seco
 
 
 def test_what_came_after_a_moment_is_found() -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     latencies.add(5, 10)
     before = latencies.copy()
     latencies.add(5, 1)
@@ -47,15 +47,15 @@ def test_what_came_after_a_moment_is_found() -> None:
 
 @pytest.mark.parametrize("latency", [-5.0, 0.0, 1e-9, 1 / 16, 1.0, 4.9999, 5.0, 5.25, 16.0, 1e12, math.inf])
 def test_a_bucket_holds_what_is_counted_in_it(latency: float) -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     latencies.add(latency, 1)
     (bucket,) = latencies.counts
-    inside = min(max(latency, 1 / 16), LATENCY_MS_MAX)
+    inside = min(max(latency, 1 / 16), MAX_LATENCY_MS)
     assert bucket_end_ms(bucket - 1) <= inside < bucket_end_ms(bucket)
 
 
 def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     random = Random(1)
     for _ in range(200_000):
         latencies.add(2 ** random.uniform(-6, 30), random.randrange(1 << 40))
@@ -64,4 +64,4 @@ def test_the_counts_of_the_worst_task_travel_in_a_few_kilobytes() -> None:
 
 
 def test_nothing_has_no_percentile() -> None:
-    assert math.isnan(Latencies().percentile(0.99))
+    assert math.isnan(LatencyHistogram().percentile(0.99))

@@ -6,12 +6,12 @@ from random import Random
 
 from spark_kafka_sink.producer.results import OffsetRange
 from spark_kafka_sink.producer.totals import Totals
-from spark_kafka_sink.producer.windows import Latencies
+from spark_kafka_sink.producer.windows import LatencyHistogram
 from spark_kafka_sink.reports.write_report import TaskSummary, WriteReport
 
 
 def make_report(batch_id: int = 0, *, rows: int = 1_000, latency_ms: float = 20.0) -> WriteReport:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     latencies.add(latency_ms, rows)
     return WriteReport(
         batch=f"6d2a/{batch_id}",
@@ -38,7 +38,7 @@ def make_micro_batches(writes: int) -> list[WriteReport]:
 
 def _micro_batch(random: Random, number: int) -> WriteReport:
     rows = [random.randrange(9_000, 11_000) * (3 if partition == 5 else 1) for partition in range(6)]
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     for _ in range(200):
         latencies.add(random.lognormvariate(3.2, 0.5), sum(rows) // 200)
     tasks = [

@@ -215,7 +215,7 @@ class RecordAccumulator:
         """
         self._count_rows(len(rows), int(rows.sizes.sum()), int(rows.sizes.max()), self._clock())
         loads = partial(self.partition_loads, topic, snapshot)
-        return self._partitioner.assign(topic, rows.columns, rows.sizes, rows.named, snapshot, loads)
+        return self._partitioner.assign(topic, rows.columns, rows.sizes, rows.requested_partitions, snapshot, loads)
 
     def _stage_chunk(
         self,

@@ -36,7 +36,7 @@ from spark_kafka_sink.errors import IllegalStateError
 from spark_kafka_sink.producer.batching.buffer_pool import MemoryLease
 from spark_kafka_sink.producer.batching.encoded_pieces import EncodedPieces
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, CallRows, RowOrigins, detach_rows, select_rows
-from spark_kafka_sink.producer.calls import Share, new_share
+from spark_kafka_sink.producer.calls import StoredRange, make_stored_range
 from spark_kafka_sink.records import sequences
 from spark_kafka_sink.records.compression import Codec, compress
 from spark_kafka_sink.records.encoder import EncodedSlices
@@ -195,16 +195,16 @@ class ProducerBatch:
         return [*self._owned.rows, *map(EncodedPieces.rows, self._pieces, self._piece_indices)]
 
     @staticmethod
-    def collect_shares(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[Share]]:
+    def collect_shares(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
         """Return the shares of acknowledged batches, by the group of rows that their records come from."""
-        shares: defaultdict[RowOrigins, list[Share]] = defaultdict(list)
+        shares: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
             for origins, start, stop, first_delta in batch._owned.rows:
-                shares[origins].append(Share(start, stop, partition, batch.record_offset(first_delta), time))
+                shares[origins].append(StoredRange(start, stop, partition, batch.record_offset(first_delta), time))
             for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
                 offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
-                share = new_share((pieces.starts[index], pieces.stops[index], partition, offset, time))
+                share = make_stored_range((pieces.starts[index], pieces.stops[index], partition, offset, time))
                 shares[pieces.origins].append(share)
         return shares
 

@@ -18,7 +18,7 @@ from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import MAX_GROUPED_BYTES, StagedRecords
-from spark_kafka_sink.producer.partitioner import NOT_NAMED
+from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.record import Headers
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.arrays import bytes_to_arrow, numbers_to_arrow
@@ -91,7 +91,7 @@ def group_by_partition(staged: Sequence[Rows]) -> GroupedRows:
     for rows in staged:
         del rows.columns
     partitions = _concatenate([rows.partitions for rows in staged])
-    row_counts = staged[0].counts if len(staged) == 1 else np.bincount(partitions)
+    row_counts = staged[0].row_counts if len(staged) == 1 else np.bincount(partitions)
     nonempty_partitions = row_counts.nonzero()[0]
     order = _find_order(partitions, len(row_counts)) if len(nonempty_partitions) > 1 else None
     return GroupedRows(
@@ -141,11 +141,15 @@ def convert_records(staged: StagedRecords, assign_partitions: AssignPartitions) 
     named: NDArray[np.int32] | None = None
     if explicit_partitions.count(None) < count:
         named = np.fromiter(
-            (NOT_NAMED if partition is None else partition for partition in explicit_partitions), np.int32, count
+            (UNSPECIFIED_PARTITION if partition is None else partition for partition in explicit_partitions),
+            np.int32,
+            count,
         )
     rows = Rows(staged.call, np.arange(count), columns, record_size_bounds(columns), named)
     partitions = assign_partitions(rows, staged.snapshot)
-    staged.call.describe(timestamp_array, _byte_lengths(columns.key, count), _byte_lengths(columns.value, count))
+    staged.call.set_record_fields(
+        timestamp_array, _byte_lengths(columns.key, count), _byte_lengths(columns.value, count)
+    )
     return rows.assign(partitions)
 
 

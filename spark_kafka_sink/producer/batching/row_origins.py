@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_kafka_sink.producer.calls import Call, Share, Shares
+from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
 _MIN_ARRAY_SHARES = 4
 """Fewer shares are split one by one, because creating and splitting an array of them takes longer."""
@@ -36,7 +36,7 @@ class StoredRows(NamedTuple):
 
     call: Call
     row_indices: NDArray[np.int64]
-    shares: Shares
+    shares: StoredRanges
     row_count: int
 
 
@@ -114,7 +114,7 @@ class RowOrigins:
         runs.append((calls[run_calls[run]], start, stop))
         return runs
 
-    def split_shares_by_call(self, shares: Sequence[Share]) -> Iterator[StoredRows]:
+    def split_shares_by_call(self, shares: Sequence[StoredRange]) -> Iterator[StoredRows]:
         """Split the stored shares of this group by call.
 
         The calls come in the order in which they were appended, and so do the rows of each partition.
@@ -123,11 +123,11 @@ class RowOrigins:
             if len(self._calls) == 1:  # the common case, without anything to split
                 yield StoredRows(self._calls[0], self.row_indices, shares, _count_rows(shares))
                 return
-            shares_by_call: defaultdict[Call, list[Share]] = defaultdict(list)
+            shares_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
             for start, stop, partition, offset, time in shares:
                 for call, run_start, run_stop in self.split_by_call(start, stop):
                     run_offset = offset + run_start - start if offset >= 0 else -1
-                    shares_by_call[call].append(Share(run_start, run_stop, partition, run_offset, time))
+                    shares_by_call[call].append(StoredRange(run_start, run_stop, partition, run_offset, time))
             for call in [call for call in self._calls if call in shares_by_call]:
                 yield StoredRows(call, self.row_indices, shares_by_call[call], _count_rows(shares_by_call[call]))
             return
@@ -162,7 +162,7 @@ class RowOrigins:
         return self._run_calls[runs], run_shares
 
 
-def _count_rows(shares: Sequence[Share]) -> int:
+def _count_rows(shares: Sequence[StoredRange]) -> int:
     return sum([share.stop - share.start for share in shares])
 
 

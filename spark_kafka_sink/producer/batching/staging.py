@@ -213,7 +213,7 @@ class Stage:
     def _add_sizes(self, rows: Rows) -> None:
         sizes = np.bincount(rows.partitions, rows.sizes).astype(np.int64)
         self._ensure_partitions(len(sizes))
-        self._bytes_by_partition[: len(sizes)] += sizes - _MAX_ROW_SIZE_EXCESS_BYTES * rows.counts
+        self._bytes_by_partition[: len(sizes)] += sizes - _MAX_ROW_SIZE_EXCESS_BYTES * rows.row_counts
         self.assigned_bytes += int(sizes.sum())
         self._update_partition_totals()
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.batching.row_origins import StoredRows
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.config import ProducerConfig
-from spark_kafka_sink.producer.futures import by_itself
+from spark_kafka_sink.producer.futures import complete_safely
 from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sending.delivery_errors import (
     build_attempt_error,
@@ -107,7 +107,7 @@ class Deliveries:
         now, message = response.received_ms, response.message
         if isinstance(message, ProduceResponse):
             node_id, latency_ms = response.request.node_id, response.latency_ms
-            self._metrics.request_answered(node_id, latency_ms, message.throttle_time_ms, now)
+            self._metrics.record_response(node_id, latency_ms, message.throttle_time_ms, now)
             self._update_leaders(message, sent)
         self._stored_ms = now
         return self._apply_outcomes(response, sent, now)
@@ -124,7 +124,8 @@ class Deliveries:
         stored_rows = collect_stored_rows(batches)  # after a MemoryError, fail_uncompleted_batches handles the batches
         self._stored_batches = []
         try:
-            self._metrics.batches_stored(batches, self._stored_ms)  # before the futures, so that callers see the count
+            # The metrics come before the futures, so that callers see the count.
+            self._metrics.record_acknowledged_batches(batches, self._stored_ms)
         finally:
             complete_futures(stored_rows)
             self._accumulator.remove_completed(*batches)  # after the futures: flush() returns when they are complete
@@ -198,7 +199,7 @@ class Deliveries:
         _log.debug("Retrying %r after an error: %s", batch, error)
         if outcome.refresh_metadata:
             self._metadata.request_update()
-        self._metrics.count_retries(batch.topic_partition.topic, batch.record_count, now)
+        self._metrics.record_retries(batch.topic_partition.topic, batch.record_count, now)
         self._idempotence.handle_retry(batch, new_sequence=outcome.new_sequence)
         self._accumulator.reenqueue(batch, now, error)
 
@@ -209,7 +210,7 @@ class Deliveries:
             self.fail_batch(batch, build_split_error(batch, error), now, in_doubt=False)
             return
         self._idempotence.handle_split(batch, children)
-        self._metrics.batch_split(now)
+        self._metrics.record_batch_split(now)
 
     def _fail_after_response(
         self, batch: ProducerBatch, response: PartitionResponse, outcome: Fail, now: float
@@ -250,7 +251,7 @@ class Deliveries:
         if not batch.is_done:  # the accumulator has failed the batches that it aborts
             batch.fail(error)
         self._idempotence.handle_failed_batch(batch, in_doubt=in_doubt)
-        self._metrics.records_failed(batch.topic_partition.topic, batch.record_count, now)
+        self._metrics.record_failures(batch.topic_partition.topic, batch.record_count, now)
         if self.producer_abandoned:
             failures = self.unobserved_failures or UnobservedFailures(0, error)
             self.unobserved_failures = failures._replace(records=failures.records + batch.record_count)
@@ -309,7 +310,7 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
     for call, row_indices, shares, row_count in stored_rows:
-        by_itself(call.stored, row_indices, shares, row_count)
+        complete_safely(call.stored, row_indices, shares, row_count)
 
 
 def fail_futures(
@@ -326,4 +327,4 @@ def fail_futures(
             for delta, record_error in (record_errors or {}).items()
             if 0 <= delta - first_delta < len(row_indices)
         }
-        by_itself(call.failed, FailedRows(row_indices, error, topic, partition), errors_by_position)
+        complete_safely(call.failed, FailedRows(row_indices, error, topic, partition), errors_by_position)

@@ -162,7 +162,9 @@ class Idempotence:
         state = self._partitions[batch.topic_partition]
         if state.in_flight and not can_send_to(state, leader_id, self._max_in_flight):
             return False
-        if self._transactions and not self._transactions.admits(batch.topic_partition, is_retry=batch.has_sequence):
+        if self._transactions and not self._transactions.admit_batch(
+            batch.topic_partition, is_retry=batch.has_sequence
+        ):
             return False
         if self.enabled and not self._can_send(state, batch, self.get_connection(leader_id)):
             return False

@@ -111,7 +111,7 @@ class Sender:
         self._forced = True
         self.fatal_error = self.fatal_error or error
         if self._transactions is not None:
-            self._transactions.fail_for_good(error)
+            self._transactions.fail_fatally(error)
         self.client.wakeup()
 
     def abandon(self, *, force: bool = False) -> None:
@@ -136,7 +136,7 @@ class Sender:
             self.fatal_error.__cause__ = error
             _log.exception("The sender thread has failed. No more records are sent.")
             if self._transactions is not None:
-                self._transactions.fail_for_good(self.fatal_error)
+                self._transactions.fail_fatally(self.fatal_error)
         finally:
             self.shut_down()
 
@@ -219,7 +219,7 @@ class Sender:
             except KafkaSinkError as metadata_error:
                 error = metadata_error.with_traceback(None)
                 if self._transactions is not None:
-                    self._transactions.fail_for_good(error)
+                    self._transactions.fail_fatally(error)
         if error is not None:
             self._requests.fail(error)
             self._fail_unsent_batches(error, now)
@@ -231,10 +231,10 @@ class Sender:
 
     def _fail_batches_dropped_by_transaction(self, now: float) -> None:
         """Fail unsent records of a transaction that is being aborted, or that can only be aborted."""
-        if self._transactions is not None and self._transactions.drops_unsent:
-            from spark_kafka_sink.producer.transactions.failures import not_sent_error  # only for transactions
+        if self._transactions is not None and self._transactions.drops_unsent_batches:
+            from spark_kafka_sink.producer.transactions.failures import build_not_sent_error  # only for transactions
 
-            self._fail_unsent_batches(not_sent_error(self._transactions), now)
+            self._fail_unsent_batches(build_not_sent_error(self._transactions), now)
 
     def _fail_unencoded_batches(self, now: float) -> None:
         for batch in self.accumulator.take_failed_batches():
@@ -330,7 +330,7 @@ class Sender:
                 self._deliveries.fail_batch(batch, build_abandoned_error(batch, batch.error), now, in_doubt=True)
 
     def _send(self, node_id: int, batches: list[ProducerBatch], snapshot: ClusterSnapshot, now: float) -> None:
-        transaction = None if self._transactions is None else self._transactions.in_use
+        transaction = None if self._transactions is None else self._transactions.identity
         message, sent, versions = build_produce_request(batches, snapshot, self.config, transaction)
         expect_response = self.config.acks != 0
         request = self.client.new_client_request(
@@ -338,7 +338,7 @@ class Sender:
         )
         self.client.send(request, now)
         message.topic_data.clear()  # already encoded; the garbage collector would visit it until the response
-        self._metrics.request_sent(sent.batches, now)
+        self._metrics.record_request(sent.batches, now)
 
     def _handle_response(self, response: ClientResponse) -> None:
         """Handle a response, or the end of a request without a response."""
@@ -346,7 +346,7 @@ class Sender:
         if isinstance(sent, SentBatches):
             fatal_error = self._deliveries.handle_response(response, sent)
             if fatal_error is not None and self._transactions is not None:
-                self._transactions.fail_for_good(fatal_error)
+                self._transactions.fail_fatally(fatal_error)
         else:
             self._requests.responded(response)
             fatal_error = self._transaction_error()

@@ -20,12 +20,12 @@ def fail_transaction(
     by_record: Mapping[int, KafkaSinkError] | None,
 ) -> None:
     """Its records are not stored, or it is not known whether they are."""
-    if not manager.drops_unsent:  # else another failure came first, or the transaction is aborted in any case
+    if not manager.drops_unsent_batches:  # else another failure came first, or the transaction is aborted in any case
         error = _with_records(batch, error, by_record or {})
     manager.batch_failed(error, has_sequence=batch.has_sequence)
 
 
-def not_sent_error(manager: TransactionManager) -> KafkaSinkError:
+def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
     words = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:

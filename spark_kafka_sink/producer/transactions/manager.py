@@ -3,7 +3,7 @@
     callers' threads    init, begin, commit, abort, ...   -> an Operation to wait for, or an error at once
     sender's thread     next_request -> sending -> responded, finished | lost | failed      one request at a time
                         admits                            may this batch leave?
-                        batch_failed, fail_for_good       how batches ended
+                        batch_failed, fail_fatally       how batches ended
 
 Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_wanted` derives the next
 one from the state before each attempt. Its order is the priority: a producer id before all else, then what joins the
@@ -38,8 +38,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.producer.transactions import states as calls
 from spark_kafka_sink.producer.transactions.open_transaction import GroupOffsets, OpenTransaction
 from spark_kafka_sink.producer.transactions.states import (
-    ENDING,
-    WRITING,
+    ENDING_STATES,
+    WRITABLE_STATES,
     Operation,
     TransactionCalls,
     TransactionManagerState,
@@ -133,7 +133,7 @@ class TransactionManager:
     def begin(self, version: int | None) -> None:
         """`version` is what the cluster has agreed on now; None if that is not known."""
         with self._lock:
-            self._calls.refuse_while_pending(calls.BEGIN)
+            self._calls.reject_while_pending(calls.BEGIN)
             self._calls.raise_if_failed()
             self._calls.move(_S.IN_TRANSACTION)
             version = (self._version or 1) if version is None else version
@@ -157,13 +157,13 @@ class TransactionManager:
                 self._calls.forget_pending()
             return self._calls.operate(calls.ABORT, self._begin_abort)
 
-    def take_no_more(self) -> None:
+    def stop_accepting_records(self) -> None:
         """Before the last flush of a transaction that is to be prepared. An abort may follow, and nothing else."""
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
-            self._open().takes_more = False
+            self._open().accepts_records = False
 
-    def last_offsets(self) -> Operation | None:
+    def last_offsets_operation(self) -> Operation | None:
         """The last offsets of groups that are on their way into the transaction."""
         with self._lock:
             groups = [] if self._transaction is None else self._transaction.groups
@@ -185,8 +185,8 @@ class TransactionManager:
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
             self._calls.ensure_in_transaction(calls.SEND_OFFSETS)
-            if not self._open().takes_more:
-                raise self._calls.ended_meanwhile(calls.SEND_OFFSETS)
+            if not self._open().accepts_records:
+                raise self._calls.build_ended_error(calls.SEND_OFFSETS)
             operation = Operation(calls.SEND_OFFSETS)
             if offsets:
                 self._open().groups.append(GroupOffsets(group, dict(offsets), operation))
@@ -203,11 +203,11 @@ class TransactionManager:
         with self._lock:
             transaction = self._transaction
             if number is not None and (transaction is None or transaction.number != number):
-                raise self._calls.ended_meanwhile("send")
+                raise self._calls.build_ended_error("send")
             self._calls.ensure_in_transaction("send")
             assert transaction is not None
-            if not transaction.takes_more:
-                raise self._calls.ended_meanwhile("send")
+            if not transaction.accepts_records:
+                raise self._calls.build_ended_error("send")
             return transaction.number
 
     def abort_if_open(self) -> Operation | None:
@@ -226,17 +226,17 @@ class TransactionManager:
     # --- the sender's thread
 
     @property
-    def drops_unsent(self) -> bool:
+    def drops_unsent_batches(self) -> bool:
         """Records that have not left yet are not to leave any more."""
         return self.state in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR)
 
-    def admits(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
+    def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
         """May a batch for this partition leave? If its partition must be added first, it will be."""
         with self._lock:
             transaction = self._transaction
             if transaction is None or transaction.end_sent or self._wants_producer_id:
                 return False
-            writing = self.state in WRITING
+            writing = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
                 return writing or (is_retry and self.state is not _S.FATAL_ERROR)
             if not writing:
@@ -249,12 +249,12 @@ class TransactionManager:
             return True
 
     @property
-    def in_use(self) -> TransactionIdentity:
+    def identity(self) -> TransactionIdentity:
         """What a request of batches must say of the transaction that they belong to."""
         with self._lock:
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._open().version)
 
-    def not_taken(self, number: int, error: KafkaSinkError) -> None:
+    def record_rejected(self, number: int, error: KafkaSinkError) -> None:
         """Fail the transaction for a record that a call could not add to it.
 
         An IllegalStateError says that the call came too late: its record belongs to no transaction, and the one that is
@@ -296,15 +296,15 @@ class TransactionManager:
                     has_sequence=True,
                 )
 
-    def next_request(self, now: float, *, quiet: bool) -> Request | None:
+    def next_request(self, now: float, *, is_flushed: bool) -> Request | None:
         """The request to send next, as the state is now. `quiet`: no record is on its way."""
         with self._lock:
             transaction = self._transaction
             if transaction is not None and transaction.started and transaction.started_ms is None:
                 transaction.started_ms = now
-            if self.state in ENDING and quiet and not self._wants_producer_id and self._is_empty():
+            if self.state in ENDING_STATES and is_flushed and not self._wants_producer_id and self._is_empty():
                 self._complete()
-            return self._wanted(quiet)
+            return self._wanted(is_flushed)
 
     def sending(self, request: Request) -> bool:
         """Record that the request is being sent. Call this right before its bytes leave.
@@ -364,9 +364,9 @@ class TransactionManager:
                     self._transaction.needs_new_epoch = True
                 self._abortable(error)
             else:
-                self.fail_for_good(error)
+                self.fail_fatally(error)
 
-    def fail_for_good(self, error: KafkaSinkError) -> None:
+    def fail_fatally(self, error: KafkaSinkError) -> None:
         """The producer cannot go on."""
         with self._lock:
             if self.state is not _S.FATAL_ERROR:
@@ -398,20 +398,20 @@ class TransactionManager:
     def _is_empty(self) -> bool:
         return self._transaction is None or self._transaction.is_empty(aborting=self.state is _S.ABORTING)
 
-    def _wanted(self, quiet: bool) -> Request | None:
+    def _wanted(self, is_flushed: bool) -> Request | None:
         if self.state in (_S.FATAL_ERROR, _S.ABORTABLE_ERROR):
             return None
         if self._wants_producer_id:
             return InitProducerId(self.transactional_id, self._timeout_ms, self._expected)
         transaction = self._transaction
-        if transaction is not None and self.state in WRITING:
+        if transaction is not None and self.state in WRITABLE_STATES:
             if transaction.waiting:
-                return AddPartitions(self.in_use, frozenset(transaction.waiting))
+                return AddPartitions(self.identity, frozenset(transaction.waiting))
             if transaction.groups:
                 return self._about_offsets(transaction.groups[0])
-        if transaction is None or self.state not in ENDING or not quiet:
+        if transaction is None or self.state not in ENDING_STATES or not is_flushed:
             return None
-        return EndTransaction(self.in_use, self.state is _S.COMMITTING, has_begun=transaction.started)
+        return EndTransaction(self.identity, self.state is _S.COMMITTING, has_begun=transaction.started)
 
     def _is_wanted(self, request: InitProducerId) -> bool:
         """Return whether the response counts. An empty transaction may be prepared while its new epoch is requested;
@@ -420,7 +420,7 @@ class TransactionManager:
         return self._wants_producer_id and wanted == (request.transactional_id, request.expected)
 
     def _about_offsets(self, group: GroupOffsets) -> Request:
-        whose = self.in_use
+        whose = self.identity
         if group.added or whose.version >= 2:
             return CommitOffsets(whose, group.group, dict(group.offsets))
         return AddOffsets(whose, group.group.group_id)
@@ -481,9 +481,9 @@ class TransactionManager:
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)
         self._calls.fail(_S.ABORTABLE_ERROR, error)
-        self._calls.finish(self._calls.must_abort(error))
+        self._calls.finish(self._calls.build_abortable_error(error))
         if self._transaction is not None:
-            self._transaction.fail_offsets(self._calls.must_abort(error))
+            self._transaction.fail_offsets(self._calls.build_abortable_error(error))
 
     # --- parts
 

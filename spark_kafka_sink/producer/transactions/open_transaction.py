@@ -44,7 +44,7 @@ class OpenTransaction:
     needs_new_epoch: bool = False
     """Sequences may have gaps when the transaction is over."""
     end_sent: bool = False
-    takes_more: bool = True
+    accepts_records: bool = True
     """False while it is prepared: all that was sent before is on its way, and nothing may follow."""
 
     def is_empty(self, *, aborting: bool) -> bool:

@@ -70,12 +70,12 @@ _NEXT_CALL = {
 }
 """What a caller can do in each state where a call is refused."""
 
-WRITING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
+WRITABLE_STATES = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
 """Records may join the transaction, or are on their way into it."""
-ENDING = frozenset({_S.COMMITTING, _S.ABORTING})
+ENDING_STATES = frozenset({_S.COMMITTING, _S.ABORTING})
 
 
-def checked_move(
+def check_transition(
     source: TransactionManagerState, target: TransactionManagerState, transactional_id: str
 ) -> TransactionManagerState:
     """`target`, if the table allows the move."""
@@ -119,8 +119,8 @@ class Operation:
             raise copy_error(self._error)
 
 
-def advise_no_abort(error: TransactionAbortableError) -> None:
-    """Change the advice of `must_abort` for a caller whose transaction has been aborted already."""
+def mark_already_aborted(error: TransactionAbortableError) -> None:
+    """Change the advice of `build_abortable_error` for a caller whose transaction has been aborted already."""
     error.remedy = _WAS_ABORTED
 
 
@@ -135,7 +135,7 @@ class TransactionCalls:
         self._operation: Operation | None = None
 
     def move(self, target: TransactionManagerState) -> None:
-        self.state = checked_move(self.state, target, self.transactional_id)
+        self.state = check_transition(self.state, target, self.transactional_id)
         if target is _S.READY:
             self.error = None  # of a transaction that is over
 
@@ -157,7 +157,7 @@ class TransactionCalls:
         pending = self.pending
         if pending is not None and pending.name == name:
             return pending
-        self.refuse_while_pending(name)
+        self.reject_while_pending(name)
         if name != ABORT or self.state is _S.FATAL_ERROR:
             self.raise_if_failed()
         begin()
@@ -169,7 +169,7 @@ class TransactionCalls:
         if self._operation is not None:
             self._operation.finish(error)
 
-    def refuse_while_pending(self, call: str) -> None:
+    def reject_while_pending(self, call: str) -> None:
         pending = self.pending
         if pending is not None and self.state is not _S.FATAL_ERROR:
             raise IllegalStateError(
@@ -182,9 +182,9 @@ class TransactionCalls:
         if error is not None and self.state is _S.FATAL_ERROR:
             raise copy_error(error)
         if error is not None and self.state is _S.ABORTABLE_ERROR:
-            raise self.must_abort(error)
+            raise self.build_abortable_error(error)
 
-    def must_abort(self, cause: KafkaSinkError) -> TransactionAbortableError:
+    def build_abortable_error(self, cause: KafkaSinkError) -> TransactionAbortableError:
         error = TransactionAbortableError(
             f"transactional id {self.transactional_id}: the transaction cannot be committed. {cause}",
             remedy=_MUST_ABORT,
@@ -192,7 +192,7 @@ class TransactionCalls:
         error.__cause__ = cause
         return error
 
-    def ended_meanwhile(self, call: str) -> IllegalStateError:
+    def build_ended_error(self, call: str) -> IllegalStateError:
         return IllegalStateError(
             f"transactional id {self.transactional_id}: the transaction of this {call}() has ended while the call "
             f"waited, or is being prepared: what was given is in no transaction. Call {call}() again in the one that "
@@ -200,7 +200,7 @@ class TransactionCalls:
         )
 
     def ensure_in_transaction(self, call: str) -> None:
-        self.refuse_while_pending(call)
+        self.reject_while_pending(call)
         self.raise_if_failed()
         if self.state is not _S.IN_TRANSACTION:
             first = INIT if self.state is _S.UNINITIALIZED else BEGIN

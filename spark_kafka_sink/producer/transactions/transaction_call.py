@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from spark_kafka_sink.errors import KafkaSinkError
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.states import ENDING
+from spark_kafka_sink.producer.transactions.states import ENDING_STATES
 from spark_kafka_sink.requests.pending import Call
 from spark_kafka_sink.requests.request import Request
 from spark_kafka_sink.requests.transaction_request import TransactionRequest
@@ -17,22 +17,22 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class TransactionCall(Call[Any]):
     """A call without an end: one request at a time, derived from the manager's state before each attempt.
 
-    `is_quiet`: whether no record is on its way into the transaction. `changed` is called when the manager's state may
+    `is_flushed`: whether no record is on its way into the transaction. `changed` is called when the manager's state may
     have changed.
     """
 
     def __init__(
-        self, manager: TransactionManager, is_quiet: Callable[[], bool], changed: Callable[[], None] = lambda: None
+        self, manager: TransactionManager, is_flushed: Callable[[], bool], changed: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(())
         self._manager = manager
-        self._is_quiet = is_quiet
+        self._is_flushed = is_flushed
         self._changed = changed
         self._request: TransactionRequest[Any]  # the one that is due
 
     def refresh(self, now: float) -> None:
-        quiet = self._manager.state in ENDING and self._is_quiet()
-        request = None if self.in_flight else self._manager.next_request(now, quiet=quiet)
+        is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
+        request = None if self.in_flight else self._manager.next_request(now, is_flushed=is_flushed)
         if request is None:
             self.due = {}
             return

@@ -7,7 +7,7 @@ from spark_kafka_sink.client.option_parsing import ParsedOptions, choice_parser,
 from spark_kafka_sink.exactly_once.delivery import DeliveryOptions
 from spark_kafka_sink.exactly_once.transaction_names import DECISION_LOG_TOPIC, find_prefix_error
 from spark_kafka_sink.options import HiddenValueError, Option
-from spark_kafka_sink.producer.config import conflicts_with_idempotence
+from spark_kafka_sink.producer.config import find_idempotence_conflicts
 from spark_kafka_sink.spark.options.names import KAFKA_PREFIX
 from spark_kafka_sink.spark.options.values import replication_factor, text_without_error, topic_name
 
@@ -108,5 +108,5 @@ def _check_conflicts(parsed_options: ParsedOptions, parsed_producer_options: Par
         parsed_options.faults.add(
             "deliveryGuarantee", f"{beginning} {KAFKA_PREFIX}enable.idempotence must not be false."
         )
-    for option, requirement in conflicts_with_idempotence(parsed_producer_options).items():
+    for option, requirement in find_idempotence_conflicts(parsed_producer_options).items():
         parsed_options.faults.add("deliveryGuarantee", f"{beginning} {KAFKA_PREFIX}{option} {requirement}.")

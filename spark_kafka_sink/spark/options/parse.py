@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import ConfigurationError, OptionFault
 from spark_kafka_sink.formats.options import find_encoded_sides, parse_format_options
 from spark_kafka_sink.formats.registry_options import REGISTRY_PREFIX, parse_registry_options
 from spark_kafka_sink.producer.config import ProducerConfig, parse_producer_options
-from spark_kafka_sink.producer.options import NO_OTHER_PARTITIONER
+from spark_kafka_sink.producer.options import UNSUPPORTED_PARTITIONER_MESSAGE
 from spark_kafka_sink.spark.constants import (
     ALREADY_CHECKED_OPTION,
     CONCURRENT_TASKS_OPTION,
@@ -270,6 +270,6 @@ def _render_kafka_fault(fault: str | OptionFault) -> str:
         remedy = JAVA_CLASS_OPTION_REMEDIES[fault.option]
         return f"{KAFKA_PREFIX}{fault.option} cannot be set: it names a Java class. {remedy}."
     if fault.option == "partitioner.class":
-        problem = f"{NO_OTHER_PARTITIONER}. {_PARTITIONER_REMEDY}"
+        problem = f"{UNSUPPORTED_PARTITIONER_MESSAGE}. {_PARTITIONER_REMEDY}"
         fault = replace(fault, values={**fault.values, "problem": problem})
     return fault.render(KAFKA_SPELLING)

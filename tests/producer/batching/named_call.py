@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_kafka_sink.errors import KafkaSinkError
-from spark_kafka_sink.producer.calls import Call, FailedRows, Shares
+from spark_kafka_sink.producer.calls import Call, FailedRows, StoredRanges
 from spark_kafka_sink.producer.futures import Callback, RecordFutures
 
 
@@ -33,7 +33,7 @@ class NamedCall:
     def __lt__(self, other: NamedCall) -> bool:
         return str(self.name) < str(other.name)
 
-    def stored(self, row_indices: NDArray[np.int64], shares: Shares, count: int) -> None:
+    def stored(self, row_indices: NDArray[np.int64], shares: StoredRanges, count: int) -> None:
         pass
 
     def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] | None = None) -> None:

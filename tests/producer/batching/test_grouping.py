@@ -21,7 +21,7 @@ from spark_kafka_sink.producer.batching.grouping import (
 )
 from spark_kafka_sink.producer.batching.row_origins import BatchRows
 from spark_kafka_sink.producer.batching.staging import SingleRecord, StagedRecords
-from spark_kafka_sink.producer.partitioner import NOT_NAMED
+from spark_kafka_sink.producer.partitioner import UNSPECIFIED_PARTITION
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.record_sizes import record_size_bounds
@@ -49,8 +49,8 @@ def rows_of(*records: SingleRecord) -> Rows:
 
 
 def as_named(rows: Rows, _: object) -> NDArray[np.int32]:
-    assert rows.named is not None
-    return rows.named
+    assert rows.requested_partitions is not None
+    return rows.requested_partitions
 
 
 @settings(max_examples=80, deadline=None)
@@ -102,7 +102,7 @@ def test_converts_single_records_to_columns_with_their_futures() -> None:
     assert rows.columns.value.to_pylist() == [b"v", None]
     assert rows.columns.timestamp.to_pylist() == [5, 6]
     assert rows.columns.headers.to_pylist()[0] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
-    assert (rows.partitions.tolist(), rows.counts.tolist()) == ([3, 1], [0, 1, 0, 1])
+    assert (rows.partitions.tolist(), rows.row_counts.tolist()) == ([3, 1], [0, 1, 0, 1])
     assert rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
     assert name_of(rows.call) == [0, 1]
 
@@ -118,7 +118,7 @@ def test_assigns_single_records_together_by_requested_partition_and_latest_snaps
 
     def partitions_of(rows: Rows, snapshot: ClusterSnapshot) -> NDArray[np.int32]:
         sizes_fit = rows.sizes.tolist() == record_size_bounds(rows.columns).tolist()
-        asked.append((len(rows), sizes_fit, rows.named, snapshot))
+        asked.append((len(rows), sizes_fit, rows.requested_partitions, snapshot))
         return np.array([4, 2, 4], np.int32)
 
     together, none_named = (StagedRecords("t", ClusterSnapshot()) for _ in range(2))
@@ -129,7 +129,11 @@ def test_assigns_single_records_together_by_requested_partition_and_latest_snaps
     assert convert_records(together, partitions_of).partitions.tolist() == [4, 2, 4]
     convert_records(none_named, partitions_of)
     (count, sizes_fit, names, snapshot), (*_, no_names, _) = asked
-    assert (count, sizes_fit, np.asarray(names).tolist()) == (3, True, [NOT_NAMED, 2, NOT_NAMED])
+    assert (count, sizes_fit, np.asarray(names).tolist()) == (
+        3,
+        True,
+        [UNSPECIFIED_PARTITION, 2, UNSPECIFIED_PARTITION],
+    )
     assert snapshot is latest
     assert no_names is None
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_kafka_sink.producer.batching.row_origins import BatchRows, RowOrigins, select_rows
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, RecordFutures
 from tests.producer.batching.named_call import NamedCall, name_of
 
@@ -42,7 +42,7 @@ def test_splits_few_or_many_shares_by_call_like_a_scan_of_rows(row_calls: list[i
     edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
     offsets = [data.draw(st.sampled_from([-1, 0, 1_000 * start])) for start in edges[:-1]]
     ranges = [
-        Share(start, stop, 7 + start, offset, start - 1)
+        StoredRange(start, stop, 7 + start, offset, start - 1)
         for (start, stop), offset in zip(pairwise(edges), offsets, strict=True)
     ]
     slow: dict[int, list[tuple[int, ...]]] = {}

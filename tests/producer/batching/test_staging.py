@@ -23,7 +23,7 @@ from spark_kafka_sink.producer.batching.row_origins import RowOrigins
 from spark_kafka_sink.producer.batching.staging import BatchAppends, Stage, StagedRecords, split_into_chunks
 from spark_kafka_sink.producer.calls import FailedRows
 from spark_kafka_sink.producer.futures import FUTURE_BYTES, SendFuture
-from spark_kafka_sink.producer.record import RECORD_SIZE_MAX, header_bytes
+from spark_kafka_sink.producer.record import MAX_RECORD_OVERHEAD_BYTES, max_headers_bytes
 from spark_kafka_sink.producer.rows import Rows
 from spark_kafka_sink.records.batch_slicing import find_timestamp_range, split_into_batches
 from spark_kafka_sink.records.columns import RecordColumns
@@ -46,7 +46,7 @@ def add_record(stage: Stage, partition: int, size: int, value: bytes = b"v", res
 
 def convert_records(staged: StagedRecords) -> Rows:
     """Of records that all name their partitions."""
-    return grouping.convert_records(staged, lambda rows, snapshot: np.array(rows.named))
+    return grouping.convert_records(staged, lambda rows, snapshot: np.array(rows.requested_partitions))
 
 
 def test_stage_counts_its_rows_bytes_and_reservations() -> None:
@@ -82,7 +82,7 @@ def test_assigned_records_become_rows_in_place_and_are_counted() -> None:
 def test_full_stage_of_single_records_fills_a_batch(length: int) -> None:
     stage, batch_bytes = Stage("t", 5, 32 * MIB, 32 * MIB), 16 * KIB
     while not stage.is_full(batch_bytes - HEADER_BYTES):
-        add_record(stage, 0, RECORD_SIZE_MAX + 8 + length + header_bytes(None), bytes(length))
+        add_record(stage, 0, MAX_RECORD_OVERHEAD_BYTES + 8 + length + max_headers_bytes(None), bytes(length))
         if stage.is_full(batch_bytes - HEADER_BYTES):
             stage.assign_partitions(convert_records)
     grouped = group_by_partition(stage.rows)

@@ -15,7 +15,7 @@ from spark_kafka_sink.producer.batching.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topic_waits import Topics
+from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.testing import EmbeddedBroker, embedded_broker, read_topic
 from tests.producer.threaded import ThreadedProducer
@@ -38,14 +38,14 @@ CALLS: dict[str, Callable[[KafkaProducer], object]] = {
 
 def while_it_waits_for_metadata(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """What another thread does while the next call waits for its topic."""
-    wait = Topics.await_partitions
+    wait = TopicMetadataWaiter.await_partitions
 
     def await_partitions(*arguments: Any) -> object:
         monkeypatch.undo()
         happens()
         return wait(*arguments)
 
-    monkeypatch.setattr(Topics, "await_partitions", await_partitions)
+    monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", await_partitions)
 
 
 def while_it_waits_for_memory(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ def test_send_that_fails_after_its_transaction_does_not_affect_the_next(
         producer.begin_transaction()
         raise MetadataTimeoutError("the topic did not become known")
 
-    monkeypatch.setattr(Topics, "await_partitions", fails)
+    monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", fails)
     future = send(producer, b"late")
     assert isinstance(future.exception(0), MetadataTimeoutError)
     sent(producer, b"next")
@@ -119,7 +119,7 @@ def test_failed_send_prevents_commit_of_its_transaction(version: int, monkeypatc
         monkeypatch.undo()
         raise MetadataTimeoutError("the topic did not become known")
 
-    monkeypatch.setattr(Topics, "await_partitions", fails)
+    monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", fails)
     send(producer, b"late")
     with pytest.raises(TransactionAbortableError, match="the topic did not become known"):
         producer.commit_transaction()

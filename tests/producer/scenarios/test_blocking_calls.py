@@ -11,7 +11,7 @@ from spark_kafka_sink.errors import BufferExhaustedError
 from spark_kafka_sink.producer.batching.buffer_pool import BufferPool
 from spark_kafka_sink.producer.producer import KafkaProducer
 from spark_kafka_sink.producer.record import ProducerRecord
-from spark_kafka_sink.producer.topic_waits import Topics
+from spark_kafka_sink.producer.topic_waits import TopicMetadataWaiter
 from spark_kafka_sink.records.columns import RecordColumns
 from tests.fake_system import FakeSystem
 from tests.producer.virtual_time import outcome, run_until, sender_of, simulated_producer
@@ -57,7 +57,7 @@ def test_sends_full_batches_of_columns_immediately_despite_sparse_partitions() -
 def test_send_shares_max_block_ms_between_metadata_and_memory(spent_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, producer = simulated()
     outcome(producer, producer.send(ProducerRecord("t", b"first")))
-    await_partitions = Topics.await_partitions
+    await_partitions = TopicMetadataWaiter.await_partitions
 
     def slow(*arguments: Any) -> object:
         snapshot = await_partitions(*arguments)
@@ -70,7 +70,7 @@ def test_send_shares_max_block_ms_between_metadata_and_memory(spent_ms: int, mon
         budgets.append(block_ms)
         raise BufferExhaustedError("full")
 
-    monkeypatch.setattr(Topics, "await_partitions", slow)
+    monkeypatch.setattr(TopicMetadataWaiter, "await_partitions", slow)
     monkeypatch.setattr(BufferPool, "try_reserve", lambda *_: False)
     monkeypatch.setattr(BufferPool, "reserve", reserve)
     assert isinstance(producer.send(ProducerRecord("t", b"v")).exception(0), BufferExhaustedError)

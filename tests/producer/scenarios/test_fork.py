@@ -27,7 +27,7 @@ from spark_kafka_sink.exactly_once import clients
 from spark_kafka_sink.exactly_once.clients import new_client
 from spark_kafka_sink.network.security import client_mechanisms
 from spark_kafka_sink.network.security.oidc import OidcConfig, TokenSource
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import RecordFutures, SendFuture
 from spark_kafka_sink.producer.producer import KafkaProducer
@@ -177,9 +177,9 @@ def test_forked_child_completes_futures_while_threads_of_parent_complete_theirs(
 
     def complete_futures() -> bool:
         call = RecordFutures("t")
-        call.describe(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+        call.set_record_fields(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
         future = SendFuture(call, 0)
-        call.stored(np.zeros(1, np.int64), [Share(0, 1, 0, 0, -1)], 1)
+        call.stored(np.zeros(1, np.int64), [StoredRange(0, 1, 0, 0, -1)], 1)
         return future.result(0).offset == 0
 
     def be_busy() -> None:

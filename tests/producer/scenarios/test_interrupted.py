@@ -34,7 +34,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_kafka_sink.producer.producer._END_MS", 100.0)
+    monkeypatch.setattr("spark_kafka_sink.producer.producer._FORCED_CLOSE_TIMEOUT_MS", 100.0)
 
 
 def producer_of(broker: EmbeddedBroker, **options: object) -> ThreadedProducer:
@@ -105,7 +105,7 @@ def error_of_the_interrupted(producer: KafkaProducer, way: str) -> BaseException
 def test_close_in_signal_handler_returns_while_interrupted_call_holds_any_lock(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, transactional: bool
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.producer.producer._END_MS", 1.0)
+    monkeypatch.setattr("spark_kafka_sink.producer.producer._FORCED_CLOSE_TIMEOUT_MS", 1.0)
     options: dict[str, object] = {"transactional.id": "x", "linger.ms": 60_000} if transactional else {}
 
     with producer_of(broker, **options) as idle:

@@ -12,11 +12,11 @@ import pytest
 
 from spark_kafka_sink.errors import MetadataTimeoutError
 from spark_kafka_sink.producer import columns_writer, tables
-from spark_kafka_sink.producer.calls import Share
+from spark_kafka_sink.producer.calls import StoredRange
 from spark_kafka_sink.producer.config import ProducerConfig
 from spark_kafka_sink.producer.futures import ColumnsFuture
 from spark_kafka_sink.producer.results import ColumnsResult
-from spark_kafka_sink.producer.table_plan import Mapped, plan_table
+from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 
 
 class Scripted:
@@ -39,7 +39,7 @@ class Scripted:
 
 
 def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
     asked: list[str] = []
 
     def send_columns(topic: str, columns: object, partition: object = None) -> Any:
@@ -47,7 +47,7 @@ def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> No
         raise MetadataTimeoutError("it took max.block.ms")
 
     table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
-    sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, Mapped(), {}), 100)
+    sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, ColumnMapping(), {}), 100)
     assert list(sender.steps(table.to_reader())) == [0, 0, 0]
     assert asked == ["nowhere"]
     assert sender.result.rows_failed == 3
@@ -56,18 +56,18 @@ def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> No
 def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(columns_writer, "CALL_BYTES", Scripted.config.buffer_memory // 4)
+    monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 1)
+    monkeypatch.setattr(columns_writer, "PENDING_CALL_BYTES", Scripted.config.buffer_memory // 4)
     lingered: list[bool] = []
 
     class Slow(ColumnsFuture):
         def result(self, timeout: float | None = None) -> ColumnsResult:
             lingered.append(scripted.lingers)
-            self.stored(np.arange(1), [Share(0, 1, 0, 0, -1)], 1)
+            self.stored(np.arange(1), [StoredRange(0, 1, 0, 0, -1)], 1)
             return super().result(timeout)
 
     scripted = Scripted(lambda topic, columns, partition: Slow(topic, len(columns)))
     table = pa.table({"value": ["1", "2", "3", "4", "5", "6"]})
-    sender = tables.TableSender(scripted, plan_table("t", table.schema, Mapped(), {}), 100)
+    sender = tables.TableSender(scripted, plan_table("t", table.schema, ColumnMapping(), {}), 100)
     assert list(sender.steps(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
     assert (lingered, scripted.lingers) == ([False] * 6, True)

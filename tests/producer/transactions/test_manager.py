@@ -67,7 +67,7 @@ def test_one_request_is_under_way_at_a_time() -> None:
 def test_a_request_stays_due_until_it_was_sent() -> None:
     talk = Talk().init()
     talk.manager.begin(1)
-    talk.manager.admits(T0, is_retry=False)
+    talk.manager.admit_batch(T0, is_retry=False)
     assert talk.due().message(3) == talk.due().message(3)
 
 
@@ -127,36 +127,36 @@ def test_a_transaction_is_taken_over_without_the_epoch_that_another_id_has_not_r
 @BOTH
 def test_nothing_is_admitted_before_init_and_before_begin(version: int) -> None:
     talk = Talk(version)
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     talk.init()
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     assert talk.next() is None
 
 
 def test_in_version_1_partitions_are_added_before_their_batches_may_leave() -> None:
     talk = Talk(1).begun()
-    assert not talk.manager.admits(T0, is_retry=False)
-    assert not talk.manager.admits(T1, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T1, is_retry=False)
     request = talk.send(AddPartitions)
     assert adding(request) == {T0, T1}
     assert request.versions == VersionRange(0, 3)
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     talk.reply(request)
-    assert talk.manager.admits(T0, is_retry=False)
-    assert talk.manager.admits(T1, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=False)
+    assert talk.manager.admit_batch(T1, is_retry=False)
     assert talk.next() is None
 
 
 def test_in_version_1_a_partition_that_comes_later_is_added_by_itself() -> None:
     talk = Talk(1).started(T0)
-    talk.manager.admits(T1, is_retry=False)
+    talk.manager.admit_batch(T1, is_retry=False)
     assert adding(talk.answer(AddPartitions)) == {T1}
-    assert talk.manager.admits(T1, is_retry=False)
+    assert talk.manager.admit_batch(T1, is_retry=False)
 
 
 def test_in_version_2_what_is_written_adds_its_partition() -> None:
     talk = Talk(2).begun()
-    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=False)
     assert talk.next() is None
 
 
@@ -164,10 +164,10 @@ def test_in_version_2_what_is_written_adds_its_partition() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_end_is_asked_for_when_no_record_is_on_its_way(version: int, commit: bool) -> None:
     talk = Talk(version).started()
-    talk.quiet = False
+    talk.is_flushed = False
     operation = talk.manager.commit() if commit else talk.manager.abort()
     assert talk.next() is None
-    talk.quiet = True
+    talk.is_flushed = True
     end = talk.send(EndTransaction)
     assert end.message(5) == EndTxnRequest(
         transactional_id="x", producer_id=70, producer_epoch=initial(talk).epoch, committed=commit
@@ -205,33 +205,33 @@ def test_in_version_2_an_end_after_the_last_epoch_brings_another_producer_id() -
 def test_no_batch_is_admitted_once_the_end_was_asked_for(version: int) -> None:
     talk = Talk(version).started()
     talk.manager.commit()
-    assert talk.manager.admits(T0, is_retry=False)  # the last ones before the end
+    assert talk.manager.admit_batch(T0, is_retry=False)  # the last ones before the end
     talk.send(EndTransaction)
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
 
 
 def test_an_abort_takes_no_new_batches_and_lets_those_end_that_were_sent() -> None:
     talk = Talk(1).started(T0)
-    talk.manager.admits(T1, is_retry=False)
-    talk.quiet = False
+    talk.manager.admit_batch(T1, is_retry=False)
+    talk.is_flushed = False
     talk.manager.abort()
-    assert talk.manager.drops_unsent
-    assert talk.manager.admits(T0, is_retry=True)
-    assert not talk.manager.admits(T0, is_retry=False)
-    assert not talk.manager.admits(T1, is_retry=True)
+    assert talk.manager.drops_unsent_batches
+    assert talk.manager.admit_batch(T0, is_retry=True)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T1, is_retry=True)
     assert talk.next() is None  # the partition that was to be added is not
-    talk.quiet = True
+    talk.is_flushed = True
     talk.answer(EndTransaction)
 
 
 def test_partitions_that_wait_are_added_before_a_commit_ends_the_transaction() -> None:
     talk = Talk(1).begun()
-    talk.manager.admits(T0, is_retry=False)
-    talk.quiet = False
+    talk.manager.admit_batch(T0, is_retry=False)
+    talk.is_flushed = False
     talk.manager.commit()
     talk.answer(AddPartitions)
-    assert talk.manager.admits(T0, is_retry=False)
-    talk.quiet = True
+    assert talk.manager.admit_batch(T0, is_retry=False)
+    talk.is_flushed = True
     talk.answer(EndTransaction)
     assert talk.state() is S.READY
 
@@ -244,24 +244,24 @@ def test_the_version_is_decided_anew_by_each_begin() -> None:
     talk.version = 2
     talk.manager.begin(2)
     # Version 2 begins with a new epoch. The request has the current one, so that no other producer is fenced.
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     message = talk.answer(InitProducerId).message(4)
     assert isinstance(message, InitProducerIdRequest)
     assert (message.producer_id, message.producer_epoch) == initial(talk)
-    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=False)
     talk.manager.commit()
     assert talk.answer(EndTransaction).versions == VersionRange(5, 32767)
     talk.manager.commit().result()
     talk.version = 1
     talk.manager.begin(1)
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     assert type(talk.due()) is AddPartitions
 
 
 def test_a_version_that_is_not_known_leaves_the_one_before() -> None:
     talk = Talk(2).started().commit()
     talk.manager.begin(None)
-    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=False)
 
 
 # --- from one process to another
@@ -275,7 +275,7 @@ def test_a_prepared_transaction_stays_open_and_says_how_to_end_it(version: int) 
     assert talk.state() is S.PREPARED
     assert not talk.manager.is_open
     assert talk.next() is None
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
 
 
 def test_the_producer_that_prepared_may_also_end_it_itself() -> None:
@@ -309,7 +309,7 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
 def test_a_producer_that_cannot_go_on_says_why_whatever_id_it_is_asked_for() -> None:
     talk = Talk().started()
     talk.manager.commit()
-    talk.manager.fail_for_good(KafkaSinkError("the disk is gone"))
+    talk.manager.fail_fatally(KafkaSinkError("the disk is gone"))
     with pytest.raises(KafkaSinkError, match="the disk is gone"):
         talk.manager.init("two")
 
@@ -333,7 +333,7 @@ def test_a_second_begin_is_refused_and_the_transaction_goes_on() -> None:
     talk = Talk(2).started()
     with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) or abort_transaction\(\) first"):
         talk.manager.begin(2)
-    assert talk.manager.admits(T0, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=False)
 
 
 def test_sending_is_refused_while_the_transaction_ends() -> None:

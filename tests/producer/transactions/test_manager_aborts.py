@@ -40,13 +40,13 @@ FAILURE = DeliveryTimeoutError("topic t, partition 0: 3 records were not acknowl
 @BOTH
 def test_a_batch_that_fails_while_the_commit_waits_fails_the_commit(version: int) -> None:
     talk = Talk(version).started()
-    talk.quiet = False
+    talk.is_flushed = False
     operation = talk.manager.commit()
     talk.manager.batch_failed(FAILURE, has_sequence=True)
     error = error_of(operation)
     assert isinstance(error, TransactionAbortableError)
     assert error.__cause__ is FAILURE
-    talk.quiet = True
+    talk.is_flushed = True
     assert talk.next() is None  # nothing ends before the abort
     talk.manager.abort()
     message = talk.answer(EndTransaction).message(5)
@@ -59,7 +59,7 @@ def test_commit_succeeds_when_another_threads_record_fails_after_end_txn_was_sen
     number = talk.manager.ensure_can_send()
     operation = talk.manager.commit()
     end = talk.send(EndTransaction)
-    talk.manager.not_taken(number, RecordTooLargeError("The record has 2000000 bytes."))
+    talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
     assert talk.state() is S.COMMITTING
     talk.reply(end)
     assert error_of(operation) is None
@@ -73,7 +73,7 @@ def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int
     operation = talk.manager.commit()
     with pytest.raises(IllegalStateError) as late:
         talk.manager.ensure_can_send(number)
-    talk.manager.not_taken(number, late.value)
+    talk.manager.record_rejected(number, late.value)
     talk.settle()
     assert error_of(operation) is None
 
@@ -82,9 +82,9 @@ def test_commit_succeeds_when_another_threads_record_comes_too_late(version: int
 def test_record_that_fails_before_end_txn_was_sent_fails_the_commit(version: int) -> None:
     talk = Talk(version).started()
     number = talk.manager.ensure_can_send()
-    talk.quiet = False
+    talk.is_flushed = False
     operation = talk.manager.commit()
-    talk.manager.not_taken(number, RecordTooLargeError("The record has 2000000 bytes."))
+    talk.manager.record_rejected(number, RecordTooLargeError("The record has 2000000 bytes."))
     assert isinstance(error_of(operation), TransactionAbortableError)
 
 
@@ -194,9 +194,9 @@ def test_an_abort_that_begins_between_two_looks_of_the_sender_asks_for_nothing_y
     assert error_of(init) is not None
     operation = talk.manager.abort()
     talk.answer(InitProducerId)
-    talk.quiet = False
+    talk.is_flushed = False
     assert talk.next() is None
-    talk.quiet = True
+    talk.is_flushed = True
     assert talk.next() is None
     assert error_of(operation) is None
 
@@ -260,8 +260,8 @@ def test_a_group_without_its_right_does_not_end_an_abort() -> None:
 
 def test_a_topic_without_the_right_to_write_is_named_and_the_transaction_abortable() -> None:
     talk = Talk().begun()
-    talk.manager.admits(T0, is_retry=False)
-    talk.manager.admits(T1, is_retry=False)
+    talk.manager.admit_batch(T0, is_retry=False)
+    talk.manager.admit_batch(T1, is_retry=False)
     request = talk.send(AddPartitions)
     codes_by_partition = {T0: codes.OPERATION_NOT_ATTEMPTED, T1: codes.TOPIC_AUTHORIZATION_FAILED}
     talk.respond(request, partitions_answer(codes_by_partition))
@@ -274,7 +274,7 @@ def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker
     talk = about_to(AddPartitions)
     talk.answer(AddPartitions, code)
     assert talk.state() is S.ABORTABLE_ERROR
-    assert not talk.manager.admits(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
     operation = talk.manager.abort()
     talk.settle()
     assert error_of(operation) is None
@@ -283,11 +283,11 @@ def test_partitions_that_cannot_be_added_leave_nothing_to_be_ended_at_the_broker
 
 def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_way() -> None:
     talk = Talk().started(T0)
-    talk.manager.admits(T1, is_retry=False)
+    talk.manager.admit_batch(T1, is_retry=False)
     talk.answer(AddPartitions, codes.TOPIC_AUTHORIZATION_FAILED)
-    assert talk.manager.admits(T0, is_retry=True)
-    assert not talk.manager.admits(T0, is_retry=False)
-    assert not talk.manager.admits(T1, is_retry=True)
+    assert talk.manager.admit_batch(T0, is_retry=True)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T1, is_retry=True)
     talk.manager.abort()
     talk.answer(EndTransaction)
 
@@ -296,12 +296,12 @@ def test_partitions_that_were_added_before_are_ended_and_may_send_what_is_under_
 def test_a_partition_that_waits_is_not_added_after_an_error(fatal: bool) -> None:
     talk = about_to(AddPartitions)
     if fatal:
-        talk.manager.fail_for_good(KafkaSinkError("over"))
+        talk.manager.fail_fatally(KafkaSinkError("over"))
     else:
         talk.manager.batch_failed(FAILURE, has_sequence=True)
     assert talk.next() is None
-    assert not talk.manager.admits(T0, is_retry=False)
-    assert not talk.manager.admits(T0, is_retry=True)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
+    assert not talk.manager.admit_batch(T0, is_retry=True)
 
 
 @pytest.mark.parametrize("fatal", [False, True])
@@ -309,12 +309,12 @@ def test_a_partition_whose_addition_was_under_way_takes_no_new_batches_after_an_
     talk = about_to(AddPartitions)
     request = talk.send(AddPartitions)
     if fatal:
-        talk.manager.fail_for_good(KafkaSinkError("over"))
+        talk.manager.fail_fatally(KafkaSinkError("over"))
     else:
         talk.manager.batch_failed(FAILURE, has_sequence=True)
     talk.reply(request)
-    assert not talk.manager.admits(T0, is_retry=False)
-    assert talk.manager.admits(T0, is_retry=True) == (not fatal)
+    assert not talk.manager.admit_batch(T0, is_retry=False)
+    assert talk.manager.admit_batch(T0, is_retry=True) == (not fatal)
 
 
 @BOTH
@@ -325,7 +325,7 @@ def test_end_txn_does_not_commit_if_a_record_was_rejected_right_before_it_left(v
     commit = talk.manager.commit()
     request = talk.due()
     assert isinstance(request, EndTransaction)
-    talk.manager.not_taken(number, FAILURE)
+    talk.manager.record_rejected(number, FAILURE)
     assert not talk.may_send(request)
     assert isinstance(error_of(commit), TransactionAbortableError)
     abort = talk.manager.abort()
@@ -341,12 +341,12 @@ def test_records_acknowledged_under_two_ids_of_a_topic_make_the_transaction_abor
         talk.manager.batch_stored("t", topic_id)
     talk.manager.batch_stored("u", second)
     assert talk.state() is S.IN_TRANSACTION
-    talk.quiet = False
+    talk.is_flushed = False
     commit = talk.manager.commit()
     talk.manager.batch_stored("t", second)
     with pytest.raises(TransactionAbortableError, match="Topic t was deleted and created again"):
         commit.result()
-    talk.quiet = True
+    talk.is_flushed = True
     abort = talk.manager.abort()
     talk.settle()
     assert error_of(abort) is None

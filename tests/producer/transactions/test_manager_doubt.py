@@ -67,7 +67,7 @@ def test_a_request_that_was_not_carried_out_leaves_nothing_to_be_ended(code: int
 
 def test_an_abort_ends_although_brokers_do_not_know_a_topic_any_more_that_waits_to_be_added() -> None:
     talk = Talk().started(T0)
-    talk.manager.admits(T1, is_retry=False)
+    talk.manager.admit_batch(T1, is_retry=False)
     talk.answer(AddPartitions, codes.UNKNOWN_TOPIC_OR_PARTITION)
     talk.wait()
     talk.manager.batch_failed(KafkaSinkError("x"), has_sequence=False)
@@ -118,14 +118,14 @@ def test_an_abort_that_comes_just_before_an_addition_is_sent_ends_it_when_its_an
 @pytest.mark.parametrize("fails", [True, False])
 def test_after_an_abort_or_an_error_no_batch_for_another_partition_leaves(version: int, fails: bool) -> None:
     talk = Talk(version).started(T0)
-    talk.quiet = False
+    talk.is_flushed = False
     if fails:
         talk.manager.batch_failed(KafkaSinkError("x"), has_sequence=False)
     else:
         talk.manager.abort()
-    assert not talk.manager.admits(T1, is_retry=False)
+    assert not talk.manager.admit_batch(T1, is_retry=False)
     assert talk.next() is None
-    assert talk.manager.admits(T0, is_retry=True), "what was sent may be sent again"
+    assert talk.manager.admit_batch(T0, is_retry=True), "what was sent may be sent again"
 
 
 def test_an_end_that_may_come_late_is_followed_by_another_epoch_in_version_1() -> None:

@@ -131,7 +131,7 @@ def test_after_fencing_every_call_fails_with_producer_fenced(kind: type[Request]
     with pytest.raises(ProducerFencedError, match=refused):
         talk.manager.ensure_can_send()
     assert talk.next() is None
-    assert not talk.manager.admits(T0, is_retry=True)
+    assert not talk.manager.admit_batch(T0, is_retry=True)
 
 
 @pytest.mark.parametrize("kind", [AddPartitions, AddOffsets, CommitOffsets, EndTransaction])
@@ -156,7 +156,7 @@ def test_an_unknown_error_is_fatal_and_shown() -> None:
 def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     talk = Talk().begun()
     for words in ("first", "second"):
-        talk.manager.fail_for_good(KafkaSinkError(words))
+        talk.manager.fail_fatally(KafkaSinkError(words))
     assert caplog.text.count("TransactionManager(x, in transaction) cannot go on: first") == 1
     assert "second" not in caplog.text
 
@@ -170,8 +170,8 @@ def test_why_a_transaction_must_be_aborted_is_logged(caplog: pytest.LogCaptureFi
 
 def test_the_first_fatal_error_stays() -> None:
     talk = Talk().begun()
-    talk.manager.fail_for_good(UnsupportedVersionError("first"))
-    talk.manager.fail_for_good(KafkaSinkError("second"))
+    talk.manager.fail_fatally(UnsupportedVersionError("first"))
+    talk.manager.fail_fatally(KafkaSinkError("second"))
     with pytest.raises(UnsupportedVersionError, match="first"):
         talk.manager.begin(1)
 

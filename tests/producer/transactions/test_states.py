@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_kafka_sink.errors import IllegalStateError
-from spark_kafka_sink.producer.transactions.states import TRANSITIONS, Operation, checked_move
+from spark_kafka_sink.producer.transactions.states import TRANSITIONS, Operation, check_transition
 from tests.producer.transactions.transaction_cases import S
 
 ALLOWED = {
@@ -38,10 +38,10 @@ ALLOWED = {
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(S, S)))
 def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> None:
     if (source, target) in ALLOWED:
-        assert checked_move(source, target, "x") is target
+        assert check_transition(source, target, "x") is target
     else:
         with pytest.raises(IllegalStateError, match=f"x: the producer cannot go from '{source.value}' .* Call "):
-            checked_move(source, target, "x")
+            check_transition(source, target, "x")
 
 
 def test_every_state_has_a_row() -> None:

@@ -75,10 +75,10 @@ class Talk:
         self.version = version
         self.manager = TransactionManager("x", 60_000)
         self.now = 0.0
-        self.quiet = True
+        self.is_flushed = True
         backoff = ExponentialBackoff(PAUSE_MS, PAUSE_MS, Random(1))
         self.pending = PendingRequests(Routing(metadata(), lambda now: NODE), backoff.after)
-        self.call = TransactionCall(self.manager, lambda: self.quiet)
+        self.call = TransactionCall(self.manager, lambda: self.is_flushed)
         self.pending.add(self.call)
         self.attempts: dict[Request, Attempt] = {}
         self.id_and_epoch = IDENTITY
@@ -108,9 +108,9 @@ class Talk:
 
     def write(self, *partitions: TopicPartition) -> None:
         for partition in partitions:
-            self.manager.admits(partition, is_retry=False)
+            self.manager.admit_batch(partition, is_retry=False)
         self.settle()
-        assert all(self.manager.admits(partition, is_retry=False) for partition in partitions)
+        assert all(self.manager.admit_batch(partition, is_retry=False) for partition in partitions)
 
     def commit(self) -> Talk:
         operation = self.manager.commit()
@@ -254,7 +254,7 @@ def about_to(kind: type[Request]) -> Talk:
         return talk
     talk = Talk().begun()
     if kind is AddPartitions:
-        talk.manager.admits(T0, is_retry=False)
+        talk.manager.admit_batch(T0, is_retry=False)
     elif kind is EndTransaction:
         talk.write(T0)
         talk.manager.commit()
