@@ -113,7 +113,10 @@ GUARDS = [
     Guard(
         TransactionManager,
         "_lock",
-        _names("_calls _transaction _version _wants_producer_id _expected _begun _may_come_late"),
+        _names(
+            "_calls _transaction _version _needs_producer_id _expected_identity _transaction_count "
+            "_has_delayable_request"
+        ),
         _names("id_and_epoch"),
         _names("state error fatal_error transactional_id"),
     ),

@@ -1,7 +1,7 @@
-"""ColumnPlan: which column of a batch, or which encoder, each field of a record comes from.
+"""ColumnPlan: the mapping of record fields to the columns of a batch, or to encoders.
 
-Spark's sink makes one from a DataFrame's schema (`spark/columns.py`), send_table() from its arguments and the schema of
-the table (`table_plan.py`).
+The Spark sink builds a plan from the schema of a DataFrame (spark/columns.py). send_table() builds a plan from its
+arguments and the schema of the table (table_plan.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import pyarrow as pa
 from spark_kafka_sink.records.columns import ArrowColumn, RecordColumns
 from spark_kafka_sink.records.topic_rows import RowsByTopic, TopicRows, split_by_topic
 
-if TYPE_CHECKING:  # a task loads the formats only if its plan has an encoder
+if TYPE_CHECKING:  # a task imports the formats only if its plan has an encoder
     from spark_kafka_sink.formats.encoder import ColumnsEncoder
 
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """The position of each field's column in a batch, or the encoder that makes the field.
+    """The position of each field's column in a batch, or the encoder that computes the field.
 
-    `fixed_topic` and `fixed_partition` are those of all rows, and take precedence over columns.
+    `fixed_topic` and `fixed_partition` apply to all rows, and take precedence over columns.
     """
 
     value: int | ColumnsEncoder
@@ -35,7 +35,7 @@ class ColumnPlan:
     fixed_partition: int | None = None
 
     def positions(self) -> list[int]:
-        """Return the positions of all columns that are used, in ascending order."""
+        """Return the positions of all columns that the plan reads, in ascending order."""
         used: set[int] = set()
         for source in (self.value, self.key, self.topic, self.partition, self.headers, self.timestamp):
             if isinstance(source, int):

@@ -1,9 +1,9 @@
-"""ProducerConfig: the Java producer's options, parsed once, checked together, frozen.
+"""ProducerConfig: the options of the Java producer, parsed and validated together.
 
-All faults of a configuration are in one ConfigurationError, and each sentence begins with the option's name. A
-name that the Java producer does not know is a fault too: a misspelt option that is silently passed over is found at two
-in the morning. A fault shows a wrong value, but no secret: secrets are parsed elsewhere (network/security_config.py),
-and the value of an unknown option is not shown, because it may be one.
+One ConfigurationError reports all invalid options of a configuration, with one sentence per option that begins with its
+name. Unknown names are errors, too, because a misspelled option that is ignored is noticed only in production. Errors
+show invalid values but no secrets: secrets are parsed in network/security_config.py, and the value of an unknown option
+is never shown, because it may be a secret.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from spark_kafka_sink.producer.options import PRODUCER_OPTIONS
 from spark_kafka_sink.records.compression import Codec, require_codec
 
 _log = logging.getLogger(__name__)
-_IN_FLIGHT_MAX_WITH_IDEMPOTENCE = 5
-_IN_FLIGHT = "max.in.flight.requests.per.connection"
-_OF_IDEMPOTENCE = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
+_MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
+_IN_FLIGHT_OPTION = "max.in.flight.requests.per.connection"
+_IDEMPOTENCE_FIELDS = {"enable_idempotence", "acks", "retries", "max_in_flight_requests_per_connection"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig:
-    """One field per option of PRODUCER_OPTIONS that is honoured; times in ms, sizes in bytes. Can be pickled."""
+    """The parsed options, with one field per supported option of PRODUCER_OPTIONS. Picklable.
+
+    Times are in milliseconds, sizes in bytes.
+    """
 
     compression_level: int | None
-    """of compression.type; None is the codec's own default"""
+    """The level of the codec in compression.type; None for the default of the codec."""
     security: SecurityConfig
     # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:
     bootstrap_servers: tuple[str, ...]
@@ -74,63 +77,67 @@ class ProducerConfig:
     partitioner_availability_timeout_ms: int
     metrics_sample_window_ms: int
     metrics_num_samples: int
-    # End of what is generated.
+    # End of the generated fields.
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> ProducerConfig:
-        """Check everything that the user gave; raises ConfigurationError with all faults."""
+        """Parse and validate options. Raises ConfigurationError with all errors."""
         return cls.of(parse_producer_options(options))
 
     @classmethod
     def of(cls, parsed_options: ParsedOptions) -> ProducerConfig:
-        """Check together what was read; raises ConfigurationError with all faults."""
+        """Validate options that were already parsed one by one. Raises ConfigurationError with all errors."""
         connections = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
-        timeout_ms = _delivery_timeout(parsed_options)
-        is_idempotent = _is_idempotent(parsed_options)
+        delivery_timeout_ms = _resolve_delivery_timeout_ms(parsed_options)
+        is_idempotent = _resolve_idempotence(parsed_options)
         if parsed_options.faults:
             raise ConfigurationError(parsed_options.faults)
         if parsed_options.values["acks"] == 0:
             _log.warning(
                 "acks=0: brokers acknowledge nothing. Records can be lost without an error, and results and reports "
-                "count records that were sent. Set acks to all to learn what was stored."
+                "count records that were sent. Set acks=all to count records that were stored."
             )
         values = {
             **parsed_options.values,
             **connections,
-            "delivery_timeout_ms": timeout_ms,
+            "delivery_timeout_ms": delivery_timeout_ms,
             "enable_idempotence": is_idempotent,
         }
         if values["partitioner_class"] == "UniformStickyPartitioner":
             values["partitioner_ignore_keys"] = True
-        # An option without a field is a TypeError here: it would have no effect.
-        field_values = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
-        return cls(**field_values, compression_level=_compression_level(parsed_options), security=values["security"])
+        # A supported option without a field raises TypeError here, because it would have no effect.
+        supported = {option.field: values[option.field] for option in PRODUCER_OPTIONS.values() if option.has_effect}
+        return cls(**supported, compression_level=_find_compression_level(parsed_options), security=values["security"])
 
     def client_config(self) -> ClientConfig:
-        """The part that is about connections, requests and metadata."""
-        return ClientConfig(**{each.name: getattr(self, each.name) for each in fields(ClientConfig)})
+        """Return the options for connections, requests and metadata."""
+        return ClientConfig(**{field.name: getattr(self, field.name) for field in fields(ClientConfig)})
 
     @property
     def codec(self) -> Codec:
-        """compression.type as the record format's number."""
+        """The codec of compression.type."""
         return Codec[self.compression_type.upper()]
 
 
 def parse_producer_options(options: Mapping[str, object]) -> ParsedOptions:
-    """Each option by itself. Those of TLS and SASL are among what is given; ProducerConfig.of reads them."""
+    """Parse each option individually. The options may include those of TLS and SASL.
+
+    ProducerConfig.of parses the TLS and SASL options, and validates all options together.
+    """
     return parse_option_values(PRODUCER_OPTIONS, options, SECURITY_OPTIONS, "producer")
 
 
 def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, object]) -> Mapping[str, object]:
-    """The options, and those given as keyword arguments: `linger_ms` is linger.ms.
+    """Add keyword arguments to the options: `linger_ms` becomes linger.ms.
 
-    A name that is no option with dots either is left as it is: the complaint then knows it from other clients.
+    A keyword that is no option with dots either is kept unchanged, so that the error can recognize a name of another
+    client. Raises ConfigurationError for an option that appears in both arguments.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigurationError(
-            'options are keyword arguments, KafkaProducer(bootstrap_servers="host:9092"), or a dictionary, '
-            f"not {type(options).__name__}"
+            'Options must be keyword arguments, KafkaProducer(bootstrap_servers="host:9092"), or a dictionary, '
+            f"not {type(options).__name__}."
         )
     if not keywords:
         return options or {}
@@ -138,13 +145,13 @@ def merge_keywords(options: Mapping[str, object] | None, keywords: Mapping[str, 
     for keyword, value in keywords.items():
         name = keyword.replace("_", ".")
         named[name if name in PRODUCER_OPTIONS or name in SECURITY_OPTIONS else keyword] = value
-    twice = sorted(named.keys() & (options or {}).keys())
-    if twice:
-        raise ConfigurationError([f"{name} is given twice, in the dictionary and as a keyword." for name in twice])
+    duplicates = sorted(named.keys() & (options or {}).keys())
+    if duplicates:
+        raise ConfigurationError([f"{name} is set twice, in the dictionary and as a keyword." for name in duplicates])
     return {**(options or {}), **named}
 
 
-def _compression_level(parsed_options: ParsedOptions) -> int | None:
+def _find_compression_level(parsed_options: ParsedOptions) -> int | None:
     option = PRODUCER_OPTIONS.get(f"compression.{parsed_options.values['compression_type']}.level")
     return (
         parsed_options.values[option.field] if option is not None and option.name in parsed_options.raw_values else None
@@ -160,30 +167,34 @@ def _check_codec(parsed_options: ParsedOptions) -> None:
         parsed_options.faults += error.unrendered_faults
 
 
-def _delivery_timeout(parsed_options: ParsedOptions) -> int:
-    """The time used, raised to the least where the user said nothing."""
+def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:
+    """Return the effective delivery.timeout.ms. A default below the minimum is raised; an explicit one is an error."""
     values = parsed_options.values
     timeout_ms: int = values["delivery_timeout_ms"]
-    least: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
-    if timeout_ms >= least or parsed_options.invalid_fields & {
+    min_timeout_ms: int = min(values["linger_ms"] + values["request_timeout_ms"], INT_MAX)
+    if timeout_ms >= min_timeout_ms or parsed_options.invalid_fields & {
         "delivery_timeout_ms",
         "linger_ms",
         "request_timeout_ms",
     }:
         return timeout_ms
     if "delivery.timeout.ms" in parsed_options.raw_values:
-        text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {least}."
+        text = f"({timeout_ms}) must be at least {{linger.ms}} + {{request.timeout.ms}}, which is {min_timeout_ms}."
         parsed_options.faults.add("delivery.timeout.ms", text)
         return timeout_ms
-    _log.warning("delivery.timeout.ms is raised to linger.ms + request.timeout.ms, which is %d.", least)
-    return least
+    _log.warning("Raised delivery.timeout.ms to linger.ms + request.timeout.ms, which is %d.", min_timeout_ms)
+    return min_timeout_ms
 
 
-def _is_idempotent(parsed_options: ParsedOptions) -> bool:
-    """Return whether the producer is idempotent. What contradicts an explicit request for it is a fault."""
+def _resolve_idempotence(parsed_options: ParsedOptions) -> bool:
+    """Return whether the producer is idempotent.
+
+    Conflicting options are errors if idempotence was requested explicitly or by a transactional id. Otherwise they turn
+    it off with a warning, except for too many requests in flight, which are always an error.
+    """
     is_idempotent: bool = parsed_options.values["enable_idempotence"]
     is_transactional = parsed_options.values["transactional_id"] is not None
-    if parsed_options.invalid_fields & _OF_IDEMPOTENCE:
+    if parsed_options.invalid_fields & _IDEMPOTENCE_FIELDS:
         return is_idempotent
     if not is_idempotent:
         if is_transactional:
@@ -195,10 +206,10 @@ def _is_idempotent(parsed_options: ParsedOptions) -> bool:
         for option, requirement in conflicts.items():
             parsed_options.faults.add(option, f"{requirement}, because {reason}.")
         return True
-    if _IN_FLIGHT in conflicts:
+    if _IN_FLIGHT_OPTION in conflicts:
         in_flight = parsed_options.values["max_in_flight_requests_per_connection"]
-        text = f"({in_flight}) {conflicts[_IN_FLIGHT]}, or {{enable.idempotence}} must be set to false."
-        parsed_options.faults.add(_IN_FLIGHT, text)
+        text = f"({in_flight}) {conflicts[_IN_FLIGHT_OPTION]}, or {{enable.idempotence}} must be set to false."
+        parsed_options.faults.add(_IN_FLIGHT_OPTION, text)
     elif conflicts:
         reasons = " and ".join(f"{option} {requirement}" for option, requirement in conflicts.items())
         _log.warning("Idempotence is off, because %s for it: a retry may duplicate records.", reasons)
@@ -206,13 +217,13 @@ def _is_idempotent(parsed_options: ParsedOptions) -> bool:
 
 
 def find_idempotence_conflicts(parsed_options: ParsedOptions) -> dict[str, str]:
-    """Return what idempotence requires of options that have another value, such as {"acks": "must be all"}."""
+    """Return the options that conflict with idempotence and its requirements, such as {"acks": "must be all"}."""
     values = parsed_options.values
     conflicts = {}
     if values["acks"] != -1:
         conflicts["acks"] = "must be all"
     if values["retries"] == 0:
         conflicts["retries"] = "must not be 0"
-    if values["max_in_flight_requests_per_connection"] > _IN_FLIGHT_MAX_WITH_IDEMPOTENCE:
-        conflicts[_IN_FLIGHT] = f"must be at most {_IN_FLIGHT_MAX_WITH_IDEMPOTENCE}"
+    if values["max_in_flight_requests_per_connection"] > _MAX_IN_FLIGHT_WITH_IDEMPOTENCE:
+        conflicts[_IN_FLIGHT_OPTION] = f"must be at most {_MAX_IN_FLIGHT_WITH_IDEMPOTENCE}"
     return conflicts

@@ -1,9 +1,9 @@
-"""Interceptors: a user's own code that sees each ProducerRecord before it is sent, and each outcome.
+"""Interceptors: user code that is called with each ProducerRecord before it is sent, and with its result.
 
-They run in the order in which they were given. As in the Java client, one that raises is logged and passed over: the
-record goes on as the one before it left it. `on_send` runs on the caller's thread and may return another record;
-`on_acknowledgement` runs on the sender's thread, before the callback of send(), and should be quick. Columns are not
-taken apart for interceptors: they see what is sent with send() only.
+Interceptors run in the order of the constructor's argument. As in the Java client, an interceptor that raises is logged
+and skipped: the next one receives the record that the previous one returned. `on_send` runs on the caller's thread and
+may return another record. `on_acknowledgement` runs on the sender's thread, before the callback of send(), and should
+return quickly. Interceptors are called for records of send() only, because send_columns() never creates single records.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ Metadata = TypeVar("Metadata", contravariant=True)
 
 
 class Interceptor(Protocol[Record, Metadata]):
-    """What a user writes. Both methods are called for each record."""
+    """The interface that a user implements. Both methods are called for each record."""
 
     def on_send(self, record: Record) -> Record:
-        """The record to send instead; usually the same."""
+        """Return the record to send: usually `record`, or a modified copy."""
         ...
 
     def on_acknowledgement(self, metadata: Metadata, error: Exception | None) -> None:
-        """The outcome. With an error, the metadata has the topic, the partition if it is known, and -1 for the rest."""
+        """Handle the result of a record.
+
+        With an error, the metadata holds the topic, the partition if it is known, and -1 in all other fields.
+        """
         ...
 
 
 class Interceptors(Generic[Record, Metadata]):
-    """All of a producer's interceptors as one."""
+    """Calls all interceptors of a producer in order."""
 
     def __init__(self, interceptors: Sequence[Interceptor[Record, Metadata]]) -> None:
         self._interceptors = tuple(interceptors)
         self.acknowledgements: tuple[Callable[[Metadata, Exception | None], None], ...] = tuple(
             interceptor.on_acknowledgement for interceptor in interceptors
         )
-        """Called with each record's result; the caller guards against what it raises."""
+        """The callbacks for each record's result. The caller must handle their exceptions."""
 
     def on_send(self, record: Record) -> Record:
         for interceptor in self._interceptors:
@@ -50,5 +53,9 @@ def _on_send(interceptor: Interceptor[Record, Metadata], record: Record) -> Reco
     try:
         return interceptor.on_send(record)
     except Exception:
-        _log.warning("on_send of %s failed; the record goes on.", type(interceptor).__name__, exc_info=True)
+        _log.warning(
+            "on_send of interceptor %s failed. The record is sent without its changes.",
+            type(interceptor).__name__,
+            exc_info=True,
+        )
         return record

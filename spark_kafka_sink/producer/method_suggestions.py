@@ -1,8 +1,8 @@
-"""Method names of other Kafka clients for Python, and the calls that do the same here.
+"""Suggestions for method names of other Python clients for Kafka.
 
-client/option_suggestions.py is the counterpart for option names. Reading such a name raises AttributeError with the
-call to use here. Each name is an attribute of the class: a class with `__getattr__` reads all its attributes more
-slowly, which took 2 of 15 microseconds of a call of `send`.
+Reading such a name raises AttributeError with the equivalent call; client/option_suggestions.py does the same for
+options. Each name is a descriptor in the class. A `__getattr__` would slow down every attribute access of the class: it
+took 2 of the 15 microseconds of a send().
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 
 class Counterpart(NamedTuple):
-    """The client that has a name, and the call or argument here in its place."""
+    """The client that uses a name, and the equivalent call or argument of KafkaProducer."""
 
     client: str
-    here: str
+    replacement: str
 
 
 _CONFLUENT, _KAFKA_PYTHON, _AIOKAFKA = "confluent-kafka", "kafka-python", "aiokafka"
-_DONE_CALLBACK = "add_done_callback(f), where f gets the future; or send(..., callback=f) with f(metadata, error)"
+_DONE_CALLBACK = "add_done_callback(f), with f(future); or send(..., callback=f), with f(metadata, error)"
 
 PRODUCER_METHODS: Mapping[str, Counterpart] = {
     "produce": Counterpart(_CONFLUENT, "send(topic, value, key)"),
@@ -27,7 +27,7 @@ PRODUCER_METHODS: Mapping[str, Counterpart] = {
     "poll": Counterpart(_CONFLUENT, "nothing: the producer's own thread calls the callbacks"),
     "list_topics": Counterpart(_CONFLUENT, "partitions_for(topic)"),
     "purge": Counterpart(_CONFLUENT, "close(timeout=0), which fails the remaining records"),
-    "bootstrap_connected": Counterpart(_KAFKA_PYTHON, "partitions_for(topic), which raises if no broker answers"),
+    "bootstrap_connected": Counterpart(_KAFKA_PYTHON, "partitions_for(topic), which raises if no broker responds"),
     "start": Counterpart(_AIOKAFKA, "nothing: the constructor starts the producer"),
     "stop": Counterpart(_AIOKAFKA, "close(), or async with KafkaProducer(...)"),
     "send_and_wait": Counterpart(_AIOKAFKA, "await send(topic, value, key)"),
@@ -54,14 +54,14 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 def suggest_counterparts(counterparts: Mapping[str, Counterpart]) -> Callable[[ClassT], ClassT]:
-    """Decorate a class: reading one of these names raises AttributeError with its counterpart."""
+    """Return a class decorator that makes these names raise AttributeError with their counterparts."""
 
-    def add_names(owner: ClassT) -> ClassT:
+    def decorate(owner: ClassT) -> ClassT:
         for name, counterpart in counterparts.items():
             setattr(owner, name, _MissingMethod(name, counterpart))
         return owner
 
-    return add_names
+    return decorate
 
 
 class _MissingMethod:
@@ -71,16 +71,16 @@ class _MissingMethod:
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         message = f"{owner.__name__!r} object has no attribute {self._name!r}"
-        # Without `obj` Python appends no guess of its own, such as "Did you mean: '_pool'?" for poll.
-        raise AttributeError(f"{message}. {_suggestion(self._counterpart)}", name=self._name)
+        # Without `obj`, Python does not append a suggestion of its own, such as "Did you mean: '_pool'?" for poll.
+        raise AttributeError(f"{message}. {_describe(self._counterpart)}", name=self._name)
 
 
 def build_unexpected_argument_error(names: Iterable[str]) -> TypeError:
-    """Build the error for the first keyword that send() does not take."""
+    """Create the error for the first of these keyword arguments, which send() does not accept."""
     name = next(iter(names))
     message = f"KafkaProducer.send() got an unexpected keyword argument {name!r}"
-    return TypeError(f"{message}. {_suggestion(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)
+    return TypeError(f"{message}. {_describe(SEND_ARGUMENTS[name])}" if name in SEND_ARGUMENTS else message)
 
 
-def _suggestion(counterpart: Counterpart) -> str:
-    return f"That is {counterpart.client}'s name; here it is {counterpart.here}."
+def _describe(counterpart: Counterpart) -> str:
+    return f"That is {counterpart.client}'s name; here it is {counterpart.replacement}."

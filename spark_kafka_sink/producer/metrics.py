@@ -1,11 +1,11 @@
-"""Metrics of a producer, under the Java client's names where it has them.
+"""Metrics of a producer, named as in the Java client where it has them.
 
-Averages, maxima and rates look back on the last windows (metrics.num.samples x metrics.sample.window.ms, 30 s each by
-default), totals on the whole life. A batch costs a handful of additions, a record nothing: what is sent is added up,
-and taken over into the windows ten times a second, or when they are read. Names that end in `{topic=...}` are those of
-one topic, and names that end in `{node-id=...}` those of the connections to one node.
+Averages, maxima and rates cover the last metrics.num.samples windows of metrics.sample.window.ms (2 x 30 s by default).
+Totals cover the producer's lifetime. Recording costs a few additions per batch and nothing per record: sent batches are
+summed up, and added to the windows ten times a second and at each read. A name that ends in `{topic=...}` belongs to
+one topic, and a name that ends in `{node-id=...}` to the connections of one node.
 
-Several threads record, so one lock guards everything. Time is an argument.
+Several threads record, so one lock guards all state. Times are arguments.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ WAIT_TIME_METRICS = (
     "txn-commit-time",
     "txn-abort-time",
 )
-_COUNT_EVERY_MS = 100.0
-_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
+_UPDATE_INTERVAL_MS = 100.0
+_METRICS_WITHOUT_MAXIMUM = frozenset({"compression-rate", "records-per-request"})
 _TAG_PATTERN = re.compile(r"\{(topic|node-id)=(.*)\}$")
 
 
-class _Counts(SimpleNamespace):
-    """The counters of Totals while they are counted: an attribute for each field of it, and no other."""
+class _MutableTotals(SimpleNamespace):
+    """The current counters, with the same attributes as Totals."""
 
-    def add_stored(self, batches: Collection[ProducerBatch], now: float) -> None:
+    def add_acknowledged(self, batches: Collection[ProducerBatch], now: float) -> None:
         headers = HEADER_BYTES * len(batches)
         self.batches += len(batches)
         self.bytes += sum([batch.body_bytes for batch in batches]) + headers
         self.uncompressed_bytes += sum([batch.uncompressed_bytes for batch in batches]) + headers
-        records_by_age: dict[float, int] = {}  # rows that were given together have one age
+        records_by_age: dict[float, int] = {}  # the batches of one call have the same age
         for batch in batches:
             records_by_age[batch.created_ms] = records_by_age.get(batch.created_ms, 0) + batch.record_count
         for created_ms, records in records_by_age.items():
@@ -60,30 +60,30 @@ class _Counts(SimpleNamespace):
             self.latencies.add(now - created_ms, records)
 
 
-class _Sent:
-    """What went out of one topic since it was last counted."""
+class _SendCounts:
+    """Sums over the batches of one topic that were sent since the last update of the windows."""
 
-    __slots__ = ("batches", "bytes", "bytes_max", "ratios", "records", "wait_ms", "wait_ms_max")
+    __slots__ = ("batches", "bytes", "compression_ratio_sum", "max_bytes", "max_wait_ms", "records", "wait_ms")
 
     def __init__(self) -> None:
-        self.batches = self.records = self.bytes = self.bytes_max = 0
-        self.ratios = self.wait_ms = self.wait_ms_max = 0.0
+        self.batches = self.records = self.bytes = self.max_bytes = 0
+        self.compression_ratio_sum = self.wait_ms = self.max_wait_ms = 0.0
 
     def add(self, batches: Collection[ProducerBatch]) -> None:
         sizes = [batch.body_bytes for batch in batches]
         waits_ms = [batch.drained_ms - batch.created_ms for batch in batches]
-        packed = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
+        compression_ratios = [batch.body_bytes / batch.uncompressed_bytes for batch in batches if batch.codec]
         self.batches += len(batches)
         self.records += sum([batch.record_count for batch in batches])
         self.bytes += sum(sizes) + HEADER_BYTES * len(batches)
-        self.bytes_max = max(self.bytes_max, max(sizes) + HEADER_BYTES)
-        self.ratios += len(batches) - len(packed) + sum(packed)
+        self.max_bytes = max(self.max_bytes, max(sizes) + HEADER_BYTES)
+        self.compression_ratio_sum += len(batches) - len(compression_ratios) + sum(compression_ratios)
         self.wait_ms += sum(waits_ms)
-        self.wait_ms_max = max(self.wait_ms_max, *waits_ms)
+        self.max_wait_ms = max(self.max_wait_ms, *waits_ms)
 
 
 class _TopicMetrics:
-    """The metrics of one topic: Java's group producer-topic-metrics."""
+    """The metrics of one topic, as in the Java client's group producer-topic-metrics."""
 
     __slots__ = ("bytes", "compression", "errors", "retries", "sent")
 
@@ -101,12 +101,12 @@ class _TopicMetrics:
 
 
 class ProducerMetrics:
-    """What the sender and the callers of send report, and one dict of all of it."""
+    """Records events of the sender and of calling threads, and computes the values of all metrics."""
 
     def __init__(
         self, window_ms: float, num_samples: int, io: IoCounts, pool: BufferPool, gauges: Mapping[str, Gauge]
     ) -> None:
-        """`io` is what the client's selector counts; `gauges` are values that are kept elsewhere, by their names."""
+        """`io` holds the counters of the client's selector. `gauges` are further metrics by their names."""
         self._window = (window_ms, num_samples)
         self._lock = threading.Lock()
         self._averages = {
@@ -130,10 +130,12 @@ class ProducerMetrics:
         self._pool = pool
         self._pool_metrics = PoolMetrics(pool, window_ms, num_samples)
         self._topics: dict[str, _TopicMetrics] = {}
-        self._sent: defaultdict[str, _Sent] = defaultdict(_Sent)  # by topic, not counted yet
+        self._sent: defaultdict[str, _SendCounts] = defaultdict(
+            _SendCounts
+        )  # by topic, since the last update of the windows
         self._sent_since_ms = 0.0
         self._requests_sent = 0
-        self._counts = _Counts(**vars(Totals()))
+        self._counts = _MutableTotals(**vars(Totals()))
         self._gauges: dict[str, Gauge] = {
             **gauges,
             **self._network.gauges(),
@@ -145,7 +147,7 @@ class ProducerMetrics:
         gauges: dict[str, Gauge] = {}
         for name, windowed in self._averages.items():
             gauges[f"{name}-avg"] = windowed.average
-            if name not in _WITHOUT_MAXIMUM:
+            if name not in _METRICS_WITHOUT_MAXIMUM:
                 gauges[f"{name}-max"] = windowed.maximum
         for name, meter in self._meters.items():
             gauges.update(meter.gauges(name))
@@ -153,25 +155,28 @@ class ProducerMetrics:
             gauges[name] = partial(self._read_nanoseconds, name)
         return gauges
 
-    # -- reports ------------------------------------------------------------------------------------------------------
+    # -- recording ----------------------------------------------------------------------------------------------------
 
-    def record_accepted_rows(self, rows: int, bytes_total: int, bytes_largest: int, now: float) -> None:
-        """Count rows that were taken from a caller."""
+    def record_accepted_rows(self, rows: int, total_bytes: int, max_row_bytes: int, now: float) -> None:
+        """Count rows that a send accepted."""
         with self._lock:
-            self._averages["record-size"].record(bytes_total, now, rows, bytes_largest)
+            self._averages["record-size"].record(total_bytes, now, rows, max_row_bytes)
 
     def record_rejected_rows(self, rows: int, now: float) -> None:
-        """Rows failed before they were staged: as in Java they count as errors, but of no topic. A topic that does not
-        exist would else have metrics for ever."""
+        """Count rows that failed before they were staged.
+
+        As in Java, they count as errors, but not for their topic. Otherwise a topic that does not exist would have
+        metrics for the lifetime of the producer.
+        """
         with self._lock:
             self._counts.errors += rows
             self._meters["record-error"].mark(rows, now)
 
     def record_request(self, by_topic: Mapping[str, Mapping[int, ProducerBatch]], now: float) -> None:
-        """Count a produce request that is sent, with a batch for each of these partitions."""
+        """Count a produce request that is being sent, with its batches by topic and partition."""
         with self._lock:
-            if now - self._sent_since_ms >= _COUNT_EVERY_MS:
-                self._count_all(now)
+            if now - self._sent_since_ms >= _UPDATE_INTERVAL_MS:
+                self._update_windows(now)
                 self._sent_since_ms = now
             self._requests_sent += 1
             for topic, batches in by_topic.items():
@@ -186,9 +191,9 @@ class ProducerMetrics:
             self._counts.throttle_ms += throttle_ms
 
     def record_acknowledged_batches(self, batches: Collection[ProducerBatch], now: float) -> None:
-        """Count batches that a broker has acknowledged. Called before their futures complete: callers see the count."""
+        """Count acknowledged batches. Call this before their futures complete, so that callers see the new totals."""
         with self._lock:
-            self._counts.add_stored(batches, now)
+            self._counts.add_acknowledged(batches, now)
 
     def record_retries(self, topic: str, records: int, now: float) -> None:
         with self._lock:
@@ -207,27 +212,27 @@ class ProducerMetrics:
             self._meters["batch-split"].mark(1, now)
 
     def record_wait(self, name: str, milliseconds: float) -> None:
-        """Count the time that a caller spent in one of WAITS."""
+        """Add the time that a calling thread waited to one of WAIT_TIME_METRICS."""
         with self._lock:
             self._nanoseconds[f"{name}-ns-total"] += milliseconds * 1_000_000
 
-    def _count_all(self, now: float) -> None:
-        """Take over into the windows what was added up since the last call."""
-        self._count_sent()
-        self._network.count(now)
-        self._pool_metrics.count(now)
+    def _update_windows(self, now: float) -> None:
+        """Add all sums since the last call to the windows."""
+        self._update_send_windows()
+        self._network.update(now)
+        self._pool_metrics.update(now)
 
-    def _count_sent(self) -> None:
-        """Take what has gone out over into the windows, as of the time when the first of it went."""
+    def _update_send_windows(self) -> None:
+        """Add the sums of sent batches to the windows, at the time of the first of these batches."""
         requests, now, records = self._requests_sent, self._sent_since_ms, 0
         for name, sent in self._sent.items():
-            self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.bytes_max)
-            self._averages["compression-rate"].record(sent.ratios, now, sent.batches)
-            self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.wait_ms_max)
+            self._averages["batch-size"].record(sent.bytes, now, sent.batches, sent.max_bytes)
+            self._averages["compression-rate"].record(sent.compression_ratio_sum, now, sent.batches)
+            self._averages["record-queue-time"].record(sent.wait_ms, now, sent.batches, sent.max_wait_ms)
             topic = self._topic(name)
             topic.sent.mark(sent.records, now)
             topic.bytes.mark(sent.bytes, now)
-            topic.compression.record(sent.ratios, now, sent.batches)
+            topic.compression.record(sent.compression_ratio_sum, now, sent.batches)
             records += sent.records
         if requests:
             self._averages["records-per-request"].record(records, now, requests)
@@ -244,9 +249,9 @@ class ProducerMetrics:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_all(self, now: float) -> dict[str, float]:
-        """All metrics by name. An average or maximum of nothing is nan, as in Java."""
+        """Return all metrics by name. An average or maximum without values is nan, as in Java."""
         with self._lock:
-            self._count_all(now)
+            self._update_windows(now)
             values = {name: gauge(now) for name, gauge in self._gauges.items()}
             for topic, metrics in self._topics.items():
                 values |= {f"{stem}{{topic={topic}}}": gauge(now) for stem, gauge in metrics.gauges().items()}
@@ -255,9 +260,9 @@ class ProducerMetrics:
             return values
 
     def read(self, name: str, now: float) -> float:
-        """One value, without the cost of all the others; KeyError if there is none of this name."""
+        """Return one metric without computing the others. Raises KeyError for an unknown name."""
         with self._lock:
-            self._count_all(now)
+            self._update_windows(now)
             stem, tag, value = parse_metric_name(name)
             if tag is None:
                 gauges = self._gauges
@@ -267,14 +272,13 @@ class ProducerMetrics:
                 gauges = self._network.node_gauges().get(value, {})
             gauge = gauges.get(stem)
             if gauge is None:
-                near = difflib.get_close_matches(name, self._gauges, n=1)
-                raise KeyError(
-                    f"{name} is not a metric of the producer." + (f" Did you mean {near[0]}?" if near else "")
-                )
+                matches = difflib.get_close_matches(name, self._gauges, n=1)
+                suggestion = f" Did you mean {matches[0]}?" if matches else ""
+                raise KeyError(f"{name} is not a metric of the producer.{suggestion}")
             return gauge(now)
 
     def totals(self, now: float) -> Totals:
-        """The sums, without the windows, so that it costs little: the Spark sink asks before and after each task."""
+        """Return the current totals. This is cheap, because the Spark sink reads them before and after each task."""
         with self._lock:
             self._counts.blocked_ms = self._pool.total_wait_ms
             counts = vars(self._counts)
@@ -289,7 +293,7 @@ class MetricName(NamedTuple):
 
     stem: str
     tag: str | None = None
-    """`topic` or `node-id`"""
+    """`topic` or `node-id`."""
     value: str = ""
 
 
@@ -299,7 +303,7 @@ def parse_metric_name(name: str) -> MetricName:
 
 
 def build_client_gauges(client: NetworkClient, metadata: Metadata) -> dict[str, Gauge]:
-    """Values that their owners keep. They are read by any thread, and each of them is one number."""
+    """Return the metrics that the network client and the metadata hold. Each reads one number, without a lock."""
     return {
         "requests-in-flight": lambda now: float(client.in_flight_request_count()),
         "metadata-age": lambda now: metadata.age_ms(now) / 1000,

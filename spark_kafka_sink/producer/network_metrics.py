@@ -1,10 +1,10 @@
-"""What the client's selector has done, as metrics under the Java client's names: bytes, requests, connections, times.
+"""Network metrics named as in the Java client: bytes, requests, connections and times of the client's selector.
 
-The selector adds up (network/io_counts.py). What is new since the last time is taken over into the windows ten times
-a second while requests go out, and when a user reads them. The caller locks.
+The selector counts (network/io_counts.py). The increases are added to the windows ten times a second while requests are
+sent, and at each read. The caller must hold the lock of ProducerMetrics.
 
-Requests, responses and their bytes are also those of each node. As in the Java client its id is the one under which
-the client connects: `node-3` is broker 3, `node--1` the first of the bootstrap servers.
+Requests, responses and their bytes are also counted per node. As in the Java client, a node is named after the id with
+which the client connects: `node-3` is broker 3, and `node--1` is the first bootstrap server.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TRAFFIC = {
     "outgoing-byte": "bytes_sent",
     "incoming-byte": "bytes_received",
 }
-"""Rate and total of each, and the number of TrafficCounts that they follow."""
-_COUNTED = {
+"""Metrics with a rate and a total, and the attribute of TrafficCounts that each one follows."""
+_COUNTERS = {
     "network-io": "operations",
     "connection-creation": "connections_opened",
     "connection-close": "connections_closed",
@@ -32,23 +32,23 @@ _COUNTED = {
     "failed-reauthentication": "failed_reauthentications",
     "select": "selects",
 }
-"""Rate and total of each, and the number of IoCounts that they follow."""
-_TIMED = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
-"""Nanoseconds for each select, and the milliseconds of IoCounts."""
+"""Metrics with a rate and a total, and the attribute of IoCounts that each one follows."""
+_TIMERS = {"io-time-ns": "io_ms", "io-wait-time-ns": "wait_ms"}
+"""Metrics in nanoseconds per select, and the attribute of IoCounts in milliseconds that each one follows."""
 
 
 class TrafficMetrics:
-    """Requests, responses and their bytes over windows and in total, of one node or of all."""
+    """Windows and totals of requests, responses and their bytes, for one node or for all nodes."""
 
     def __init__(self, counts: TrafficCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
         self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TRAFFIC}
         self._request_size = WindowedStat(window_ms, num_samples)
 
-    def count(self, now: float) -> None:
-        """Add what was counted since the last call."""
-        for name, counted in _TRAFFIC.items():
-            self._meters[name].mark_total(getattr(self._counts, counted), now)
+    def update(self, now: float) -> None:
+        """Add the increases since the last call to the windows."""
+        for name, attribute in _TRAFFIC.items():
+            self._meters[name].mark_total(getattr(self._counts, attribute), now)
         sizes = self._counts.send_sizes
         while sizes:
             self._request_size.record(sizes.popleft(), now)
@@ -64,7 +64,7 @@ class TrafficMetrics:
 
 
 class NetworkMetrics:
-    """What IoCounts counts, over windows and in total."""
+    """Windows and totals of everything in IoCounts."""
 
     def __init__(self, counts: IoCounts, window_ms: float, num_samples: int) -> None:
         self._counts = counts
@@ -72,24 +72,24 @@ class NetworkMetrics:
         self._traffic = TrafficMetrics(counts, window_ms, num_samples)
         self._node_traffic: dict[str, TrafficMetrics] = {}
         self._node_latencies: defaultdict[str, WindowedStat] = defaultdict(lambda: WindowedStat(window_ms, num_samples))
-        """Milliseconds until the responses to produce requests."""
-        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTED}
-        self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMED}
+        """Latencies of produce requests in milliseconds, by node id."""
+        self._meters = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _COUNTERS}
+        self._times = {name: Meter(WindowedStat(window_ms, num_samples)) for name in _TIMERS}
 
-    def count(self, now: float) -> None:
-        """Add what was counted since the last call."""
-        self._traffic.count(now)
+    def update(self, now: float) -> None:
+        """Add the increases since the last call to the windows."""
+        self._traffic.update(now)
         selects_before = self._meters["select"].total
-        for name, counted in _COUNTED.items():
-            self._meters[name].mark_total(getattr(self._counts, counted), now)
+        for name, attribute in _COUNTERS.items():
+            self._meters[name].mark_total(getattr(self._counts, attribute), now)
         selects = self._meters["select"].total - selects_before
-        for name, counted in _TIMED.items():
-            self._times[name].mark_total(getattr(self._counts, counted) * 1_000_000, now, selects)
-        # A copy: the sender's thread adds the first channel to a node while another thread reads.
+        for name, attribute in _TIMERS.items():
+            self._times[name].mark_total(getattr(self._counts, attribute) * 1_000_000, now, selects)
+        # Iterate over a copy, because the sender's thread may add the channel of a new node concurrently.
         for channel_id, counts in (self._counts.channel_counts or {}).copy().items():
             if channel_id not in self._node_traffic:
                 self._node_traffic[channel_id] = TrafficMetrics(counts, *self._window)
-            self._node_traffic[channel_id].count(now)
+            self._node_traffic[channel_id].update(now)
 
     def record_latency(self, node_id: int, latency_ms: float, now: float) -> None:
         """Record how long a node took to respond to a produce request."""

@@ -1,7 +1,7 @@
-"""Metrics of the buffer pool under the Java client's names: free memory, and the waits of calls for it.
+"""Metrics of the buffer pool named as in the Java client: free memory, and the waits of callers for memory.
 
-The pool adds up. New waits are taken over into the windows ten times a second while requests go out, and when a user
-reads them. The caller locks.
+The pool counts. The increases are added to the windows ten times a second while requests are sent, and at each read.
+The caller must hold the lock of ProducerMetrics.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from spark_kafka_sink.producer.windows import Gauge, Meter, WindowedStat, comput
 
 
 class PoolMetrics:
-    """The waits of a BufferPool over windows and in total, and the present state of its memory."""
+    """Windows and totals of the waits for a BufferPool, and its current memory."""
 
     def __init__(self, pool: BufferPool, window_ms: float, num_samples: int) -> None:
         self._pool = pool
         self._wait_ns = Meter(WindowedStat(window_ms, num_samples))
         self._exhausted = Meter(WindowedStat(window_ms, num_samples))
 
-    def count(self, now: float) -> None:
-        """Add the waits since the last call."""
+    def update(self, now: float) -> None:
+        """Add the increases since the last call to the windows."""
         self._wait_ns.mark_total(self._pool.total_wait_ms * 1_000_000, now)
         self._exhausted.mark_total(self._pool.exhausted_total, now)
 

@@ -163,7 +163,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         backoff = ExponentialBackoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random)
         self._requests = ClusterRequests(self._client, self._metadata, backoff)
         if self.config.transactional_id is not None:
-            self._transactions = self._new_transactions()
+            self._transactions = self._create_transactions()
         self._sender = Sender(
             self.config,
             self._client,
@@ -534,4 +534,4 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         try:
             return self._topics.await_partitions(topic, now, partition)
         except ProducerClosedError:
-            raise self._closed_error() from None
+            raise self._build_closed_error() from None

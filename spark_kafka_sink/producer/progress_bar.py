@@ -1,4 +1,4 @@
-"""How far a command or a call is: a bar on a terminal that tqdm draws, and for a command a line at its end."""
+"""Progress of a command or a call: a tqdm bar on a terminal, and a final line with the total."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from spark_kafka_sink.network.system import OperatingSystem
 
 
 class Progress:
-    """A context manager, on stderr, so that stdout stays the command's own. `total` is None if it is not known."""
+    """A context manager that shows progress on stderr, because stdout belongs to the output of a command."""
 
     def __init__(
         self,
-        what: str,
+        noun: str,
         total: int | None = None,
         *,
         prints_total: bool = True,
         is_shown: bool = True,
         delay_s: float = 0,
     ) -> None:
-        """`prints_total`: say at the end how many there were. `delay_s`: what is over sooner has no bar."""
+        """Create a progress display.
+
+        `noun`: the counted things in the plural. `total`: None if it is unknown. `prints_total`: print a line with the
+        total at the end. `delay_s`: show no bar before this time has passed.
+        """
         self.done = 0
         self._says_total = prints_total
-        self._what = what
+        self._noun = noun
         self._system = OperatingSystem()
         self._started_ms = self._system.now()
-        self._bar = _bar(what, total, delay_s) if is_shown and sys.stderr.isatty() else None
+        self._bar = _create_bar(noun, total, delay_s) if is_shown and sys.stderr.isatty() else None
 
     def __enter__(self) -> Progress:
         return self
@@ -39,19 +43,19 @@ class Progress:
             self._bar.close()
         if kind is None and self._says_total:
             seconds = (self._system.now() - self._started_ms) / 1000
-            noun = self._what.removesuffix("s") if self.done == 1 else self._what
+            noun = self._noun.removesuffix("s") if self.done == 1 else self._noun
             print(f"{self.done:,} {noun} in {seconds:.1f} s", file=sys.stderr)
 
-    def advance(self, number: int) -> None:
-        self.done += number
+    def advance(self, count: int) -> None:
+        self.done += count
         if self._bar is not None:
-            self._bar.update(number)
+            self._bar.update(count)
 
 
-def _bar(what: str, total: int | None, delay_s: float) -> Any | None:
-    """None without tqdm, which is in the extra `cli`: then there is the line at the end."""
+def _create_bar(noun: str, total: int | None, delay_s: float) -> Any | None:
+    """Create a tqdm bar. Returns None if tqdm, which the extra `cli` installs, is missing."""
     try:
         from tqdm import tqdm
     except ImportError:
         return None
-    return tqdm(total=total, unit=f" {what}", unit_scale=True, leave=False, file=sys.stderr, delay=delay_s)
+    return tqdm(total=total, unit=f" {noun}", unit_scale=True, leave=False, file=sys.stderr, delay=delay_s)

@@ -1,6 +1,6 @@
-"""SenderLoop: who makes the sender run, and how the threads of callers wait for it.
+"""SenderLoop: the interface that runs the sender and lets calling threads wait for it.
 
-SenderThread is the one of production (sending/sender_thread.py); tests have others, without a thread.
+Producers use SenderThread (sending/sender_thread.py). Tests use implementations without a thread.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from spark_kafka_sink.producer.sending.sender import Sender
 
 
 class SenderLoop(Protocol):
+    """Runs one sender, and waits for it."""
+
     def start(self, sender: Sender, name: str) -> None: ...
 
     def await_metadata(self, metadata: Metadata, last_version: int, timeout_ms: float) -> None:
-        """Wait like Metadata.await_update."""
+        """Wait for newer metadata; see Metadata.await_update."""
 
     def wait(self, event: threading.Event, timeout_ms: float | None) -> bool:
-        """Wait for what the sender does; False if it has not come in time. The caller has woken the sender."""
+        """Wait for an event that the sender sets. Returns False after the timeout.
+
+        The caller must have woken the sender.
+        """
 
     def join(self, timeout_ms: float | None) -> bool:
-        """Wait for the sender's end; False if it has not come in time."""
+        """Wait for the sender's end. Returns False after the timeout."""
 
     def is_current(self) -> bool:
-        """Is the caller the sender itself, in a callback?"""
+        """Return whether the sender itself is the caller, as in a callback."""

@@ -1,10 +1,12 @@
-"""Topics: what the callers of send know of the topics that they write to, and their wait for what is not known yet.
+"""TopicMetadataWaiter: waits in calling threads for the metadata of topics.
 
-A call waits until the topic's partitions are known: they are asked for at once, and again until the call's time is up.
+A send waits until the partitions of its topic are known. It requests metadata immediately, and repeatedly until
+max.block.ms has passed.
 
-Where a record names a partition that is not known, it may have been added since the last look at metadata: the call
-asks for a second, and at least once. Mostly it is a mistake, so later calls that name a missing partition wait for
-nothing, as long as the topic has as many partitions. They ask for metadata only: what was added is known soon.
+A requested partition that is unknown may have been added since the last metadata update. The send then requests
+metadata for a second, and at least once. Usually the partition number is a mistake, so later sends that request a
+missing partition fail without waiting as long as the topic has the same number of partitions. They still request
+metadata, so that an added partition becomes known soon.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from spark_kafka_sink.producer.metrics import ProducerMetrics
 from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.protocol.topic_names import is_topic_name
 
-_ADDED_MS = 1_000.0
-"""After this time every broker knows of partitions that were added."""
-_IN_USE_MS = 1_000.0
-"""For so long it need not be said again that a topic is in use; metadata.max.idle.ms is five seconds or more."""
+_PARTITION_PROPAGATION_MS = 1_000.0
+"""The time after which every broker knows partitions that were added."""
+_USE_RECORDED_MS = 1_000.0
+"""How long a send need not record the use of a topic again; metadata.max.idle.ms is at least five seconds."""
 
 
 class _TopicsInUse(NamedTuple):
-    """Topics whose partitions are known by this snapshot, and until when metadata need not hear of their use."""
+    """Topics whose partitions are known in `snapshot` and whose use was recorded recently."""
 
     snapshot: ClusterSnapshot
-    until_ms: dict[str, float]
+    recorded_until_ms: dict[str, float]
+    """The time until which the use of each topic need not be recorded again."""
 
 
 class TopicMetadataWaiter:
-    """The topics that callers send to. May be used by any thread."""
+    """Waits for the metadata of the topics that callers send to. Thread-safe."""
 
     def __init__(
         self,
@@ -54,29 +57,34 @@ class TopicMetadataWaiter:
         self._max_block_ms = max_block_ms
         self._system = system
         self._in_use = _TopicsInUse(metadata.snapshot, {})
-        self._missed: dict[str, int] = {}  # topic -> how many partitions it had when an answer was waited for in vain
+        self._counts_without_partition: dict[str, int] = {}
+        """The partition count of each topic at the last time that a requested partition was missing."""
 
     def await_partitions(self, topic: str, now: float, partition: int | None = None) -> ClusterSnapshot:
-        """Wait until the topic's partitions are known, and `partition` is among them if it is given.
+        """Wait until the topic's partitions are known, including `partition` unless it is None.
 
-        `now` is when the call began: max.block.ms counts from there. After that it raises MetadataTimeoutError, and
-        sooner InvalidRecordError if only the one partition is missing; at once what the brokers refuse for good.
+        `now` is the time at which the call began. Raises MetadataTimeoutError max.block.ms after that time, and
+        InvalidRecordError earlier if only `partition` is missing. Raises permanent errors of brokers immediately.
         """
         in_use = self._in_use
-        if partition is None and in_use.snapshot is self._metadata.snapshot and now < in_use.until_ms.get(topic, 0.0):
+        if (
+            partition is None
+            and in_use.snapshot is self._metadata.snapshot
+            and now < in_use.recorded_until_ms.get(topic, 0.0)
+        ):
             return in_use.snapshot
         self._metadata.add_topic(topic, now)
-        snapshot = self._known(topic, partition) or self._wait(topic, now, partition)
+        snapshot = self._find_snapshot(topic, partition) or self._wait(topic, now, partition)
         in_use = self._in_use
         if in_use.snapshot is not snapshot:
             in_use = self._in_use = _TopicsInUse(snapshot, {})
-        in_use.until_ms[topic] = now + _IN_USE_MS
+        in_use.recorded_until_ms[topic] = now + _USE_RECORDED_MS
         return snapshot
 
     def prefetch(self, topics: Iterable[str], now: float) -> set[str]:
-        """Request metadata of the topics whose partitions are not known, and return these topics, without waiting.
+        """Request metadata of the topics whose partitions are unknown, and return these topics without waiting.
 
-        One request covers all of them. Metadata requests a topic that does not exist again, as long as it is in use.
+        One request covers all of them. A topic that does not exist is requested again as long as it is in use.
         """
         snapshot = self._metadata.snapshot
         unknown = {topic for topic in topics if snapshot.partition_count(topic) is None}
@@ -86,19 +94,19 @@ class TopicMetadataWaiter:
 
     def _wait(self, topic: str, began_ms: float, partition: int | None) -> ClusterSnapshot:
         if self._loop.is_current():
-            raise self._cannot_wait(topic, partition)
+            raise self._build_callback_error(topic, partition)
         started_ms = self._system.now()
         try:
-            while (snapshot := self._known(topic, partition)) is None:
-                was_missed = self._was_missed(topic)
+            while (snapshot := self._find_snapshot(topic, partition)) is None:
+                was_missing = self._was_missing(topic)
                 version = self._metadata.request_update_for_topic(topic)
                 self._wakeup()
-                in_time = not was_missed and self._await_metadata(version, began_ms + self._max_block_ms)
-                is_missing = in_time and self._is_missing(topic, began_ms)
-                if (not in_time or is_missing) and self._known(topic, partition) is None:
-                    # Look once more: the topic may have become known in the last moment.
-                    raise self._unknown(topic, partition)
-                # By the latest answer: the right may have been granted since the last call.
+                is_updated = not was_missing and self._await_metadata(version, began_ms + self._max_block_ms)
+                is_missing = is_updated and self._is_missing(topic, began_ms)
+                if (not is_updated or is_missing) and self._find_snapshot(topic, partition) is None:
+                    # The last condition is checked again, because the topic may have become known at the last moment.
+                    raise self._build_unknown_error(topic, partition)
+                # Only an error of the latest response counts: the permission may have been granted since the last call.
                 self._metadata.raise_for_topic(topic)
             return snapshot
         finally:
@@ -115,41 +123,48 @@ class TopicMetadataWaiter:
         return True
 
     def _is_missing(self, topic: str, began_ms: float) -> bool:
-        """The topic is known, and no partition is expected any more."""
-        return self._metadata.snapshot.partition_count(topic) is not None and self._system.now() - began_ms >= _ADDED_MS
+        """Return whether the topic is known, and an added partition would be known by now."""
+        is_propagated = self._system.now() - began_ms >= _PARTITION_PROPAGATION_MS
+        return is_propagated and self._metadata.snapshot.partition_count(topic) is not None
 
-    def _known(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
-        """A snapshot that knows the topic. The next snapshot may not."""
+    def _find_snapshot(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
+        """Return the current snapshot if it has the topic, and the partition unless that is None.
+
+        The caller must keep the snapshot, because the next one may lack the topic.
+        """
         snapshot = self._metadata.snapshot
-        known = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
-        return None if known is None else snapshot
+        found = snapshot.partition_count(topic) if partition is None else snapshot.partition(topic, partition)
+        return None if found is None else snapshot
 
-    def _was_missed(self, topic: str) -> bool:
+    def _was_missing(self, topic: str) -> bool:
+        """Return whether a requested partition was missing when the topic had the same number of partitions."""
         count = self._metadata.snapshot.partition_count(topic)
-        return count is not None and self._missed.get(topic) == count
+        return count is not None and self._counts_without_partition.get(topic) == count
 
-    def _cannot_wait(self, topic: str, partition: int | None) -> KafkaSinkError:
+    def _build_callback_error(self, topic: str, partition: int | None) -> KafkaSinkError:
         count = self._metadata.snapshot.partition_count(topic)
         if count is None:
             return MetadataTimeoutError(
-                f"{format_partition(topic)} is not known yet, and a callback cannot wait for it."
+                f"{format_partition(topic)} is not known yet, and a callback cannot wait for its metadata."
             )
         return InvalidRecordError(
             f"{format_partition(topic)} has no partition {partition}: it has {count}, and a callback cannot wait for "
-            "more."
+            "newer metadata."
         )
 
-    def _unknown(self, topic: str, partition: int | None) -> KafkaSinkError:
+    def _build_unknown_error(self, topic: str, partition: int | None) -> KafkaSinkError:
         count = self._metadata.snapshot.partition_count(topic)
         if count is not None:
-            self._missed[topic] = count
+            self._counts_without_partition[topic] = count
             return InvalidRecordError(
                 f"{format_partition(topic)} has no partition {partition}: it has {count}, numbered from 0, by the "
                 "brokers' latest answer."
             )
-        reason = self._metadata.topic_error(topic)
-        why = str(reason) if reason is not None else self._metadata.describe_missing_metadata(topic)
+        cause = self._metadata.topic_error(topic)
+        reason = str(cause) if cause is not None else self._metadata.describe_missing_metadata(topic)
         limit = f"within max.block.ms ({self._max_block_ms} ms)"
-        error = MetadataTimeoutError(f"The partitions of {format_partition(topic)} did not become known {limit}. {why}")
-        error.__cause__ = reason
+        error = MetadataTimeoutError(
+            f"The partitions of {format_partition(topic)} did not become known {limit}. {reason}"
+        )
+        error.__cause__ = cause
         return error

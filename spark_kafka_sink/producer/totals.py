@@ -1,7 +1,7 @@
-"""Sums of counters: Totals of a producer, and WriteTotals of a Spark task or of a whole write.
+"""Counters that can be added: Totals of a producer, and WriteTotals of a Spark task or of a whole write.
 
-A counter is a field here, and the line that counts it in ProducerMetrics or in the Spark task. Everything else goes
-through the fields: sums and differences, the reports of tasks and writes, their JSON, and the exporters.
+To add a counter, add a field here, and count it in ProducerMetrics or in the Spark task. Sums and differences, the
+reports of tasks and writes, their JSON and the exporters iterate over the fields.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SumsT = TypeVar("SumsT")
 class Counter:
     """Metadata of a counter, for reports and exporters.
 
-    The counter's name in reports ends in its unit if that is `_bytes` or `_ms`; other counters count `things`.
+    The name of a counter in reports ends in its unit if that is `_bytes` or `_ms`. Other counters count `things`.
     """
 
     meaning: str
     things: str = ""
-    """`record`, `batch`, ..."""
+    """The counted things in the singular, such as `record` or `batch`."""
     report_name: str = ""
-    """The field's own name by default."""
+    """The name in reports; defaults to the name of the field."""
     metric_name: str = ""
-    """The name in reports by default."""
+    """The name of the metric; defaults to the name in reports."""
     is_reported: bool = True
-    """False: neither reports nor the metrics of writes have it."""
+    """Whether reports and the metrics of writes include the counter."""
 
 
 def _counter(meaning: str, things: str = "", **names: Any) -> Any:
@@ -40,14 +40,14 @@ def _counter(meaning: str, things: str = "", **names: Any) -> Any:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over a producer's life, or between two moments of it: `after - before`."""
+    """Sums over a producer's lifetime, or over a part of it: `after - before`."""
 
     records: int = _counter("Records that brokers have acknowledged", "record", is_reported=False)
     bytes: int = _counter("Record batches as they were sent", report_name="wire_bytes")
-    """of acknowledged batches with their headers"""
+    """Includes the headers of the batches."""
     uncompressed_bytes: int = _counter("These batches before compression")
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """from a batch's first record, when it was given to the producer, to the acknowledgement, retries included"""
+    """Times from the send of a batch's first record to the acknowledgement of the batch, including retries."""
     retries: int = _counter("Records that were retried", "record", metric_name="retried_records")
     errors: int = _counter("Records that failed", "record", is_reported=False)
     blocked_ms: float = _counter("How long tasks waited for memory")
@@ -72,12 +72,12 @@ class WriteTotals:
 
     rows: int = _counter("Rows that brokers have acknowledged", "row")
     bytes: int = _counter("Keys, values and headers of these rows")
-    """as Spark handed them over"""
+    """The sizes of the values that Spark passed to the sink."""
     dead_letters: int = _counter("Records that went to the dead-letter topic", "record")
     dead_letters_cut: int = _counter("Dead letters that were cut to fit", "record")
     paced_ms: int = _counter("How long tasks waited because of maxBytesPerSecond")
     producer: Totals = field(default_factory=Totals)
-    """counted by the tasks' producers; `blocked_ms` has the tasks' own waits as well"""
+    """The totals of the tasks' producers. Their `blocked_ms` includes the waits of the tasks themselves."""
 
     def __add__(self, other: WriteTotals) -> WriteTotals:
         return _combine(WriteTotals, operator.add, self, other)
@@ -89,20 +89,20 @@ class WriteTotals:
 
 
 def _combine(kind: type[SumsT], combine: Callable[[Any, Any], Any], left: SumsT, right: SumsT) -> SumsT:
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    names = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: combine(getattr(left, name), getattr(right, name)) for name in names})
 
 
 def _counters(kind: type[Any]) -> dict[str, Counter]:
-    return {each.name: each.metadata["counter"] for each in fields(kind) if "counter" in each.metadata}
+    return {item.name: item.metadata["counter"] for item in fields(kind) if "counter" in item.metadata}
 
 
 PRODUCER_FIELDS: Mapping[str, str] = {
     counter.report_name or name: name for name, counter in _counters(Totals).items() if counter.is_reported
 }
-"""The fields of Totals by their names in reports."""
+"""Maps names in reports to fields of Totals."""
 WRITE_COUNTERS: Mapping[str, Counter] = {
     **_counters(WriteTotals),
     **{name: _counters(Totals)[attribute] for name, attribute in PRODUCER_FIELDS.items()},
 }
-"""All counters of a write by their names in reports."""
+"""Maps names in reports to all counters of a write."""

@@ -1,6 +1,6 @@
-"""How a producer's calls about transactions wait for what the sender's thread does.
+"""Transactional calls of a producer: they wait for operations of the sender's thread.
 
-Each call waits for at most max.block.ms. If that is over, the outcome is not known, and the same call may be repeated.
+Each call waits for at most max.block.ms. After that its outcome is unknown, and the same call may be repeated.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from spark_kafka_sink.requests.transactions import DescribeTransactions, descrip
 _log = logging.getLogger(__name__)
 
 Offsets = Mapping[tuple[str, int], OffsetAndMetadata | int]
-"""(topic, partition) -> the offset of the next record to read"""
+"""Maps (topic, partition) to the offset of the next record to read."""
 
 
 class WaitContext(NamedTuple):
-    """How a call waits, and where its time is counted."""
+    """The dependencies of waiting calls: the sender's loop, the metrics for wait times, and the clock."""
 
     loop: SenderLoop
     metrics: ProducerMetrics
@@ -50,7 +50,7 @@ class WaitContext(NamedTuple):
 
 
 class ProducerTransactions:
-    """Any thread. `manager` has the state."""
+    """The transactional calls of one producer. Thread-safe; `manager` holds the state."""
 
     def __init__(
         self,
@@ -70,40 +70,44 @@ class ProducerTransactions:
 
     def init(self, transactional_id: str | None) -> None:
         if transactional_id is not None:
-            _check_id(transactional_id)
-        self._wait(lambda: self.manager.init(transactional_id), "txn-init-time")
+            _validate_transactional_id(transactional_id)
+        self._run_operation(lambda: self.manager.init(transactional_id), "txn-init-time")
 
     def begin(self) -> None:
         started = self._system.now()
         features = self._client.finalized_features
-        known = features.epoch >= 0
-        self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if known else None)
-        self._accumulator.unmute()  # what could not leave before the transaction began may leave now
+        is_known = features.epoch >= 0
+        self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if is_known else None)
+        self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
         self._metrics.record_wait("txn-begin-time", self._system.now() - started)
 
     def commit(self) -> None:
-        self._wait(self.manager.commit, "txn-commit-time")
+        self._run_operation(self.manager.commit, "txn-commit-time")
 
     def abort(self) -> None:
-        self._wait(self.manager.abort, "txn-abort-time")
+        self._run_operation(self.manager.abort, "txn-abort-time")
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        whole: dict[TopicPartition, OffsetAndMetadata] = {}
-        for (topic, partition), each in offsets.items():
+        offsets_and_metadata: dict[TopicPartition, OffsetAndMetadata] = {}
+        for (topic, partition), offset in offsets.items():
             ensure_number(f"a partition of topic {check_topic(topic)}", partition, 0, INT_MAX)
-            position = each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
-            whole[TopicPartition(topic, partition)] = position
-        member = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
-        self._wait(lambda: self.manager.send_offsets(whole, member), "txn-send-offsets-time")
+            topic_partition = TopicPartition(topic, partition)
+            offsets_and_metadata[topic_partition] = (
+                offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            )
+        group_metadata = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
+        self._run_operation(
+            lambda: self.manager.send_offsets(offsets_and_metadata, group_metadata), "txn-send-offsets-time"
+        )
 
     def describe(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        self._refuse_in_callback()
-        wanted = list(transactional_ids)
-        for transactional_id in wanted:
-            _check_id(transactional_id)
-        if not wanted:
+        self._reject_in_callback()
+        ids = list(transactional_ids)
+        for transactional_id in ids:
+            _validate_transactional_id(transactional_id)
+        if not ids:
             return {}
-        request = DescribeTransactions(wanted)
+        request = DescribeTransactions(ids)
         call = BlockingCall([request])
         self._requests.submit(call)
         try:
@@ -112,17 +116,17 @@ class ProducerTransactions:
         finally:
             self._requests.cancel(call)
         if not ended:
-            raise self._out_of_time(DESCRIBE, call.last_failure)
+            raise self._build_timeout_error(DESCRIBE, call.last_failure)
         return descriptions(request, call.results())
 
     def prepare(self) -> TransactionIdentity | None:
-        self._refuse_in_callback()
+        self._reject_in_callback()
         self.manager.stop_accepting_records()
-        # Each record has an outcome after delivery.timeout.ms at the latest.
+        # No timeout: each record is acknowledged or has failed after delivery.timeout.ms at the latest.
         self._accumulator.flush(lambda flushed: self._loop.wait(flushed, None))
         offsets = self.manager.last_offsets_operation()
         if offsets is not None and not self._loop.wait(offsets.done, self._max_block_ms):
-            raise self._out_of_time(PREPARE, self.manager.last_failure)
+            raise self._build_timeout_error(PREPARE, self.manager.last_failure)
         return self.manager.prepare()
 
     @contextmanager
@@ -137,60 +141,66 @@ class ProducerTransactions:
             raise
 
     def close(self, timeout: float | None) -> float | None:
-        """Before the producer closes: abort an open transaction, and wait for one that is ending. Return the seconds
-        that are left."""
+        """Abort an open transaction before the producer closes, or wait for a pending operation.
+
+        Returns the remaining part of `timeout` in seconds.
+        """
         if self._loop.join(0):
-            return timeout  # it was closed before, and no sender is there to end anything
+            return timeout  # the producer is already closed, and no sender could end the transaction
         started = self._system.now()
         pending = self.manager.abort_if_open()
         if pending is not None:
             limit_ms = self._max_block_ms if timeout is None else min(timeout * 1000, self._max_block_ms)
-            self._await(pending, limit_ms)
+            self._await_operation(pending, limit_ms)
         return None if timeout is None else max(0.001, timeout - (self._system.now() - started) / 1000)
 
     def _abort_if_open(self) -> bool:
-        """Abort after an error, and return whether that was done. An error of the abort is not raised: the caller must
-        see the first one."""
+        """Abort the transaction after an error, and return whether the abort succeeded.
+
+        An error of the abort is logged and not raised, because the caller raises the first error.
+        """
         if not self.manager.is_open:
             return False
         try:
             self.abort()
         except KafkaSinkError as error:
-            _log.warning("%r: the transaction could not be aborted: %s", self.manager, error)
+            _log.warning("%r: aborting the transaction failed: %s", self.manager, error)
             return False
         return True
 
-    def _wait(self, begin: Callable[[], Operation], metric: str) -> None:
-        self._refuse_in_callback()
+    def _run_operation(self, begin: Callable[[], Operation], metric: str) -> None:
+        self._reject_in_callback()
         started = self._system.now()
         operation = begin()
-        done = self._await(operation, self._max_block_ms)
+        is_done = self._await_operation(operation, self._max_block_ms)
         self._metrics.record_wait(metric, self._system.now() - started)
-        if not done:
-            raise self._out_of_time(operation.name, self.manager.last_failure)
+        if not is_done:
+            raise self._build_timeout_error(operation.name, self.manager.last_failure)
         operation.result()
 
-    def _out_of_time(self, call: str, failure: KafkaSinkError | None) -> TransactionTimeoutError:
+    def _build_timeout_error(self, call: str, failure: KafkaSinkError | None) -> TransactionTimeoutError:
         return TransactionTimeoutError(
-            f"transactional id {self.manager.transactional_id}: {call}() was not answered within max.block.ms "
-            f"({self._max_block_ms:.0f} ms). Call {call}() again to learn how it ended."
+            f"transactional id {self.manager.transactional_id}: {call}() timed out after max.block.ms "
+            f"({self._max_block_ms:.0f} ms). Call {call}() again to learn its outcome."
             + (f" The last request failed: {failure}" if failure is not None else "")
         )
 
-    def _refuse_in_callback(self) -> None:
+    def _reject_in_callback(self) -> None:
         if self._loop.is_current():
-            raise IllegalStateError("A callback cannot wait for a transaction: it would wait for itself.")
+            raise IllegalStateError(
+                "A transactional method cannot be called in a callback, because it would wait for itself."
+            )
 
-    def _await(self, operation: Operation, timeout_ms: float) -> bool:
-        """Wake the sender and wait for the operation. While the call waits, no batch lingers.
+    def _await_operation(self, operation: Operation, timeout_ms: float) -> bool:
+        """Wake the sender and wait for the operation, without linger. Returns False after the timeout.
 
-        It takes no lock of the accumulator: close() waits here in a signal handler, too.
+        Takes no lock of the accumulator, because close() may call this method in a signal handler.
         """
         with self._accumulator.without_linger():
             return self._loop.wait(operation.done, timeout_ms)
 
 
-def _check_id(transactional_id: object) -> None:
+def _validate_transactional_id(transactional_id: object) -> None:
     try:
         parse_protocol_name(transactional_id)
     except ValueError as error:

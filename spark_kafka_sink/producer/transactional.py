@@ -1,4 +1,4 @@
-"""A producer's calls about transactions, as users see them. How they wait is in transaction_waits.py."""
+"""The transactional methods of KafkaProducer. transaction_waits.py implements their waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kafka_sink.producer.sender_loop import SenderLoop
 from spark_kafka_sink.producer.sending.cluster_requests import ClusterRequests
 from spark_kafka_sink.producer.sending.sender import Sender
 
-if TYPE_CHECKING:  # a producer without a transactional.id does not load it
+if TYPE_CHECKING:  # a producer without a transactional.id does not import these modules
     from spark_kafka_sink.producer.transaction_waits import Offsets, ProducerTransactions
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
     from spark_kafka_sink.requests.consumer_groups import GroupMetadata
@@ -28,17 +28,17 @@ if TYPE_CHECKING:  # a producer without a transactional.id does not load it
 
 @dataclass(frozen=True)
 class OpenTransactionCheck:
-    """Raises if the transaction in which a call has begun is over, or takes no more records."""
+    """Raises if the transaction in which a call began has ended, or accepts no more records."""
 
     manager: TransactionManager
-    number: int
+    transaction_number: int
 
     def __call__(self) -> None:
-        self.manager.ensure_can_send(self.number)
+        self.manager.ensure_can_send(self.transaction_number)
 
 
 class TransactionalProducer:
-    """What KafkaProducer inherits: its calls about transactions, and which calls are possible at all."""
+    """Base class of KafkaProducer with its transactional methods and the checks of the producer's state."""
 
     config: ProducerConfig
     _pid: int
@@ -53,21 +53,21 @@ class TransactionalProducer:
     _transactions: ProducerTransactions | None = None
 
     def init_transactions(self, transactional_id: str | None = None) -> None:
-        """Get a producer id for the transactional id. Call it before the first transaction.
+        """Get a producer id for the transactional id. Call this method before the first transaction.
 
-        Earlier producers of the id are fenced, and their open transaction is aborted. Call it again if another process
-        has ended a transaction of this producer. `transactional_id` replaces the configured one: a program that runs
-        one task after another keeps its producer and takes the id of each task.
+        Earlier producers with the same id are fenced, and their open transaction is aborted. Call it again after
+        another process has ended a transaction of this producer. `transactional_id` replaces the configured id, so that
+        a program that runs one task after another can reuse its producer with the id of each task.
 
         Example:
 
             producer = KafkaProducer(bootstrap_servers="localhost:9092", transactional_id="transfer-1")
             producer.init_transactions()
         """
-        self._in_transactions().init(transactional_id)
+        self._require_transactions().init(transactional_id)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. read_committed readers see its records after the commit, all of them or none.
+        """Begin a transaction. Consumers with read_committed see all of its records after the commit, or none.
 
         Example:
 
@@ -76,13 +76,13 @@ class TransactionalProducer:
             producer.send("accounts", b"+100", key=b"bob")
             producer.commit_transaction()
         """
-        self._in_transactions().begin()
+        self._require_transactions().begin()
 
     def commit_transaction(self) -> None:
-        """Send all records, wait for the acknowledgements and commit the transaction.
+        """Send all records, wait for their acknowledgements and commit the transaction.
 
-        Raises TransactionAbortableError, which names the records, if one of them failed: then abort. On a
-        TransactionTimeoutError the outcome is not known: call it again.
+        Raises TransactionAbortableError, which names the records, if one of them failed; abort the transaction then.
+        After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
 
         Example:
 
@@ -95,12 +95,12 @@ class TransactionalProducer:
             except TransactionAbortableError:
                 producer.abort_transaction()
         """
-        self._in_transactions().commit()
+        self._require_transactions().commit()
 
     def abort_transaction(self) -> None:
-        """Abort the transaction. Records that were not sent yet are dropped.
+        """Abort the transaction, and drop its records that were not sent yet.
 
-        Also after commit_transaction() has timed out, as long as its EndTxn request was not sent.
+        This is also possible after commit_transaction() has timed out, unless its EndTxn request was already sent.
 
         Example:
 
@@ -108,12 +108,12 @@ class TransactionalProducer:
             producer.send("accounts", b"-100", key=b"alice")
             producer.abort_transaction()
         """
-        self._in_transactions().abort()
+        self._require_transactions().abort()
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a block that begins a transaction and commits it at its end.
+        """Return a context manager that begins a transaction and commits it at the end of the block.
 
-        An error in the block, or a record that failed, aborts the transaction and is raised.
+        If the block raises, or a record fails, the transaction is aborted and the error is raised.
 
         Example:
 
@@ -121,13 +121,13 @@ class TransactionalProducer:
                 producer.send("accounts", b"-100", key=b"alice")
                 producer.send("accounts", b"+100", key=b"bob")
         """
-        return self._in_transactions().transaction()
+        return self._require_transactions().transaction()
 
     def send_offsets_to_transaction(self, offsets: Offsets, group: GroupMetadata | str) -> None:
-        """Add positions of a consumer group, {(topic, partition): offset}, which are stored with the commit.
+        """Add offsets of a consumer group, {(topic, partition): offset}, to the transaction.
 
-        Call it once per transaction for each group and partition: of two requests, brokers may carry out the first one
-        last if its response was lost.
+        They are committed with it. Call this method at most once per transaction for each group and partition: if the
+        response to a first request is lost, brokers may execute that request after the second one.
 
         Example:
 
@@ -135,13 +135,14 @@ class TransactionalProducer:
                 producer.send("accounts", b"-100", key=b"alice")
                 producer.send_offsets_to_transaction({("orders", 0): 1}, "billing")
         """
-        self._in_transactions().send_offsets(offsets, group)
+        self._require_transactions().send_offsets(offsets, group)
 
     def prepare_transaction(self) -> TransactionIdentity | None:
-        """Wait for all acknowledgements and leave the transaction open. Another process may end it with the result.
+        """Wait for all acknowledgements and leave the transaction open, so that another process can end it.
 
-        Offsets of consumer groups are waited for, too, for at most max.block.ms: after that the call may be repeated.
-        Brokers abort it transaction.timeout.ms after its begin. None, and it is over, if nothing was sent in it.
+        Returns the identity of the transaction for take_over_transaction(). Returns None, and ends the transaction, if
+        nothing was sent in it. The call also waits for the offsets of consumer groups, for at most max.block.ms; it may
+        be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after its beginning.
 
         Example:
 
@@ -149,20 +150,20 @@ class TransactionalProducer:
             producer.send("accounts", b"-100", key=b"alice")
             prepared = producer.prepare_transaction()
         """
-        return self._in_transactions().prepare()
+        return self._require_transactions().prepare()
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Return what brokers know of these transactional ids, of any producer, without ids that they do not know.
+        """Return the brokers' descriptions of transactional ids, of any producer. Unknown ids are omitted.
 
         Example:
 
             for name, transaction in producer.describe_transactions(["transfer-1"]).items():
                 print(name, transaction.state, transaction.partitions)
         """
-        return self._in_transactions().describe(transactional_ids)
+        return self._require_transactions().describe(transactional_ids)
 
     def take_over_transaction(self, prepared: TransactionIdentity) -> None:
-        """Take over a transaction that another process has prepared, to commit or abort it.
+        """Take over a transaction that another process has prepared, in order to commit or abort it.
 
         Example:
 
@@ -170,9 +171,9 @@ class TransactionalProducer:
             other.take_over_transaction(prepared)
             other.commit_transaction()
         """
-        self._in_transactions().manager.take_over(prepared)
+        self._require_transactions().manager.take_over(prepared)
 
-    def _new_transactions(self) -> ProducerTransactions:
+    def _create_transactions(self) -> ProducerTransactions:
         from spark_kafka_sink.producer.transaction_waits import (
             WaitContext,
             create_transactions,
@@ -181,24 +182,27 @@ class TransactionalProducer:
         waits = WaitContext(self._loop, self._metrics, self._system)
         return create_transactions(self.config, self._client, self._accumulator, self._requests, waits)
 
-    # --- which calls are possible
+    # --- checks of the producer's state
 
-    def _in_transactions(self) -> ProducerTransactions:
+    def _require_transactions(self) -> ProducerTransactions:
         self._ensure_same_process()
         if self._transactions is None:
-            raise IllegalStateError("This producer has no transactional.id: set one to use transactions.")
+            raise IllegalStateError("The producer has no transactional.id. Set it to use transactions.")
         if self._closed:
-            raise self._closed_error()
+            raise self._build_closed_error()
         return self._transactions
 
     def _record_rejection(self, count: int, error: KafkaSinkError, check_open: OpenTransactionCheck | None) -> None:
-        """Rows of a call that will not be written: a transaction that they belong to must not be committed."""
+        """Count rows that were not accepted, and prevent the commit of the transaction that they belong to."""
         self._metrics.record_rejected_rows(count, self._system.now())
         if check_open is not None:
-            check_open.manager.record_rejected(check_open.number, error)
+            check_open.manager.record_rejected(check_open.transaction_number, error)
 
     def _ensure_can_send(self) -> OpenTransactionCheck | None:
-        """Return a function that raises if the transaction has ended while the call waited."""
+        """Raise if the producer cannot send now.
+
+        In a transaction, return a check that raises if the transaction ends while the call waits.
+        """
         check_open = None
         if self._transactions is not None and not self._closed:
             self._ensure_same_process()
@@ -210,18 +214,18 @@ class TransactionalProducer:
     def _ensure_same_process(self) -> None:
         if os.getpid() != self._pid:
             raise IllegalStateError(
-                "This producer was made in another process, before a fork: its thread and its connections did not come "
-                "along. Make a producer in each process."
+                "The producer was created before a fork, and its thread and connections exist only in the parent "
+                "process. Create a producer in each process."
             )
 
     def _ensure_usable(self) -> None:
         self._ensure_same_process()
         if self._closed or self._sender.fatal_error is not None:
-            raise self._closed_error()
+            raise self._build_closed_error()
 
-    def _closed_error(self) -> ProducerClosedError:
+    def _build_closed_error(self) -> ProducerClosedError:
         cause = self._sender.fatal_error
-        words = f"failed for good: {cause}" if cause is not None else "was closed."
-        error = ProducerClosedError(f"The producer {words}")
+        text = f"failed permanently: {cause}" if cause is not None else "was closed."
+        error = ProducerClosedError(f"The producer {text}")
         error.__cause__ = cause
         return error

@@ -104,7 +104,7 @@ class LatencyHistogram:
     """A histogram of record latencies with logarithmic buckets.
 
     The upper bound of a bucket is at most 1/16 above its lower bound, so a percentile is too high by at most 1/16.
-    Histograms of several tasks or micro-batches can be added. LatencyHistogram below MIN_LATENCY_MS (1/16 ms) or above
+    Histograms of several tasks or micro-batches can be added. Latencies below MIN_LATENCY_MS (1/16 ms) or above
     MAX_LATENCY_MS (4.6 hours) are counted in the first or the last bucket, so there are at most 449 buckets.
     """
 

@@ -173,3 +173,19 @@ def test_warns_once_of_timestamps_in_seconds(caplog: pytest.LogCaptureFixture, f
     for _ in range(2):
         writer.split(batch)
     assert caplog.text.count("multiply it by 1000") == warnings
+
+
+def test_keeps_call_pending_when_signal_handler_raises_during_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer, writer = scripted(range(1))
+    writer.send(ROWS, 0, CONTEXT_BYTES)
+
+    def raise_in_handler(timeout: float | None = None) -> ColumnsResult:
+        monkeypatch.undo()
+        raise LookupError("raised by a signal handler")
+
+    monkeypatch.setattr(producer.futures[0], "result", raise_in_handler)
+    with pytest.raises(LookupError):
+        list(writer.collect_all_results())
+    assert (writer.pending_calls, writer.pending_bytes) == (1, PENDING_CALL_BYTES + CONTEXT_BYTES)
+    assert [(number, result.rows_written) for number, result in writer.collect_all_results()] == [(0, 10)]
+    assert (writer.pending_calls, writer.pending_bytes) == (0, 0)

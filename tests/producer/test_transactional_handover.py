@@ -191,10 +191,14 @@ def test_to_prepare_reports_offsets_that_were_refused_after_their_call(version: 
 
 def test_to_prepare_where_no_transaction_is_open_says_which_call_is_missing() -> None:
     producer = producer_of(brokers(2))
-    with pytest.raises(IllegalStateError, match=r"prepare_transaction\(\) needs .* Call init_transactions\(\) first"):
+    with pytest.raises(
+        IllegalStateError, match=r"prepare_transaction\(\) requires .* Call init_transactions\(\) first"
+    ):
         producer.prepare_transaction()
     producer.init_transactions()
-    with pytest.raises(IllegalStateError, match=r"prepare_transaction\(\) needs .* Call begin_transaction\(\) first"):
+    with pytest.raises(
+        IllegalStateError, match=r"prepare_transaction\(\) requires .* Call begin_transaction\(\) first"
+    ):
         producer.prepare_transaction()
 
 

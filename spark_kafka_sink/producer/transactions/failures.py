@@ -1,4 +1,4 @@
-"""What records that failed mean for their transaction: which they are, in words that the commit repeats."""
+"""Errors of transactions whose records failed. The error names the records, and commit_transaction() raises it."""
 
 from __future__ import annotations
 
@@ -10,50 +10,58 @@ from spark_kafka_sink.producer.batching.batch import ProducerBatch
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.decoder import decode_batches
 
-_KEY_BYTES_MAX = 60
+_MAX_SHOWN_KEY_BYTES = 60
 
 
 def fail_transaction(
     manager: TransactionManager,
     batch: ProducerBatch,
     error: KafkaSinkError,
-    by_record: Mapping[int, KafkaSinkError] | None,
+    errors_by_record: Mapping[int, KafkaSinkError] | None,
 ) -> None:
-    """Its records are not stored, or it is not known whether they are."""
-    if not manager.drops_unsent_batches:  # else another failure came first, or the transaction is aborted in any case
-        error = _with_records(batch, error, by_record or {})
+    """Prevent the commit of the transaction of a batch that is not stored, or may not be stored.
+
+    `errors_by_record` holds the errors of records that the broker rejected individually, by their indices in the batch.
+    """
+    if not manager.drops_unsent_batches:  # otherwise an earlier error or an abort has already ended the transaction
+        error = _describe_failed_records(batch, error, errors_by_record or {})
     manager.batch_failed(error, has_sequence=batch.has_sequence)
 
 
 def build_not_sent_error(manager: TransactionManager) -> KafkaSinkError:
-    words = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
+    """Create the error of a record that is dropped because its transaction cannot be committed or is aborted."""
+    text = f"transactional id {manager.transactional_id}: the record was not sent, because its transaction "
     cause = manager.error
     if cause is None:
-        return TransactionAbortedError(f"{words}was aborted.")
-    error = TransactionAbortedError(f"{words}cannot be committed. {cause}")
+        return TransactionAbortedError(f"{text}was aborted.")
+    error = TransactionAbortedError(f"{text}cannot be committed. {cause}")
     error.__cause__ = cause
     return error
 
 
-def _with_records(
-    batch: ProducerBatch, error: KafkaSinkError, by_record: Mapping[int, KafkaSinkError]
+def _describe_failed_records(
+    batch: ProducerBatch, error: KafkaSinkError, errors_by_record: Mapping[int, KafkaSinkError]
 ) -> KafkaSinkError:
-    first = min(by_record, default=0)
-    named = by_record.get(first, error)
-    count = len(by_record) or batch.record_count
-    key = _key_of(batch, first)
-    which = "1 record" if count == 1 else f"{count} records"
+    """Return an error with the number of failed records and the key of the first one."""
+    first_index = min(errors_by_record, default=0)
+    cause = errors_by_record.get(first_index, error)
+    count = len(errors_by_record) or batch.record_count
+    key = _read_key(batch, first_index)
+    records = "1 record" if count == 1 else f"{count} records"
     if key is not None:
-        which += f" with the key {key}" if count == 1 else f", the first with the key {key},"
-    described = DeliveryError(f"{which} for {format_partition(*batch.topic_partition)}, failed: {named}")
-    described.__cause__ = named
+        records += f" with the key {key}" if count == 1 else f", the first with the key {key},"
+    described = DeliveryError(f"{records} for {format_partition(*batch.topic_partition)}, failed: {cause}")
+    described.__cause__ = cause
     return described
 
 
-def _key_of(batch: ProducerBatch, index: int) -> str | None:
-    """None if there is no key, or if the batch was never made ready for sending."""
+def _read_key(batch: ProducerBatch, index: int) -> str | None:
+    """Return the key of a record for an error message; None for a null key or a batch that was never encoded.
+
+    Long keys are cut.
+    """
     if not batch.has_sequence or batch.is_done:
         return None
     columns = next(iter(decode_batches(b"".join(batch.build_wire_segments())))).columns
     key = columns.column("key")[index].as_py()
-    return None if key is None else repr(key[:_KEY_BYTES_MAX]).removeprefix("b")
+    return None if key is None else repr(key[:_MAX_SHOWN_KEY_BYTES]).removeprefix("b")

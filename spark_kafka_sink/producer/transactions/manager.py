@@ -1,21 +1,22 @@
-"""TransactionManager: what a transactional producer may do now, and what it must ask the brokers next.
+"""TransactionManager: the state machine of a transactional producer, and its next request.
 
-    callers' threads    init, begin, commit, abort, ...   -> an Operation to wait for, or an error at once
-    sender's thread     next_request -> sending -> responded, finished | lost | failed      one request at a time
-                        admits                            may this batch leave?
-                        batch_failed, fail_fatally       how batches ended
+    callers' threads    init, begin, commit, abort, ...    return an Operation to wait for, or raise
+    sender's thread     next_request -> begin_sending -> responded, finished | lost | failed    one request at a time
+                        admit_batch                        whether a batch may be sent now
+                        batch_failed, fail_fatally         failures of batches and of the producer
 
-Nothing here does IO or reads a clock; times are arguments. There is no queue of requests: `_wanted` derives the next
-one from the state before each attempt. Its order is the priority: a producer id before all else, then what joins the
-transaction, then its end. The engine of requests/pending.py routes and retries them (transaction_call.py). What a
-response means, and which of the methods at the end follows from it, is defined by each request, in
-requests/transactions.py.
-The end is asked for only when no record is on its way any more (`quiet`). An empty transaction ends without a request.
+The manager does no I/O and reads no clock; times are arguments. It has no queue of requests. `_derive_request` computes
+the next request from the state before each attempt, in the order of priority: first a producer id, then additions to
+the transaction, then its end. The engine of requests/pending.py routes and retries the requests (transaction_call.py).
+Each request in requests/transactions.py interprets its response and calls the matching listener method below.
 
-In doubt: a request that adds partitions or a group may have been carried out although its answer was lost, or was that
-of a coordinator which could not store it in time. A transaction that is aborted then is ended at the brokers, and it is
-no error if they answer that nothing had begun. A request to end that is carried out late would end the next
-transaction. So the next one begins under another epoch, as each transaction of version 2 does.
+EndTxn is sent only when all batches of the transaction are done (`is_flushed`). An empty transaction ends without a
+request.
+
+A transaction is in doubt if a request that adds partitions or a group may have been executed although its response was
+lost, or although the coordinator rejected it because it could not store it in time. Aborting such a transaction sends
+EndTxn, and the response that no transaction had begun is not an error. If that EndTxn were executed late, it would end
+the next transaction. Therefore the next transaction begins under a new epoch, like each transaction of version 2.
 """
 
 from __future__ import annotations
@@ -59,27 +60,29 @@ from spark_kafka_sink.requests.verdicts import OWNERSHIP_LOST_ERRORS, Verdict
 
 _log = logging.getLogger(__name__)
 
-_S = TransactionManagerState
+_State = TransactionManagerState
 Request = TransactionRequest[Any]
 
 
 class TransactionManager:
-    """All fields are guarded by `_lock`. `state`, `error` and `transactional_id` are read without it,
-    and may be a moment old."""
+    """The state of a transactional producer. Thread-safe: `_lock` guards all fields.
+
+    `state`, `error` and `transactional_id` are read without the lock, and may be stale.
+    """
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self.id_and_epoch = NO_PRODUCER_ID
         self.last_failure: KafkaSinkError | None = None
-        """Why the last request has failed; None if it has not. Written by the sender's thread, read by any."""
+        """The error of the last request; None if it succeeded. Set by the sender's thread, read by any thread."""
         self._calls = TransactionCalls(transactional_id)
         self._timeout_ms = timeout_ms
-        self._version: int  # of the last transaction under this epoch; 0: there was none
+        self._version: int  # of the last transaction under this epoch; 0 if there was none
         self._lock = threading.RLock()
         self._transaction: OpenTransaction | None = None
-        self._wants_producer_id = False
-        self._expected: ProducerIdAndEpoch  # the one that goes with the wish for a new one (KIP-360)
-        self._begun = 0  # transactions so far
-        self._may_come_late = False  # under this epoch a request had no answer, and may be carried out yet
+        self._needs_producer_id = False
+        self._expected_identity: ProducerIdAndEpoch  # the current identity to send with InitProducerId (KIP-360)
+        self._transaction_count = 0  # of this producer so far
+        self._has_delayable_request = False  # a request under this epoch had no response, and may be executed late
 
     @property
     def transactional_id(self) -> str:
@@ -91,12 +94,12 @@ class TransactionManager:
 
     @property
     def error(self) -> KafkaSinkError | None:
-        """The reason for the state, in the two error states, and while a transaction is aborted for it."""
+        """The cause of an error state. It is kept while the transaction is aborted."""
         return self._calls.error
 
     @property
     def fatal_error(self) -> KafkaSinkError | None:
-        return self.error if self.state is _S.FATAL_ERROR else None
+        return self.error if self.state is _State.FATAL_ERROR else None
 
     def __repr__(self) -> str:
         return f"TransactionManager({self.transactional_id}, {self.state.value})"
@@ -104,101 +107,113 @@ class TransactionManager:
     # --- calls, from any thread
 
     def init(self, transactional_id: str | None = None) -> Operation:
-        """Fence all earlier producers of the id, end what they left open, and get a producer id.
+        """Fence all earlier producers of the id, abort their open transaction, and get a producer id.
 
-        A producer that is ready, or whose prepared transaction others have ended, may do so again, under any id.
+        A producer that is ready, or whose prepared transaction was ended by another process, may be initialized again
+        under any id.
         """
         with self._lock:
-            wanted = transactional_id or self.transactional_id
-            pending = None if self.state is _S.FATAL_ERROR else self._calls.pending
-            if pending is not None and wanted != self.transactional_id:
+            requested_id = transactional_id or self.transactional_id
+            pending = None if self.state is _State.FATAL_ERROR else self._calls.pending
+            if pending is not None and requested_id != self.transactional_id:
                 raise IllegalStateError(
-                    f"transactional id {self.transactional_id}: a call for {wanted} cannot begin, because it is not "
-                    f"known how {pending.name}() ended: call that again, or make a new producer."
+                    f"transactional id {self.transactional_id}: {calls.INIT}() for {requested_id} is not possible, "
+                    f"because the outcome of {pending.name}() is unknown. Call {pending.name}() again, or create a new "
+                    "producer."
                 )
-            return self._calls.operate(calls.INIT, lambda: self._begin_init(wanted))
+            return self._calls.start_or_join(calls.INIT, lambda: self._begin_init(requested_id))
 
     def take_over(self, prepared: TransactionIdentity) -> None:
-        """Hold a transaction that another process has prepared, to commit or abort it."""
+        """Adopt a transaction that another process has prepared, in order to commit or abort it."""
         with self._lock:
-            self._calls.move(_S.INITIALIZING)
-            self._wants_producer_id = False
+            self._calls.transition_to(_State.INITIALIZING)
+            self._needs_producer_id = False
             self._calls.transactional_id, self.id_and_epoch = prepared.transactional_id, prepared.id_and_epoch
             self._version = prepared.version
-            # What the other process has sent under this epoch is not known here, nor which sequence comes next.
-            self._may_come_late = True
+            # The requests that the other process has sent under this epoch, and its next sequence, are unknown here.
+            self._has_delayable_request = True
             self._transaction = OpenTransaction(prepared.version, started=True)
-            self._calls.move(_S.PREPARED)
+            self._calls.transition_to(_State.PREPARED)
 
     def begin(self, version: int | None) -> None:
-        """`version` is what the cluster has agreed on now; None if that is not known."""
+        """Begin a transaction.
+
+        `version`: the finalized transaction.version of the cluster; None if it is unknown.
+        """
         with self._lock:
             self._calls.reject_while_pending(calls.BEGIN)
             self._calls.raise_if_failed()
-            self._calls.move(_S.IN_TRANSACTION)
+            self._calls.transition_to(_State.IN_TRANSACTION)
             version = (self._version or 1) if version is None else version
-            if self._version == 1 and (version >= 2 or self._may_come_late):
-                # Brokers expect version 2 to begin under an epoch of its own.
-                self._wants_producer_id, self._expected = True, self.id_and_epoch
+            if self._version == 1 and (version >= 2 or self._has_delayable_request):
+                # Brokers expect the first transaction of version 2 to have a new epoch.
+                self._needs_producer_id, self._expected_identity = True, self.id_and_epoch
             self._version = version
-            self._begun += 1
-            self._transaction = OpenTransaction(version, self._begun)
+            self._transaction_count += 1
+            self._transaction = OpenTransaction(version, self._transaction_count)
 
     def commit(self) -> Operation:
         with self._lock:
-            return self._calls.operate(calls.COMMIT, lambda: self._calls.move(_S.COMMITTING))
+            return self._calls.start_or_join(calls.COMMIT, lambda: self._calls.transition_to(_State.COMMITTING))
 
     def abort(self) -> Operation:
-        """Begin an abort, also of a transaction whose commit is pending, as long as no EndTxn was sent."""
+        """Begin an abort. It may follow a pending commit whose EndTxn was not sent yet."""
         with self._lock:
             transaction = self._transaction
-            if self.state is _S.COMMITTING and transaction is not None and not transaction.end_sent:
-                self._abortable(TransactionAbortedError("abort_transaction() was called before the commit was sent."))
-                self._calls.forget_pending()
-            return self._calls.operate(calls.ABORT, self._begin_abort)
+            if self.state is _State.COMMITTING and transaction is not None and not transaction.end_sent:
+                self._make_abortable(
+                    TransactionAbortedError("abort_transaction() was called before the commit was sent.")
+                )
+                self._calls.discard_pending()
+            return self._calls.start_or_join(calls.ABORT, self._begin_abort)
 
     def stop_accepting_records(self) -> None:
-        """Before the last flush of a transaction that is to be prepared. An abort may follow, and nothing else."""
+        """Reject further records before the last flush of a transaction that is being prepared.
+
+        After that, the transaction can only be prepared or aborted.
+        """
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
-            self._open().accepts_records = False
+            self._require_transaction().accepts_records = False
 
     def last_offsets_operation(self) -> Operation | None:
-        """The last offsets of groups that are on their way into the transaction."""
+        """Return the operation of the last offsets that are not yet part of the transaction, if any."""
         with self._lock:
             groups = [] if self._transaction is None else self._transaction.groups
             return groups[-1].operation if groups else None
 
     def prepare(self) -> TransactionIdentity | None:
-        """Leave it open for another process to end, if all records are acknowledged and all offsets are written. None:
-        it was empty."""
+        """Leave the transaction open for another process to end, and return its identity.
+
+        All records must be acknowledged and all offsets written. Ends an empty transaction and returns None.
+        """
         with self._lock:
             self._calls.ensure_in_transaction(calls.PREPARE)
-            transaction = self._open()
+            transaction = self._require_transaction()
             if not transaction.started:
-                self._calls.move(_S.COMMITTING)
+                self._calls.transition_to(_State.COMMITTING)
                 self._complete()
                 return None
-            self._calls.move(_S.PREPARED)
+            self._calls.transition_to(_State.PREPARED)
             return TransactionIdentity(self.transactional_id, *self.id_and_epoch, transaction.version)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> Operation:
         with self._lock:
             self._calls.ensure_in_transaction(calls.SEND_OFFSETS)
-            if not self._open().accepts_records:
+            if not self._require_transaction().accepts_records:
                 raise self._calls.build_ended_error(calls.SEND_OFFSETS)
             operation = Operation(calls.SEND_OFFSETS)
             if offsets:
-                self._open().groups.append(GroupOffsets(group, dict(offsets), operation))
+                self._require_transaction().groups.append(GroupOffsets(group, dict(offsets), operation))
             else:
                 operation.finish()
             return operation
 
     def ensure_can_send(self, number: int | None = None) -> int:
-        """Raise if no record can join the transaction. Returns its number.
+        """Return the number of the open transaction. Raises if it accepts no records.
 
-        `number`: of the transaction that was open when the call began. A call that has waited for metadata or memory
-        must not put its record into the next one.
+        `number`: the transaction that was open when the call began. A call that has waited for metadata or memory must
+        not add its record to a later transaction.
         """
         with self._lock:
             transaction = self._transaction
@@ -211,38 +226,44 @@ class TransactionManager:
             return transaction.number
 
     def abort_if_open(self) -> Operation | None:
-        """For close(). Returns what to wait for: the abort, or a call that is under way or has run into its limit."""
+        """Abort an open transaction before the producer closes.
+
+        Returns the operation to wait for: the abort, or else the pending operation, if any.
+        """
         with self._lock:
             if self.is_open:
-                self._calls.forget_pending()
+                self._calls.discard_pending()
                 return self.abort()
             return self._calls.pending
 
     @property
     def is_open(self) -> bool:
-        """There is a transaction for close() to abort. One that was prepared is for others to end."""
-        return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
+        """Return whether close() must abort a transaction. A prepared transaction is left to other processes."""
+        return self.state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR)
 
     # --- the sender's thread
 
     @property
     def drops_unsent_batches(self) -> bool:
-        """Records that have not left yet are not to leave any more."""
-        return self.state in (_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR)
+        """Return whether batches that were not sent yet must be dropped."""
+        return self.state in (_State.ABORTING, _State.ABORTABLE_ERROR, _State.FATAL_ERROR)
 
     def admit_batch(self, topic_partition: TopicPartition, *, is_retry: bool) -> bool:
-        """May a batch for this partition leave? If its partition must be added first, it will be."""
+        """Return whether a batch for this partition may be sent now.
+
+        If its partition must be added to the transaction first (version 1), request that.
+        """
         with self._lock:
             transaction = self._transaction
-            if transaction is None or transaction.end_sent or self._wants_producer_id:
+            if transaction is None or transaction.end_sent or self._needs_producer_id:
                 return False
-            writing = self.state in WRITABLE_STATES
+            is_writable = self.state in WRITABLE_STATES
             if topic_partition in transaction.partitions:
-                return writing or (is_retry and self.state is not _S.FATAL_ERROR)
-            if not writing:
+                return is_writable or (is_retry and self.state is not _State.FATAL_ERROR)
+            if not is_writable:
                 return False
             if transaction.version < 2:
-                transaction.waiting.add(topic_partition)
+                transaction.partitions_to_add.add(topic_partition)
                 return False
             transaction.partitions.add(topic_partition)
             transaction.started = True
@@ -250,15 +271,15 @@ class TransactionManager:
 
     @property
     def identity(self) -> TransactionIdentity:
-        """What a request of batches must say of the transaction that they belong to."""
+        """The identity of the open transaction, for its requests."""
         with self._lock:
-            return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._open().version)
+            return TransactionIdentity(self.transactional_id, *self.id_and_epoch, self._require_transaction().version)
 
     def record_rejected(self, number: int, error: KafkaSinkError) -> None:
-        """Fail the transaction for a record that a call could not add to it.
+        """Make the transaction abortable because a record could not be added to it.
 
-        An IllegalStateError says that the call came too late: its record belongs to no transaction, and the one that is
-        being committed is complete without it.
+        An IllegalStateError is ignored: it means that the call came too late, so that its record belongs to no
+        transaction, and the transaction that is being committed is complete without it.
         """
         with self._lock:
             if isinstance(error, IllegalStateError):
@@ -267,15 +288,18 @@ class TransactionManager:
                 self.batch_failed(error, has_sequence=False)
 
     def batch_failed(self, error: KafkaSinkError, *, has_sequence: bool) -> None:
-        """Records of the transaction are not stored, or it is not known whether they are."""
+        """Make the transaction abortable because a batch is not stored, or may not be stored.
+
+        `has_sequence`: whether the batch had sequence numbers, which now may have a gap.
+        """
         with self._lock:
             transaction = self._transaction
             if transaction is None:
                 return
             transaction.needs_new_epoch |= has_sequence
-            # Once EndTxn was sent, the coordinator alone decides: it may have committed already.
+            # After EndTxn was sent, only the coordinator knows the outcome: it may have committed already.
             if not transaction.end_sent:
-                self._abortable(error)
+                self._make_abortable(error)
 
     def batch_stored(self, topic: str, topic_id: UUID | None) -> None:
         """Make the transaction abortable if earlier records of it went to another topic of this name.
@@ -297,24 +321,27 @@ class TransactionManager:
                 )
 
     def next_request(self, now: float, *, is_flushed: bool) -> Request | None:
-        """The request to send next, as the state is now. `quiet`: no record is on its way."""
+        """Return the next request in the current state, if any.
+
+        `is_flushed`: whether all batches of the transaction are done.
+        """
         with self._lock:
             transaction = self._transaction
             if transaction is not None and transaction.started and transaction.started_ms is None:
                 transaction.started_ms = now
-            if self.state in ENDING_STATES and is_flushed and not self._wants_producer_id and self._is_empty():
+            if self.state in ENDING_STATES and is_flushed and not self._needs_producer_id and self._is_empty():
                 self._complete()
-            return self._wanted(is_flushed)
+            return self._derive_request(is_flushed)
 
-    def sending(self, request: Request) -> bool:
-        """Record that the request is being sent. Call this right before its bytes leave.
+    def begin_sending(self, request: Request) -> bool:
+        """Record that the request is being sent. Call this immediately before its bytes are sent.
 
-        Return False, and record nothing, if a failed record has changed how the transaction ends since `next_request`
-        returned the request: an EndTxn that commits must not leave once the transaction is abortable.
+        Returns False, and records nothing, if the request must not be sent any more: a record has failed since
+        `next_request` returned an EndTxn that commits, and the transaction can only be aborted.
         """
         with self._lock:
             if isinstance(request, EndTransaction) and self.state is not (
-                _S.COMMITTING if request.commit else _S.ABORTING
+                _State.COMMITTING if request.commit else _State.ABORTING
             ):
                 return False
             transaction = self._transaction
@@ -324,24 +351,24 @@ class TransactionManager:
             return True
 
     def lost(self, request: Request, *, was_sent: bool) -> None:
-        """The connection ended before the response: the request may have been carried out, or may be yet."""
+        """Handle a request whose connection ended before the response. It may be executed now or later."""
         with self._lock:
-            self._may_come_late |= was_sent and request.unsafe_when_delayed
-            self._doubt(request)
+            self._has_delayable_request |= was_sent and request.unsafe_when_delayed
+            self._mark_in_doubt(request)
 
     def responded(self, request: Request, response: Message) -> None:
-        """Note what a response says, also where the request will be sent again."""
+        """Apply the partial results of a response, even if the request will be retried."""
         with self._lock:
             classification = request.classify(response)
             if may_be_stored(classification):
-                self._doubt(request)
+                self._mark_in_doubt(request)
             if classification.verdict < Verdict.ABORTABLE:
                 request.apply_partial(response, self)
 
     def finished(self, request: Request, response: Message, now: float) -> None:
-        """Take a final response."""
+        """Handle the final response of a request."""
         with self._lock:
-            if isinstance(request, InitProducerId) and not self._is_wanted(request):
+            if isinstance(request, InitProducerId) and not self._is_expected(request):
                 return
             classification = request.classify(response)
             if classification.verdict is Verdict.DONE:
@@ -352,98 +379,103 @@ class TransactionManager:
             self.failed(request, error, classification.verdict)
 
     def failed(self, request: Request, error: KafkaSinkError, verdict: Verdict) -> None:
-        """A request was rejected, or cannot be sent. While a transaction is aborted nothing but the abort can follow an
-        abortable error: it is fatal if the abort cannot end without this request."""
+        """Handle a request that was rejected or could not be sent.
+
+        An abortable error is fatal if the transaction is already being aborted and the abort requires this request.
+        """
         with self._lock:
-            if verdict is Verdict.UNAUTHORIZED and self.state is _S.INITIALIZING:
-                self._wants_producer_id = False
-                self._calls.move(_S.UNINITIALIZED)
+            if verdict is Verdict.UNAUTHORIZED and self.state is _State.INITIALIZING:
+                self._needs_producer_id = False
+                self._calls.transition_to(_State.UNINITIALIZED)
                 self._calls.finish(error)
-            elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _S.ABORTING):
+            elif verdict is Verdict.ABORTABLE and not (request.completes_abort and self.state is _State.ABORTING):
                 if self._transaction is not None:
                     self._transaction.needs_new_epoch = True
-                self._abortable(error)
+                self._make_abortable(error)
             else:
                 self.fail_fatally(error)
 
     def fail_fatally(self, error: KafkaSinkError) -> None:
-        """The producer cannot go on."""
+        """Enter FATAL_ERROR, and fail all operations."""
         with self._lock:
-            if self.state is not _S.FATAL_ERROR:
+            if self.state is not _State.FATAL_ERROR:
                 producer = repr(self)
-                self._calls.fail(_S.FATAL_ERROR, error)
-                _log.error("%s cannot go on: %s", producer, error)
+                self._calls.fail(_State.FATAL_ERROR, error)
+                _log.error("%s failed permanently: %s", producer, error)
             self.close(error)
 
     def close(self, error: KafkaSinkError) -> None:
-        """No call gets an answer any more."""
+        """Fail all operations, because the sender ends."""
         with self._lock:
             self._calls.finish(error)
             if self._transaction is not None:
                 self._transaction.fail_offsets(error)
 
     def _begin_init(self, transactional_id: str) -> None:
-        self._calls.move(_S.INITIALIZING)
+        self._calls.transition_to(_State.INITIALIZING)
         self._calls.transactional_id = transactional_id
         self._transaction = None
-        self._wants_producer_id, self._expected = True, NO_PRODUCER_ID
+        self._needs_producer_id, self._expected_identity = True, NO_PRODUCER_ID
 
     def _begin_abort(self) -> None:
-        self._calls.move(_S.ABORTING)
+        self._calls.transition_to(_State.ABORTING)
         if self._transaction is not None:
             self._transaction.fail_offsets(TransactionAbortableError("The transaction was aborted."))
 
-    # --- what to ask next
+    # --- the next request
 
     def _is_empty(self) -> bool:
-        return self._transaction is None or self._transaction.is_empty(aborting=self.state is _S.ABORTING)
+        return self._transaction is None or self._transaction.is_empty(aborting=self.state is _State.ABORTING)
 
-    def _wanted(self, is_flushed: bool) -> Request | None:
-        if self.state in (_S.FATAL_ERROR, _S.ABORTABLE_ERROR):
+    def _derive_request(self, is_flushed: bool) -> Request | None:
+        if self.state in (_State.FATAL_ERROR, _State.ABORTABLE_ERROR):
             return None
-        if self._wants_producer_id:
-            return InitProducerId(self.transactional_id, self._timeout_ms, self._expected)
+        if self._needs_producer_id:
+            return InitProducerId(self.transactional_id, self._timeout_ms, self._expected_identity)
         transaction = self._transaction
         if transaction is not None and self.state in WRITABLE_STATES:
-            if transaction.waiting:
-                return AddPartitions(self.identity, frozenset(transaction.waiting))
+            if transaction.partitions_to_add:
+                return AddPartitions(self.identity, frozenset(transaction.partitions_to_add))
             if transaction.groups:
-                return self._about_offsets(transaction.groups[0])
+                return self._build_offsets_request(transaction.groups[0])
         if transaction is None or self.state not in ENDING_STATES or not is_flushed:
             return None
-        return EndTransaction(self.identity, self.state is _S.COMMITTING, has_begun=transaction.started)
+        return EndTransaction(self.identity, self.state is _State.COMMITTING, has_begun=transaction.started)
 
-    def _is_wanted(self, request: InitProducerId) -> bool:
-        """Return whether the response counts. An empty transaction may be prepared while its new epoch is requested;
-        then init() or take_over() may follow, and the response is about another identity."""
-        wanted = (self.transactional_id, self._expected)
-        return self._wants_producer_id and wanted == (request.transactional_id, request.expected)
+    def _is_expected(self, request: InitProducerId) -> bool:
+        """Return whether the response belongs to the current wait for a producer id.
 
-    def _about_offsets(self, group: GroupOffsets) -> Request:
-        whose = self.identity
-        if group.added or whose.version >= 2:
-            return CommitOffsets(whose, group.group, dict(group.offsets))
-        return AddOffsets(whose, group.group.group_id)
+        It may be stale: (1) InitProducerId is sent for the new epoch of a transaction, (2) the transaction is empty and
+        is prepared, (3) init() or take_over() changes the identity, (4) the response arrives.
+        """
+        current = (self.transactional_id, self._expected_identity)
+        return self._needs_producer_id and current == (request.transactional_id, request.expected)
 
-    # --- what follows from answers (requests.Follower)
+    def _build_offsets_request(self, group: GroupOffsets) -> Request:
+        identity = self.identity
+        if group.is_group_added or identity.version >= 2:
+            return CommitOffsets(identity, group.group, dict(group.offsets))
+        return AddOffsets(identity, group.group.group_id)
+
+    # --- executed requests (TransactionListener)
 
     def initialized(self, id_and_epoch: ProducerIdAndEpoch) -> None:
         self.id_and_epoch = id_and_epoch
-        self._wants_producer_id = self._may_come_late = False
+        self._needs_producer_id = self._has_delayable_request = False
         if self._transaction is None:
             self._version = 0
-        if self.state is _S.INITIALIZING:
-            self._calls.move(_S.READY)
+        if self.state is _State.INITIALIZING:
+            self._calls.transition_to(_State.READY)
             self._calls.finish()
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
-        self._open().partitions_added(partitions)
+        self._require_transaction().partitions_added(partitions)
 
     def group_added(self) -> None:
-        self._open().group_added()
+        self._require_transaction().group_added()
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
-        self._open().offsets_written(partitions)
+        self._require_transaction().offsets_written(partitions)
 
     def ended(self, next_id_and_epoch: ProducerIdAndEpoch | None) -> None:
         if next_id_and_epoch is not None:
@@ -451,46 +483,46 @@ class TransactionManager:
         self._complete()
 
     def _complete(self) -> None:
-        """The transaction is over."""
+        """Leave the transaction after its end, and request a new epoch if its sequences may have gaps."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None and transaction.needs_new_epoch and transaction.version < 2:
-            self._wants_producer_id, self._expected = True, self.id_and_epoch
-            self._calls.move(_S.INITIALIZING)
+            self._needs_producer_id, self._expected_identity = True, self.id_and_epoch
+            self._calls.transition_to(_State.INITIALIZING)
         else:
-            self._calls.move(_S.READY)
+            self._calls.transition_to(_State.READY)
             self._calls.finish()
 
     def _timeout_advice(self, now: float) -> str | None:
-        """Name transaction.timeout.ms as the cause where a transaction has outlived it.
+        """Return an explanation if the transaction was open for longer than transaction.timeout.ms.
 
-        The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another one
-        had taken over (KIP-588).
+        The coordinator then aborts the transaction under the next epoch, and rejects this producer as if another
+        producer had fenced it (KIP-588).
         """
         started_ms = None if self._transaction is None else self._transaction.started_ms
         if started_ms is None or now - started_ms < self._timeout_ms:
             return None
         return (
             f"The transaction was open for {now - started_ms:.0f} ms, longer than transaction.timeout.ms "
-            f"({self._timeout_ms} ms): the coordinator has aborted it. Make a new producer and call "
+            f"({self._timeout_ms} ms), so the coordinator has aborted it. Create a new producer and call "
             "init_transactions(), or raise transaction.timeout.ms."
         )
 
-    def _abortable(self, error: KafkaSinkError) -> None:
-        """The transaction cannot be committed. Of several reasons the first is kept; an abort goes on."""
-        if self.state not in (_S.IN_TRANSACTION, _S.COMMITTING, _S.INITIALIZING):
+    def _make_abortable(self, error: KafkaSinkError) -> None:
+        """Enter ABORTABLE_ERROR, unless the transaction is being aborted or has failed. Keeps the first error."""
+        if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING, _State.INITIALIZING):
             return
         _log.info("%r: the transaction must be aborted: %s", self, error)
-        self._calls.fail(_S.ABORTABLE_ERROR, error)
+        self._calls.fail(_State.ABORTABLE_ERROR, error)
         self._calls.finish(self._calls.build_abortable_error(error))
         if self._transaction is not None:
             self._transaction.fail_offsets(self._calls.build_abortable_error(error))
 
-    # --- parts
+    # --- helpers
 
-    def _doubt(self, request: Request) -> None:
+    def _mark_in_doubt(self, request: Request) -> None:
         if self._transaction is not None:
             self._transaction.in_doubt |= request.adds_to_transaction
 
-    def _open(self) -> OpenTransaction:
+    def _require_transaction(self) -> OpenTransaction:
         assert self._transaction is not None
         return self._transaction

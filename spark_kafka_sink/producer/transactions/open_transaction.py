@@ -1,4 +1,4 @@
-"""What is known of a transaction while it is open."""
+"""OpenTransaction: the state of one transaction from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -14,60 +14,63 @@ from spark_kafka_sink.requests.consumer_groups import GroupMetadata, OffsetAndMe
 
 @dataclass
 class GroupOffsets:
-    """Offsets that are on their way into the transaction."""
+    """Offsets of a consumer group that are not yet part of the transaction."""
 
     group: GroupMetadata
     offsets: dict[TopicPartition, OffsetAndMetadata]
     operation: Operation
-    added: bool = False
-    """Brokers have added the group to the transaction (version 1)."""
+    is_group_added: bool = False
+    """Whether brokers have added the group to the transaction (version 1)."""
 
 
 @dataclass
 class OpenTransaction:
     version: int
+    """The transaction protocol version: 2 for KIP-890, else 1."""
     number: int = 0
-    """Counts the transactions of the producer: a call that waits knows by it whether its transaction has ended."""
+    """The number of the transaction within the producer. A waiting call compares it to detect that its transaction
+    has ended."""
     partitions: set[TopicPartition] = field(default_factory=set)
     """The partitions of the transaction: batches for them may be sent."""
-    waiting: set[TopicPartition] = field(default_factory=set)
+    partitions_to_add: set[TopicPartition] = field(default_factory=set)
     """Partitions that must be added before a batch for them may be sent (version 1)."""
     topic_ids: dict[str, UUID] = field(default_factory=dict)
-    """The ids under which topics had records of the transaction acknowledged."""
+    """The topic ids by topic name when records of the transaction were acknowledged."""
     groups: list[GroupOffsets] = field(default_factory=list)
     started: bool = False
-    """Brokers know of the transaction, so it must be ended there."""
+    """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
-    """When the sender first saw that it has started; no earlier than the coordinator's own start of the timeout."""
+    """The time when the sender noticed the start. The coordinator's timeout began at the same time or earlier."""
     in_doubt: bool = False
-    """It is not known of a request that adds a partition or a group whether it was carried out."""
+    """Whether a request that adds a partition or a group may have been executed without the producer knowing."""
     needs_new_epoch: bool = False
-    """Sequences may have gaps when the transaction is over."""
+    """Whether sequence numbers may have gaps after the transaction."""
     end_sent: bool = False
+    """Whether EndTxn was sent, so that no record may follow and the coordinator decides the outcome."""
     accepts_records: bool = True
-    """False while it is prepared: all that was sent before is on its way, and nothing may follow."""
+    """False while the transaction is being prepared: no record or offset may be added any more."""
 
     def is_empty(self, *, aborting: bool) -> bool:
-        """Brokers know nothing of the transaction, and nothing will join it before the end."""
-        joining = not aborting and bool(self.waiting or self.groups)
-        return not (self.started or self.in_doubt or joining)
+        """Return whether brokers do not know the transaction, and nothing remains to be added before its end."""
+        has_pending_additions = not aborting and bool(self.partitions_to_add or self.groups)
+        return not (self.started or self.in_doubt or has_pending_additions)
 
     def partitions_added(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions.update(partitions)
-        self.waiting -= self.partitions
+        self.partitions_to_add -= self.partitions
         self.started = True
 
     def group_added(self) -> None:
         self.started = True
-        self.groups[0].added = True
+        self.groups[0].is_group_added = True
 
     def offsets_written(self, partitions: Iterable[TopicPartition]) -> None:
-        """Offsets of the first group. Those that are not written are sent once more."""
+        """Remove written offsets of the first group. The remaining offsets are sent again."""
         for partition in partitions:
             self.groups[0].offsets.pop(partition, None)
         if not self.groups[0].offsets:
             self.groups.pop(0).operation.finish()
 
     def fail_offsets(self, error: KafkaSinkError) -> None:
-        for each in self.groups:
-            each.operation.finish(error)
+        for group in self.groups:
+            group.operation.finish(error)

@@ -1,4 +1,4 @@
-"""TransactionCall: the requests of a TransactionManager, for the engine that sends them. Sender thread only."""
+"""TransactionCall: adapts a TransactionManager to the request engine (requests/pending.py). Sender's thread only."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spark_kafka_sink.requests.verdicts import Verdict
 
 
 class TransactionCall(Call[Any]):
-    """A call without an end: one request at a time, derived from the manager's state before each attempt.
+    """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
 
-    `is_flushed`: whether no record is on its way into the transaction. `changed` is called when the manager's state may
-    have changed.
+    `is_flushed` returns whether all batches of the transaction are done. `changed` is called after each event that may
+    change the manager's state.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class TransactionCall(Call[Any]):
         self._manager = manager
         self._is_flushed = is_flushed
         self._changed = changed
-        self._request: TransactionRequest[Any]  # the one that is due
+        self._request: TransactionRequest[Any]  # the request that is due
 
     def refresh(self, now: float) -> None:
         is_flushed = self._manager.state in ENDING_STATES and self._is_flushed()
@@ -44,7 +44,7 @@ class TransactionCall(Call[Any]):
         return self._request
 
     def may_send(self, request: Request[Any]) -> bool:
-        return self._manager.sending(cast("TransactionRequest[Any]", request))
+        return self._manager.begin_sending(cast("TransactionRequest[Any]", request))
 
     def lost(self, request: Request[Any], keys: Sequence[str], *, was_sent: bool) -> None:
         self._manager.lost(cast("TransactionRequest[Any]", request), was_sent=was_sent)

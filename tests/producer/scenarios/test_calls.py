@@ -67,7 +67,7 @@ def test_rejects_unknown_keyword_and_suggests_option(options: dict[str, object],
 
 
 def test_rejects_option_given_twice() -> None:
-    with pytest.raises(ConfigurationError, match=r"linger\.ms is given twice"):
+    with pytest.raises(ConfigurationError, match=r"linger\.ms is set twice"):
         KafkaProducer({"bootstrap.servers": "a:1", "linger.ms": 1}, linger_ms=2)
 
 

@@ -59,7 +59,7 @@ def abort_after_end_txn(monkeypatch: pytest.MonkeyPatch) -> None:
     def batch_failed(manager: TransactionManager, error: KafkaSinkError, *, has_sequence: bool) -> None:
         if manager._transaction is not None:
             manager._transaction.needs_new_epoch |= has_sequence
-            manager._abortable(error)
+            manager._make_abortable(error)
 
     monkeypatch.setattr(TransactionManager, "batch_failed", batch_failed)
 

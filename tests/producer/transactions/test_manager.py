@@ -297,11 +297,11 @@ def test_calls_that_need_a_transaction_say_what_to_call_first() -> None:
         lambda: talk.manager.send_offsets(OFFSETS, GROUP),
     )
     for call in calls:
-        with pytest.raises(IllegalStateError, match=r"is uninitialized\. Call init_transactions\(\) first"):
+        with pytest.raises(IllegalStateError, match=r"is 'uninitialized'\. Call init_transactions\(\) first"):
             call()
     talk.init()
     with pytest.raises(
-        IllegalStateError, match=r"send\(\) needs an open .* is ready\. Call begin_transaction\(\) first"
+        IllegalStateError, match=r"send\(\) requires an open .* is 'ready'\. Call begin_transaction\(\) first"
     ):
         talk.manager.ensure_can_send()
 
@@ -322,7 +322,9 @@ def test_an_illegal_call_raises_and_changes_nothing(call: str) -> None:
         "commit": talk.manager.commit,
         "abort": talk.manager.abort,
     }
-    with pytest.raises(IllegalStateError, match=r"cannot go from 'uninitialized' .* Call init_transactions\(\) first"):
+    with pytest.raises(
+        IllegalStateError, match=r"invalid transition from 'uninitialized' .* Call init_transactions\(\) first"
+    ):
         calls[call]()
     assert talk.state() is S.UNINITIALIZED
     talk.init()
@@ -339,7 +341,7 @@ def test_a_second_begin_is_refused_and_the_transaction_goes_on() -> None:
 def test_sending_is_refused_while_the_transaction_ends() -> None:
     talk = Talk(2).started()
     talk.manager.commit()
-    with pytest.raises(IllegalStateError, match=r"send\(\) cannot begin, because it is not known how commit"):
+    with pytest.raises(IllegalStateError, match=r"send\(\) is not possible, because the outcome of commit"):
         talk.manager.ensure_can_send()
 
 
@@ -356,7 +358,7 @@ def test_a_call_whose_time_was_up_may_only_be_repeated_and_then_returns_the_firs
     others: list[Callable[[], object]] = [other for name, other in calls.items() if name != call]
     others.append(lambda: talk.manager.begin(2))
     for other in others:
-        with pytest.raises(IllegalStateError, match="it is not known how"):
+        with pytest.raises(IllegalStateError, match=r"the outcome of .* is unknown"):
             other()
     assert calls[call]() is first
     if end_txn is not None:

@@ -157,7 +157,7 @@ def test_why_a_producer_cannot_go_on_is_logged_once(caplog: pytest.LogCaptureFix
     talk = Talk().begun()
     for words in ("first", "second"):
         talk.manager.fail_fatally(KafkaSinkError(words))
-    assert caplog.text.count("TransactionManager(x, in transaction) cannot go on: first") == 1
+    assert caplog.text.count("TransactionManager(x, in transaction) failed permanently: first") == 1
     assert "second" not in caplog.text
 
 
@@ -211,7 +211,10 @@ def test_a_timeout_above_the_brokers_limit_fails_init() -> None:
 def test_while_an_id_is_asked_for_another_one_is_refused_and_the_first_may_be_asked_for_again() -> None:
     talk = Talk()
     pending = talk.manager.init("one")
-    with pytest.raises(IllegalStateError, match=r"id one: a call for two cannot begin, because .* init_transactions\("):
+    with pytest.raises(
+        IllegalStateError,
+        match=r"id one: init_transactions\(\) for two is not possible, because .* init_transactions\(",
+    ):
         talk.manager.init("two")
     assert talk.manager.init("one") is pending
     talk.settle()

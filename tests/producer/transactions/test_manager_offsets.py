@@ -183,7 +183,7 @@ def test_abort_is_rejected_while_a_commit_waits_for_the_response_to_end_txn(vers
     talk = Talk(version).started()
     commit = talk.manager.commit()
     request = talk.send(EndTransaction)
-    with pytest.raises(IllegalStateError, match=r"call commit_transaction\(\) again"):
+    with pytest.raises(IllegalStateError, match=r"Call commit_transaction\(\) again"):
         talk.manager.abort()
     talk.reply(request)
     assert error_of(commit) is None

@@ -40,7 +40,7 @@ def test_a_move_that_the_table_does_not_list_raises(source: S, target: S) -> Non
     if (source, target) in ALLOWED:
         assert check_transition(source, target, "x") is target
     else:
-        with pytest.raises(IllegalStateError, match=f"x: the producer cannot go from '{source.value}' .* Call "):
+        with pytest.raises(IllegalStateError, match=f"x: invalid transition from '{source.value}' .* Call "):
             check_transition(source, target, "x")
 
 
@@ -54,6 +54,6 @@ def test_nothing_leads_away_from_a_fatal_error() -> None:
 
 def test_the_outcome_of_an_operation_is_taken_when_there_is_one() -> None:
     operation = Operation("commit_transaction")
-    with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) has no outcome yet"):
+    with pytest.raises(IllegalStateError, match=r"commit_transaction\(\) is not done yet"):
         operation.result()
-    assert not operation.taken
+    assert not operation.is_result_read
