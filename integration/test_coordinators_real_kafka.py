@@ -1,5 +1,6 @@
 """Three hundred transactions on three real brokers end together, also when one of the brokers is dead or stands still;
-and the decision log goes on at its next leader. librdkafka reads what is committed."""
+and the decision log goes on at its next leader. librdkafka reads what is committed.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +224,8 @@ def test_ids_that_are_aborted_as_in_version_1_are_free_at_once(
     kafka3: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coordinators wait for the other brokers to have their record of an id for as long as the id's timeout: if it were
-    short, the id would be blocked for minutes."""
+    short, the id would be blocked for minutes.
+    """
     monkeypatch.setattr(BlockingClient, "transaction_version", 1)
     topic = create_topic(kafka3.bootstrap(), replicas=3)
     with client_of(kafka3) as client:

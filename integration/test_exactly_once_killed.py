@@ -236,7 +236,8 @@ def planned(chance: random.Random) -> list[Kill]:
 
 def check(streams: Streams) -> int:
     """Check that each query that writes exactly once has each row once. Check that the query that writes at least once
-    lost no row, and duplicated only rows of micro-batches that were run again. Return the number of duplicates."""
+    lost no row, and duplicated only rows of micro-batches that were run again. Return the number of duplicates.
+    """
     doubled = 0
     for topic, guarantee in streams.topics.items():
         batches = newest(streams.folder / topic / "commits") + 1

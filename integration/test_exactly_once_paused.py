@@ -84,14 +84,16 @@ class Drivers:
 
     def wait_for_batches(self, count: int, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> None:
         """`may_give_up`: where a broker stands still, the others may be unable to write their log of transactions for
-        longer than a driver waits. Then it ends with an error, and is to be started again."""
+        longer than a driver waits. Then it ends with an error, and is to be started again.
+        """
         wanted = newest(self.folder / "commits") + count
         wait_until(lambda: newest(self.folder / "commits") >= wanted or by.poll() is not None)
         assert may_give_up or by.poll() is None, f"a driver has ended: {self.said()}"
 
     def wait_for_commit(self, by: subprocess.Popen[bytes], *, may_give_up: bool = False) -> subprocess.Popen[bytes]:
         """All tasks of the next batch have written, and its driver begins to decide. Returns this driver: one that has
-        given up is started again."""
+        given up is started again.
+        """
         before = self._attempts()
         for _ in range(GIVE_UPS_MAX):
             wait_until(partial(self._has_written_or_ended, before, by))

@@ -1,5 +1,6 @@
 """Record batches across the border, with nothing in between: ours in a real broker and read by librdkafka; those of a
-real broker's own tools read by us."""
+real broker's own tools read by us.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ def memory_after(
     spark: SparkSession, query: StreamingQuery, checkpoint: Path, batch: int
 ) -> tuple[dict[int, int], int]:
     """What each Python process has when this micro-batch has ended, the median over ten of them, and what lives in the
-    JVM."""
+    JVM.
+    """
     samples: dict[int, list[int]] = defaultdict(list)
     for number in range(batch - 9, batch + 1):
         while not (checkpoint / "commits" / str(number)).exists():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def with_sections(document: str, sections: Mapping[str, str], opening: str = "") -> str:
-    """The document with its sections as they must be. `opening` stands before the name in the first comment."""
+    """Return the document with its generated sections. `opening` precedes the name in the opening comment."""
     for name, text in sections.items():
         begin, end = f"<!-- {opening}{name} -->\n", f"<!-- end of {name} -->"
         before, found, rest = document.partition(begin)

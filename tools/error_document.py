@@ -1,5 +1,8 @@
-"""The tables of docs/errors.md: that of Kafka's codes, which `python -m tools.error_document` makes anew from the code,
-and those of sentences, in which a reader looks up what a program has said."""
+"""The tables of docs/errors.md.
+
+`python -m tools.error_document` regenerates the table of Kafka's error codes. The tables of messages are written by
+hand and read here, so that tests can look messages up.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Row(NamedTuple):
     advice: str
 
     def explains(self, words: str) -> bool:
-        """The words have the sentence; its dots stand for anything."""
+        """Return whether a text contains the message of this row, whose dots match anything."""
         pieces = (re.escape(" ".join(piece.split())) for piece in self.sentence.split("…"))
         return re.search(".*?".join(pieces), " ".join(words.split())) is not None
 
@@ -40,7 +43,7 @@ def sentences() -> list[Row]:
 
 
 def rows_that_explain(words: str) -> list[Row]:
-    """What a reader finds who looks up these words."""
+    """Return the rows whose messages occur in a text."""
     return [row for row in sentences() if row.explains(words)]
 
 
@@ -70,7 +73,7 @@ def _reaction(row: ErrorCode) -> str:
 
 
 def written() -> str:
-    """The document with today's table."""
+    """Return the document with a regenerated table."""
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     return before + BEGIN + table() + END + after

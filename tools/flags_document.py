@@ -32,7 +32,7 @@ def sections() -> dict[str, str]:
 
 
 def written(document: str) -> str:
-    """The document with its sections as they must be."""
+    """Return the document with regenerated sections."""
     return with_sections(document, sections(), "flags of ")
 
 

@@ -89,7 +89,7 @@ def sections() -> dict[str, str]:
 
 
 def written(document: str) -> str:
-    """The document with its sections as they must be."""
+    """Return the document with regenerated sections."""
     return with_sections(document, sections())
 
 
@@ -122,7 +122,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _named(words: str) -> str:
-    """The names of options as a job has them, and a login as code."""
+    """Format option names with the prefix of a Spark job, and login modules as code."""
     words = re.sub(r"\{([^}]+)\}", r"`kafka.\1`", words)
     return re.sub(r"(org\.apache[^;]*;)", r"`\1`", words)
 

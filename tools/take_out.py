@@ -102,7 +102,7 @@ def statements(source: str) -> list[Statement]:
 
 
 def without(source: str, statement: Statement) -> ast.Module:
-    """The module, with the statement where it is never carried out: so names stay what they are in its function."""
+    """Return the module with the statement moved to where it is never executed, so that names keep their scope."""
     tree = ast.parse(source)
     _TakeOut(statement).visit(tree)
     return ast.fix_missing_locations(tree)
@@ -141,7 +141,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def code_without(module: Path, source: str, statement: Statement) -> CodeType:
-    """The code of the function that has the statement."""
+    """Return the code of the function that contains the statement, without the statement."""
     tree = without(source, statement)
     function = next(each for each in _functions(tree) if each.lineno == statement.function)
     place = (str(module), function.name, min([function.lineno, *(each.lineno for each in function.decorator_list)]))
@@ -269,7 +269,7 @@ def _passes(session: pytest.Session, item: pytest.Item, seconds: float | None = 
 
 
 def _in_child(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a child of this process. None if the child ended without a word."""
+    """Call `work` in a child process and return its result, or None if the child ended without one."""
     with tempfile.TemporaryFile() as answer:
         child = os.fork()
         if not child:
@@ -291,7 +291,7 @@ def _in_child(work: Callable[[], Any]) -> Any:
 
 
 def in_rooms() -> Iterator[tuple[list[Path], Sequence[str]]]:
-    """The modules of each room, with its tests. A room is a folder, or a module."""
+    """Yield the modules of each room with its tests. A room is a folder or a module."""
     for room, tests in ROOMS.items():
         place = ROOT / room
         yield sorted(place.glob("*.py")) if place.is_dir() else [place], tests

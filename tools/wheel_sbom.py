@@ -22,7 +22,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def finished(bill: dict[str, Any]) -> dict[str, Any]:
-    """The bill about the package, which is one of its components so far."""
+    """Return the bill with the package as its subject instead of as one of its components."""
     (main,) = [one for one in bill["components"] if one["name"] == NAME]
     others = [one for one in bill["components"] if one["name"] != NAME]
     known = [one for one in main.pop("externalReferences", []) if not one["url"].startswith("file:")]

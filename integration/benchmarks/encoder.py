@@ -177,7 +177,8 @@ print(rows_of.nbytes, peak - before)
 
 def peak_memory() -> dict[str, float]:
     """What encoding takes at its peak besides the input, the result included, over the bytes of the input: resident
-    memory, in a process of its own. 200,000 rows as one single batch, and in batches of 8,000 rows."""
+    memory, in a process of its own. 200,000 rows as one single batch, and in batches of 8,000 rows.
+    """
     found = {}
     for kind in ("plain", "headers"):
         for rows in (200_000, 8_000):

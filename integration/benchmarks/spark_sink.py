@@ -158,7 +158,8 @@ def compare(
     frames: tuple[DataFrame, DataFrame], rounds: int, contenders: Sequence[str], bootstrap: str, broker: int | None
 ) -> Seen:
     """`frames`: a few rows, and those that count. `broker` is the process of a discard broker; None is a real Kafka,
-    where each write has a topic of its own."""
+    where each write has a topic of its own.
+    """
     seen: Seen = {name: [] for name in contenders}
     few, frame = frames
     rows = frame.count()

@@ -59,7 +59,8 @@ class Stream:
 
     def run_block(self) -> dict[str, float]:
         """Medians of the block's micro-batches but the first: `addBatch`, and from trigger to trigger; and the CPU of
-        one."""
+        one.
+        """
         with CpuMeter(excluded_pid=None) as meter:
             for number in range(BLOCK * TASKS):
                 self._producer.produce(self._topic, str(number).encode(), partition=number % TASKS)

@@ -188,7 +188,8 @@ def lines_of(seen: Seen, clusters: Sequence[int] = NODES) -> Iterator[Line]:
 
 def lines(scale: Scale) -> Iterator[Line]:
     """Fewer rounds than the other parts have: each starts a process for each cluster, topic and contender. A quick run
-    has the smallest cluster alone."""
+    has the smallest cluster alone.
+    """
     clusters = NODES if scale is FULL else NODES[:1]
     yield from lines_of(in_rounds(scale.rounds // 2, scale.of(RECORDS // ROWS, 20) * ROWS, clusters), clusters)
 

@@ -20,7 +20,8 @@ def ongoing(kafka: KafkaCluster, prefix: str) -> list[str]:
 
 def open_ids(kafka: KafkaCluster, prefix: str) -> set[str]:
     """List the open transactions whose ids begin with the prefix by our own client: each start of the tool takes
-    seconds."""
+    seconds.
+    """
     config = ProducerConfig.parse({"bootstrap.servers": kafka.bootstrap()}).client_config()
     with new_client(config) as client:
         return {name for name in list_transactional_ids(client, ONGOING) if name.startswith(prefix)}

@@ -21,7 +21,8 @@ class Row(Protocol):
 
 def anomalies_of_rows(stored: Sequence[Row], batches: int, rows_per_batch: int) -> list[Anomaly]:
     """`stored`: what a read_committed reader got, whose values are the numbers of the rows, whose keys each have their
-    rows in the order of their numbers. `batches`: how many were committed. One more may be seen, but whole."""
+    rows in the order of their numbers. `batches`: how many were committed. One more may be seen, but whole.
+    """
     rows_of: dict[bytes, list[bytes]] = {}
     partitions = {record.value: record.partition for record in stored}
     seen: dict[int, list[bytes]] = {}

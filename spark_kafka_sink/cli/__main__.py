@@ -1,4 +1,4 @@
-"""`python -m spark_kafka_sink.cli`"""
+"""Entry point of `python -m spark_kafka_sink.cli`."""
 
 import sys
 

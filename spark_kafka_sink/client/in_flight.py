@@ -79,8 +79,10 @@ class InFlightRequests:
         self._earliest_ms = min(self._earliest_ms, in_flight.deadline_ms)
 
     def can_send_more(self, node_id: int) -> bool:
-        """Return whether the newest request is written, since a channel writes one at a time, and the limit allows
-        another one."""
+        """Return whether another request may be sent to a node.
+
+        The newest request must be written, since a channel writes one at a time, and the limit must allow another one.
+        """
         requests = self._nodes.get(node_id)
         return not requests or (requests[-1].written and len(requests) < self._max_per_node)
 

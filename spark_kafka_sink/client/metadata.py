@@ -207,8 +207,11 @@ class Metadata:
         return bool(self._failed_addresses)
 
     def describe_connection_failures(self) -> str:
-        """Describe why metadata could not be updated: the connections that have failed since the last usable response,
-        or else the problem of the last unusable response."""
+        """Describe why metadata could not be updated.
+
+        The reason is the connections that have failed since the last usable response, or else the problem of the last
+        unusable response.
+        """
         with self._lock:
             return self._describe_connection_failures()
 

@@ -1,4 +1,6 @@
-"""Parser of Protobuf descriptors from the user or from a schema registry. protoc generates them:
+"""Parser of Protobuf descriptors from the user or from a schema registry.
+
+protoc generates descriptors:
 
     protoc --include_imports --descriptor_set_out=order.desc order.proto
 

@@ -1,4 +1,4 @@
-"""Checks before a write: can this machine write to the topics with these options?
+"""Checks before a write that this machine can write to the topics with the given options.
 
 The checks take the first steps of a producer: they resolve the bootstrap servers, connect to them with the security
 options of the job, fetch the metadata of the topics, connect to each leader at the address that the broker advertises,

@@ -28,8 +28,10 @@ from spark_kafka_sink.records.byte_column import ByteColumn
 
 
 def _number(value: int) -> NDArray[np.uint32]:
-    """As an array without dimensions: of a plain number numpy makes one in each call, which takes half as long as the
-    arithmetic of a thousand keys."""
+    """Return a number as an array without dimensions.
+
+    numpy converts a plain number in each call, which takes half as long as the arithmetic of a thousand keys.
+    """
     return np.array(value, np.uint32)
 
 
@@ -49,7 +51,10 @@ _LONG_WORDS = 64
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
-    """The partition of each key, as in Java: the sign is dropped, then modulo. The rows of null keys mean nothing."""
+    """Compute the partition of each key as Java does: the hash without its sign, modulo the partition count.
+
+    The results for null keys are meaningless.
+    """
     hashes = murmur2(keys)
     hashes &= _POSITIVE
     # numpy divides by one number without a division for each row, but not where it takes remainders.
@@ -61,7 +66,7 @@ def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int
 
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
-    """The hash of each key; null is taken for empty."""
+    """Compute the hash of each key. A null is hashed like an empty key."""
     if not keys.rows:
         return np.empty(0, np.uint32)
     length = keys.uniform_length()
@@ -146,9 +151,9 @@ def _of_many_lengths(keys: ByteColumn) -> NDArray[np.uint32]:
 
 
 def _pairs_of_words(data: pa.Buffer, first: int, stop: int) -> NDArray[np.uint64]:
-    """The eight bytes at every fourth byte of the keys, zeros after the last.
+    """Return the eight bytes at every fourth byte of the keys, with zeros after the last one.
 
-    Words that do not begin at a multiple of four are slow to gather. So pairs are gathered that begin at one, and the
+    Words that do not begin at a multiple of four are slow to gather. So pairs that begin at one are gathered, and the
     word is shifted out of its pair.
     """
     size = stop - first

@@ -22,7 +22,6 @@ class ProducerRecord(NamedTuple):
     """One record to send. Key and value are what the producer's serializers take; bytes and str need none.
 
     Example:
-
         record = ProducerRecord("orders", b"12.50", key=b"o-1", headers=[("trace", b"8f3a")])
         producer.send(record)
     """
@@ -39,9 +38,10 @@ EMPTY_FIELDS = (None,) * 5
 
 
 def parse_send_arguments(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
-    """The record, and the callback, of a call of send(): of a topic and its fields, or of a record and a callback.
+    """Return the record and the callback of a send() call with a topic and fields, or with a record and a callback.
 
-    `fields` are value, key, headers, partition and timestamp. InvalidRecordError with the right call, if it is neither.
+    `fields`: value, key, headers, partition and timestamp.
+    Raise InvalidRecordError, which shows a correct call, if the arguments are neither.
     """
     value, key, headers, partition, timestamp_ms = fields
     if isinstance(first, str):
@@ -62,7 +62,7 @@ def parse_send_arguments(first: object, fields: tuple[Any, ...], callback: Any) 
 
 
 def _headers_as_bytes(headers: Any) -> Any:
-    """A dictionary as tuples, text as UTF-8. `validate_headers` refuses anything else."""
+    """Convert a dictionary to tuples and text to UTF-8. `validate_headers` rejects everything else."""
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Iterable):
@@ -76,7 +76,7 @@ def _headers_as_bytes(headers: Any) -> Any:
 
 
 def check_topic(topic: object) -> str:
-    """The topic's name, if a broker could have a topic of that name."""
+    """Return the topic's name. Raise InvalidRecordError if no broker can have a topic with this name."""
     if not isinstance(topic, str) or not is_topic_name(topic):
         raise InvalidRecordError(f"{topic!r} is not the name of a topic: it takes {TOPIC_NAME_RULE}.")
     return topic
@@ -91,9 +91,9 @@ def check_columns(columns: object) -> None:
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """The record with headers of its own: the caller's list may change later, and the record must not.
+    """Return the record with a copy of its headers, because the caller may change its list later.
 
-    Wrong types are refused at the call, where the traceback shows who is wrong.
+    Wrong types are rejected in the call, where the traceback shows the caller.
     """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
@@ -118,7 +118,7 @@ def max_headers_bytes(headers: Headers | None) -> int:
 
 
 def validate_headers(topic: str, headers: object) -> Headers:
-    """The headers as a tuple. InvalidRecordError if there is anything else than a str with bytes (or None) in them."""
+    """Return the headers as a tuple. Raise InvalidRecordError unless each is a str with bytes or None."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(
             f"{format_partition(topic)}: the headers are a list of tuples, not {type(headers).__name__}."

@@ -43,7 +43,7 @@ class HeaderSerializer(Protocol):
     """A serializer that reads the record's headers, and may add to them."""
 
     def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
-        """The bytes of `data`; None is null."""
+        """Return the bytes of `data`, or None for null."""
         ...
 
 
@@ -66,8 +66,11 @@ def _needs_serializer(topic: str, value: object) -> InvalidRecordError:
 
 
 def serialize_json(topic: str, value: object) -> bytes | None:
-    """JSON in UTF-8 without spaces; None as null, which is a tombstone and not the JSON text null. NaN and infinities,
-    for which JSON has no numbers, are an error."""
+    """Serialize to JSON in UTF-8 without spaces.
+
+    None becomes null, a tombstone, and not the JSON text null. NaN and infinities are an error, because JSON has no
+    numbers for them.
+    """
     if value is None:
         return None
     try:
@@ -77,32 +80,32 @@ def serialize_json(topic: str, value: object) -> bytes | None:
 
 
 def serialize_short(topic: str, value: object) -> bytes | None:
-    """A whole number of 16 bits."""
+    """Serialize an integer of 16 bits."""
     return _whole_number(topic, value, 2)
 
 
 def serialize_integer(topic: str, value: object) -> bytes | None:
-    """A whole number of 32 bits."""
+    """Serialize an integer of 32 bits."""
     return _whole_number(topic, value, 4)
 
 
 def serialize_long(topic: str, value: object) -> bytes | None:
-    """A whole number of 64 bits."""
+    """Serialize an integer of 64 bits."""
     return _whole_number(topic, value, 8)
 
 
 def serialize_float(topic: str, value: object) -> bytes | None:
-    """A number of 32 bits, rounded to what it can hold."""
+    """Serialize a floating-point number of 32 bits; the value is rounded to it."""
     return _floating_number(topic, value, _FLOAT)
 
 
 def serialize_double(topic: str, value: object) -> bytes | None:
-    """A number of 64 bits."""
+    """Serialize a floating-point number of 64 bits."""
     return _floating_number(topic, value, _DOUBLE)
 
 
 def serialize_uuid(topic: str, value: object) -> bytes | None:
-    """A uuid.UUID as text."""
+    """Serialize a uuid.UUID as text."""
     if value is None:
         return None
     if not isinstance(value, UUID):

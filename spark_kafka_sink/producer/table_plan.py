@@ -190,7 +190,7 @@ def _all_arguments() -> list[str]:
 def _places(
     topic: str | None, schema: pa.Schema, mapping: ColumnMapping, encoded: set[str]
 ) -> tuple[dict[str, int], list[str]]:
-    """The position of the column of each field that has one, and what is wrong with the columns named."""
+    """Return the column position of each record field that has a column, and the faults of the named columns."""
     names = schema.names
     places: dict[str, int] = {}
     faults: list[str] = []
@@ -236,7 +236,7 @@ def _with_columns(side: FormatOptions, schema: pa.Schema, places: Mapping[str, i
 def _types(
     schema: pa.Schema, places: Mapping[str, int], encoders: Mapping[str, ColumnsEncoder | None]
 ) -> dict[int, pa.DataType]:
-    """The columns that are not yet as formats, and the checks of records, know them."""
+    """Return the columns to cast, with the types that formats and the validation of records expect."""
     used = {places[role] for role in ("headers", "topic") if role in places}
     used |= {places[side] for side in SIDES if side in places and _is_dictionary(schema, places[side])}
     for encoder in encoders.values():

@@ -42,7 +42,7 @@ _MAX_DAY = 2**31 - 1
 
 
 def to_spark_type(kind: pa.DataType) -> pa.DataType:
-    """The type of Spark's that holds the same values; a type that has none stays, and formats refuse it."""
+    """Return the Spark type for the same values. A type without one is returned as it is, and formats reject it."""
     types = pa.types
     simple = next((known for is_kind, known in _SIMPLE if is_kind(kind) and not types.is_decimal(kind)), None)
     if simple is not None:
@@ -61,7 +61,7 @@ def to_spark_type(kind: pa.DataType) -> pa.DataType:
 
 
 def dictionary_value_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, or the type itself."""
+    """Return the type of the values of a dictionary type, or the type itself."""
     return dictionary_value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
@@ -142,7 +142,7 @@ def _nulls(column: pa.Array) -> pa.Array | None:
 
 
 def _map_entries(column: pa.Array) -> pa.Array:
-    """The maps as lists of structs of a key and a value."""
+    """Convert maps to lists of structs with a key and a value."""
     return column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
 
 
@@ -153,7 +153,7 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 
 def decoded_nbytes(column: pa.Array) -> int:
-    """The bytes of a column whose type has a dictionary, at any depth, once it is decoded; 0 without a dictionary."""
+    """Return the decoded size of a column with a dictionary at any depth, in bytes; 0 without a dictionary."""
     return int(np.add.reduce(_decoded_sizes(column))) if _has_dictionary(column.type) else 0
 
 
@@ -167,7 +167,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
 
 
 def _decoded_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """The bytes of each value once its dictionaries are decoded, without Arrow's offsets; 0 for null."""
+    """Return the decoded size of each value in bytes, without Arrow's offsets; 0 for null."""
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
         word_sizes = np.append(_decoded_sizes(column.dictionary), 0)  # the last one is of null

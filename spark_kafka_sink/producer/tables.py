@@ -46,7 +46,6 @@ class TableResult:
     """The rows of one send_table() that were written, by topic and partition, and those that failed.
 
     Example:
-
         orders = pa.table({"key": ["o-1", "o-2"], "value": ["12.50", "8.00"]})
         result = producer.send_table("orders", orders)
         for failure in result.failures:
@@ -97,7 +96,7 @@ class _TableIndices(NamedTuple):
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """The batches of whatever exports Arrow, and how many rows they have, if that is known."""
+    """Return the batches of any object that exports Arrow data, and the number of rows if it is known."""
     objects = _polars_objects(table)
     if objects:
         raise InvalidRecordError(

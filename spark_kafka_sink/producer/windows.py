@@ -111,7 +111,7 @@ class LatencyHistogram:
     __slots__ = ("counts",)
 
     def __init__(self, counts: dict[int, int] | None = None) -> None:
-        """`counts` maps bucket numbers to numbers of records."""
+        """Create a histogram. `counts` maps bucket numbers to numbers of records."""
         self.counts: dict[int, int] = {} if counts is None else counts
 
     def add(self, latency_ms: float, records: int) -> None:

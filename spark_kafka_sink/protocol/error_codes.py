@@ -2,7 +2,8 @@
 
 Numbers and names are those of Kafka 4.3, and so are the properties 'retriable' and 'requires a metadata refresh'. If
 the meaning of an error depends on the request and its history, sending/outcome.py decides it for record batches, and
-the verdict tables in requests/ for all other requests."""
+the verdict tables in requests/ for all other requests.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, memoryview]:
     """Decode the header of a request and return it with the bytes that follow it.
 
     The API and its version may be unsupported. The tagged fields of the header are skipped for supported APIs; for
-    other APIs they are part of the returned bytes."""
+    other APIs they are part of the returned bytes.
+    """
     reader = Reader(frame)
     header = _read_request_header(reader)
     request_type = _find_request_type(header.api_key)

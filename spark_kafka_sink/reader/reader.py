@@ -1,5 +1,6 @@
-"""TopicReader: reads the current contents of a topic as Arrow tables, up to the end offsets at the start of the call;
-`batches(follow=True)` continues without an end.
+"""Reader of the current contents of a topic as Arrow tables.
+
+It reads up to the end offsets at the start of the call; `batches(follow=True)` continues without an end.
 
 It is not a consumer: it has no group and commits no offsets. Tests, `pykafka cat` and the decision log read with it.
 All work is done on the calling thread.

@@ -51,7 +51,6 @@ class RecordColumns:
     Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
 
     Example:
-
         columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
         producer.send_columns("orders", columns)
     """
@@ -130,8 +129,10 @@ class RecordColumns:
 
     @property
     def memory_nbytes(self) -> int:
-        """Bytes of all buffers, including those outside of slices. This is an upper bound of each row, and fast to
-        compute."""
+        """Return the size of all buffers in bytes, including parts outside of slices.
+
+        This is an upper bound of each row, and fast to compute.
+        """
         return sum([column.get_total_buffer_size() for _, column in self._columns_by_name() if column is not None])
 
     def slice(self, offset: int, length: int | None = None) -> RecordColumns:

@@ -177,10 +177,10 @@ def _read_varint(data: bytearray, position: int) -> tuple[int, int]:
 
 
 def _count_equal_sizes(data: bytearray, start: int, size: int, rows: int) -> int:
-    """Count how many of the next `rows` records have the same size as the record at `start`, and so the same length
-    bytes.
+    """Count how many of the next `rows` records have the same size as the record at `start`.
 
-    At most twice the length of the run is compared. Otherwise many short runs would each compare the whole batch.
+    Records of one size have the same length bytes. At most twice the length of the run is compared. Otherwise many
+    short runs would each compare the whole batch.
     """
     _, body = _read_varint(data, start)
     prefix = np.frombuffer(data, np.uint8, body - start, start)

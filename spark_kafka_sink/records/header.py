@@ -112,8 +112,10 @@ def encode_header(  # noqa: PLR0913 - one parameter for each field; a tuple of t
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """Encode the header for a batch with these records, which must be compressed already if `attributes` have a
-    codec."""
+    """Encode the header for a batch with these records.
+
+    The records must be compressed already if `attributes` have a codec.
+    """
     tail = _ATTRIBUTES_TO_COUNT_LAYOUT.pack(
         attributes,
         last_offset_delta,

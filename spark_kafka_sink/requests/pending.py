@@ -305,8 +305,10 @@ class PendingRequests:
 
     @staticmethod
     def _coordinators_of(call: Call[Any], key_type: int) -> list[tuple[str, CoordinatorKey]]:
-        """Return the keys that are neither in flight nor done and belong to a coordinator of this type, with their
-        routes."""
+        """Return the due keys that belong to a coordinator of this type, with their routes.
+
+        Due keys are neither in flight nor done.
+        """
         routes = [(key, call.request_for(key).route(key)) for key in call.due]
         return [
             (key, route) for key, route in routes if isinstance(route, CoordinatorKey) and route.key_type == key_type

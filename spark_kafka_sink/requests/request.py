@@ -45,8 +45,10 @@ class Broker(NamedTuple):
 
 
 class Role(Enum):
-    """A route: the broker that is likely to respond first, or the controller. While the controller is unknown, its
-    requests go to any broker."""
+    """A route to the broker that is likely to respond first, or to the controller.
+
+    While the controller is unknown, its requests go to any broker.
+    """
 
     ANY_BROKER = "any broker"
     CONTROLLER = "controller"

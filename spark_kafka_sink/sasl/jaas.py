@@ -1,4 +1,4 @@
-"""Parser for `sasl.jaas.config` in the syntax of the Java client:
+"""Parser for `sasl.jaas.config` in the syntax of the Java client.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="it's";
 

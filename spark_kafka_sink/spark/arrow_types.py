@@ -62,7 +62,9 @@ def to_arrow_field(field: types.StructField, path: str) -> pa.Field:
 
 
 def _build_field(name: str, data_type: pa.DataType, is_nullable: bool) -> pa.Field:
-    """Build a field. A field of type null is always nullable: Spark says that `array()` contains no null element, but
-    Arrow requires the field to be nullable.
+    """Build a field.
+
+    A field of type null is always nullable: Spark says that `array()` contains no null element, but Arrow requires the
+    field to be nullable.
     """
     return pa.field(name, data_type, is_nullable or pa.types.is_null(data_type))

@@ -206,7 +206,8 @@ def every(  # noqa: PLR0913 - each bound, by its name
 ) -> Explored:
     """Play all schedules with at most `changes_max` changes of who goes on, and at most `faults_max` faults.
 
-    `part`: of the first changes, every n-th from the m-th on. `progress`: called after each schedule."""
+    `part`: of the first changes, every n-th from the m-th on. `progress`: called after each schedule.
+    """
     explored = Explored()
     known: set[tuple[int, int, int]] = set()
     left: list[Changes] = [()]

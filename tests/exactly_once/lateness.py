@@ -98,7 +98,8 @@ class Lateness:
 
 def not_ended(known: Iterable[Transaction]) -> set[tuple[str, int, int]]:
     """The identities of what is open. In version 1 also of what was ended and fenced: what was added between the two is
-    closed after that, under the next epoch."""
+    closed after that, under the next epoch.
+    """
     return {
         (each.transactional_id, each.producer_id, each.epoch if each.partitions else each.epoch - 1)
         for each in known

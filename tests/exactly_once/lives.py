@@ -321,7 +321,8 @@ class World:
     def let_time_pass(self, ms: float) -> None:
         """The actors stand still. Not while a batch is decided and not done: what has timed out then is lost, and the
         next start says so. Nor while attempts of it that lost are ended: a driver that has stood still there gives up,
-        and they end by their timeout or with the next batch."""
+        and they end by their timeout or with the next batch.
+        """
         self.lateness.write_markers()
         last = self.decisions()[-1] if self.decisions() else None
         if last is None or (last.state is not EntryState.DECIDED and not self._has_losers(last)):

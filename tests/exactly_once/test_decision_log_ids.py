@@ -57,7 +57,8 @@ def test_skips_nothing_because_of_record_of_a_forgotten_id(
     broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may as well be a stranger's, whose ids this user may not see. A later start does not believe it either, though
-    a driver has written it again in its own name."""
+    a driver has written it again in its own name.
+    """
     query = Query(broker)
     query.run(0)
     del broker.cluster.coordinator.transactions[f"{PREFIX}-driver"]

@@ -1,5 +1,6 @@
 """Records of a log are written in a transaction of their own, over the client's connections, whatever becomes of its
-requests; and by the holder of the epoch and the sequence alone."""
+requests; and by the holder of the epoch and the sequence alone.
+"""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def _page(address: str) -> bytes:
 
 def _show(title: str, action: Callable[[], None], *, is_expected_to_fail: bool) -> None:
     """Print how the action ends. Another end than the expected one is retried: Spark's own sockets time out at times
-    on a busy machine."""
+    on a busy machine.
+    """
     for _ in range(ATTEMPTS):
         try:
             action()

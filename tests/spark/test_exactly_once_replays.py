@@ -1,5 +1,6 @@
 """What a batch is, in the writers, without a JVM: one that comes again is passed over only if it is the one that was
-decided."""
+decided.
+"""
 
 from __future__ import annotations
 

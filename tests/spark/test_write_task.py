@@ -149,7 +149,8 @@ def test_killed_task_leaves_no_threads_or_connections(
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 def test_memory_of_pending_rows_is_bounded(broker: EmbeddedBroker, pool: ProducerPool, codec: str) -> None:
     """A slow broker holds the task back, so that memory does not grow with the input: compressed, rows take much less
-    of the producer's memory than of the task's."""
+    of the producer's memory than of the task's.
+    """
     broker.control.when(api=ApiKey.PRODUCE, times=None).delay(20)
     pending: list[int] = []
 

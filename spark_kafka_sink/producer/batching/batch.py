@@ -356,7 +356,7 @@ class ProducerBatch:
             self._transition_to(DRAINED)
 
     def mark_in_flight(self, now: float) -> None:
-        """CLOSED -> IN_FLIGHT: from now on, a socket may read the bytes."""
+        """Change CLOSED to IN_FLIGHT. From now on, a socket may read the bytes."""
         self._transition_to(IN_FLIGHT)
         self.drained_ms = now
         self.has_request_in_flight = True

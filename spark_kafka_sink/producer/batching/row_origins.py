@@ -63,8 +63,9 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """`calls`: in the order in which they were appended.
+        """Set the calls that the rows come from.
 
+        `calls`: in the order in which they were appended.
         `call_indices`: the index of each row's call in `calls`; None if there is only one call.
         `group_number`: defaults to a new number.
         """

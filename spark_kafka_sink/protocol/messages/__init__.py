@@ -3,7 +3,8 @@
 Modules and classes are named after the API key: init_producer_id.py has InitProducerIdRequest and
 InitProducerIdResponse for ApiKey.INIT_PRODUCER_ID. A module is imported on first use, because a process that only
 writes needs four of them. Structs have the names of Kafka's JSON definitions. Names that several messages use begin
-with the name of the message: the PartitionData of FetchResponse is FetchResponsePartitionData."""
+with the name of the message: the PartitionData of FetchResponse is FetchResponsePartitionData.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,8 @@ def test_suspended_manual_abort_keeps_decision_of_newer_driver(version: int, pla
 @pytest.mark.parametrize("place", range(1, 12))
 def test_fenced_driver_with_decision_in_doubt_aborts_nothing(version: int, place: int) -> None:
     """It loses the answer to its decision, and is fenced when it asks again. The newer driver stands still at
-    each place between its fence and the commit of what was decided."""
+    each place between its fence and the commit of what was decided.
+    """
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")

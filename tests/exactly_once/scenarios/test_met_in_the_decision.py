@@ -29,7 +29,8 @@ from tests.exactly_once.two_drivers import (
 @pytest.mark.parametrize("place", with_noticing(BEGIN[2:], {5}))
 def test_driver_suspended_in_its_start_does_not_stop_a_decision_of_another(version: int, place: int, step: int) -> None:
     """The newer one has made this number of requests of its commit when the older one goes on. Brokers abort what it
-    has open for any client that asks for the next epoch."""
+    has open for any client that asks for the next epoch.
+    """
     world = met_in_the_decision(version, place, step)
     assert "driver-3" not in world.failed
     assert "newer driver" in str(world.failed["driver-2"])
@@ -79,7 +80,8 @@ def test_suspended_abort_does_not_stop_a_decision_of_another_driver(version: int
 @pytest.mark.parametrize("first", range(5))
 def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, second: int) -> None:
     """Without `register` starts in one Spark have one name. Each stands still at a place of its commit until the
-    other is as far."""
+    other is as far.
+    """
     world = World(version=version, batches=2, late_tasks=(), registered=False)
     world.add_driver("driver-1", until=1)
     with one_process_at_a_time(world):
@@ -110,7 +112,8 @@ def test_one_of_two_starts_with_the_same_name_decides(version: int, first: int, 
 @pytest.mark.parametrize("place", with_noticing(range(14), {2}))
 def test_suspended_abort_without_reports_keeps_decision(version: int, place: int, step: int) -> None:
     """Spark gives a batch up while its commit is under way. The abort stands still for three requests of the commit,
-    and the commit then for what is left of the abort."""
+    and the commit then for what is left of the abort.
+    """
     world = world_after_one_batch(version)
     script = Script(world)
     world.add_driver("driver-2")

@@ -335,7 +335,8 @@ def test_next_driver_id_requests_the_timeout_that_brokers_grant_now(
 @contextmanager
 def few_epochs(end: int, more: int) -> Iterator[set[str]]:
     """Of a producer id: who gets this one or one of those after it goes on under the driver's next id. What is yielded
-    has the prefixes of those that did."""
+    has the prefixes of those that did.
+    """
     original, moved = QueryTransactions._hand_over, set[str]()
 
     def hand_over(held: QueryTransactions, driver: ProducerIdAndEpoch, granted_ms: int) -> None:

@@ -136,7 +136,8 @@ def test_log_lost_after_death_between_fence_and_mark_is_unnoticed_and_batch_writ
     query: Query,
 ) -> None:
     """By the first it has got its epoch, and its id has lost the mark that it has claimed; by the second it has it
-    again."""
+    again.
+    """
     query.run(0)
     with patch.object(QueryTransactions, "bump_epoch", side_effect=Crash), pytest.raises(Crash):
         query.again().begin()

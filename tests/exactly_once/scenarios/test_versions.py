@@ -112,7 +112,8 @@ def test_suspended_abort_after_downgrade_keeps_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both begin under one epoch. The abort gets the next epoch and sees that nothing is decided; then the commit goes
-    on; then the abort."""
+    on; then the abort.
+    """
     with embedded_broker(topics={TOPIC: 2}, transaction_version=2) as broker:
         query, start = goes_on_in_version_2(broker)
         written = query.write_both(start, 2)

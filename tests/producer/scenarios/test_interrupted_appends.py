@@ -131,7 +131,8 @@ def every_interruption(
     prepare: Callable[[Case], Callable[[], object]], occurrence: int, **options: object
 ) -> Iterator[Case]:
     """Interrupt each line once, without SOAK=1 every fourth one: of those in loops, when they are reached first (0) or
-    last (-1)."""
+    last (-1).
+    """
     noted, case = Interrupting(), case_of(**options)
     case.interrupt(prepare(case), noted)
     reached: dict[str, list[int]] = {}

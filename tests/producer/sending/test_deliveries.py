@@ -35,7 +35,8 @@ def three_at_once(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException], partitions: Partitions
 ) -> tuple[Sent, list[object], Sent]:
     """Three records. The future of the second raises when it is completed, as it would if a user had resolved it;
-    what it is completed with is returned in its place."""
+    what it is completed with is returned in its place.
+    """
     first, second, third = (producer.send(ProducerRecord("t", b"v", partition=partition)) for partition in partitions)
     assert not second.done()  # looked at, so that it has an end to be called
     ends: list[object] = []

@@ -1,5 +1,6 @@
 """The sender: records whose time is up before they left, in flight, or between two attempts, and what then becomes of
-the sequences behind them. Cases of Kafka's SenderTest."""
+the sequences behind them. Cases of Kafka's SenderTest.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Brokers whose transaction.max.timeout.ms is lowered while a query runs: what its tasks say, and what the next start
-does."""
+does.
+"""
 
 from __future__ import annotations
 
