@@ -24,7 +24,7 @@ PRODUCER = Path(__file__).resolve().parents[1] / "spark_kafka_sink" / "producer"
 MODULE = PRODUCER / "typed_options.py"
 CONFIG = PRODUCER / "config.py"
 BEGIN = "    # Generated from PRODUCER_OPTIONS by `python -m tools.typed_options_source`:\n"
-END = "    # End of what is generated.\n"
+END = "    # End of the generated fields.\n"
 MAX_LINE_LENGTH = 120
 
 HEADER = '''\
