@@ -168,11 +168,11 @@ def test_reports_invalid_value_with_name_as_the_job_wrote_it(name: str, value: s
         ({"kafka.partitioner.class": "a.B"}, ["kafka.partitioner.class must be DefaultPartitioner, UniformSticky"]),
         ({"kafka.partitioner.class": "a.B"}, ["into the column 'partition'"]),
         ({"kafka.metric.reporters": "a.B"}, ["reportPath report what was written"]),
-        ({"kafka.ssl.engine.factory.class": "a.B"}, ["keys and certificates go into kafka.ssl.keystore.*"]),
-        ({"kafka.security.providers": "a.B"}, ["TLS is that of Python's own ssl"]),
+        ({"kafka.ssl.engine.factory.class": "a.B"}, ["set kafka.ssl.keystore.* and kafka.ssl.truststore.*"]),
+        ({"kafka.security.providers": "a.B"}, ["TLS is provided by Python's ssl module"]),
         (
             {"kafka.sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
-            ["a function, kafka.sasl.oauthbearer.token.callback"],
+            ["set kafka.sasl.oauthbearer.token.callback to a function"],
         ),
         (
             {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "AWS_MSK_IAM"},
