@@ -93,7 +93,7 @@ ON_THE_DRIVER: dict[str, tuple[str, str, Callable[[KafkaCluster], dict[str, str]
     ),
     "no certificate of the client": (
         "MTLS",
-        "the peer rejected the certificate of ssl.keystore",
+        "the peer rejected the certificate of",
         lambda cluster: {"security.protocol": "SSL", **authority(cluster, "ca.pem")},
     ),
     "a Java class": ("PLAINTEXT", "cannot be set", lambda cluster: {"interceptor.classes": "a.B"}),

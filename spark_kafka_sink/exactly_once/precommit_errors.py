@@ -61,7 +61,7 @@ def convert_start_errors() -> Iterator[None]:
     try:
         yield
     except UnsupportedVersionError as error:
-        raise nothing_written_error(f"{error} Exactly once needs brokers of Kafka 3.0 or newer.") from error
+        raise nothing_written_error(f"{error} Exactly once requires Kafka 3.0 or newer.") from error
     except BrokerError as error:
         raise nothing_written_error(error) from error
 
