@@ -182,7 +182,7 @@ def test_without_a_client_certificate_the_broker_says_that_it_demands_one(kafka:
     ("listener", "host", "authority", "words"),
     [
         ("SSL", "localhost", "stranger-ca.pem", "ssl.truststore"),
-        ("SSL", "127.0.0.1", "ca.pem", "not for '127.0.0.1'"),
+        ("SSL", "127.0.0.1", "ca.pem", "not valid for '127.0.0.1'"),
         ("EXPIRED", "localhost", "ca.pem", "has expired"),
     ],
 )

@@ -92,7 +92,7 @@ def test_wheel_metadata_is_complete(metadata: Message) -> None:
 def test_links_in_description_are_absolute(metadata: Message) -> None:
     description = metadata.get_payload()
     assert isinstance(description, str)
-    assert "To run it on a cluster, see\ndeploying;" in description
+    assert "| Run on a cluster or a managed platform | Deploy |" in description
     assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("https://")] == []
 
 

@@ -101,43 +101,43 @@ class _JksReader:
         self._data = data
         self.position = 0
 
-    def read_bytes(self, size: int) -> bytes:
+    def next_bytes(self, size: int) -> bytes:
         if size < 0 or self.position + size > len(self._data):
             raise ConfigurationError(_DAMAGED_JKS_MESSAGE)
         self.position += size
         return self._data[self.position - size : self.position]
 
-    def read_integer(self, layout: str = ">I") -> int:
-        integer: int = struct.unpack(layout, self.read_bytes(struct.calcsize(layout)))[0]
+    def next_integer(self, layout: str = ">I") -> int:
+        integer: int = struct.unpack(layout, self.next_bytes(struct.calcsize(layout)))[0]
         return integer
 
     def read_string(self) -> bytes:
-        return self.read_bytes(self.read_integer(">H"))
+        return self.next_bytes(self.next_integer(">H"))
 
     def read_certificate(self, version: int) -> str:
         """Read a certificate of an entry, as PEM."""
         if version == 2 and self.read_string() != b"X.509":
             raise ConfigurationError("has a certificate that is not X.509")
-        return _der_to_pem("CERTIFICATE", self.read_bytes(self.read_integer()))
+        return _der_to_pem("CERTIFICATE", self.next_bytes(self.next_integer()))
 
 
 def _read_jks(data: bytes, password: str | None, key_password: str | None) -> Store:
     if password is not None:
         _verify_jks_digest(data, password)
     reader = _JksReader(data[:-_SHA1_BYTES])
-    if reader.read_integer() != _JKS_MAGIC or (version := reader.read_integer()) not in (1, 2):
+    if reader.next_integer() != _JKS_MAGIC or (version := reader.next_integer()) not in (1, 2):
         raise ConfigurationError("is a JKS file of an unknown version")
     key_entries: list[tuple[bytes, str]] = []  # envelope, certificate chain
     authorities = ""
-    for _ in range(reader.read_integer()):
-        entry_type = reader.read_integer()
+    for _ in range(reader.next_integer()):
+        entry_type = reader.next_integer()
         reader.read_string()  # alias
-        reader.read_integer(">Q")  # time
+        reader.next_integer(">Q")  # time
         if entry_type == _CERTIFICATE_ENTRY:
             authorities += reader.read_certificate(version)
         elif entry_type == _PRIVATE_KEY_ENTRY:
-            envelope = reader.read_bytes(reader.read_integer())
-            chain = "".join(reader.read_certificate(version) for _ in range(reader.read_integer()))
+            envelope = reader.next_bytes(reader.next_integer())
+            chain = "".join(reader.read_certificate(version) for _ in range(reader.next_integer()))
             key_entries.append((envelope, chain))
         else:
             raise ConfigurationError(_DAMAGED_JKS_MESSAGE)
