@@ -32,7 +32,7 @@ BACKLOG = 128
 POLL_SECONDS = 10.0
 PAUSE_SECONDS = 0.5
 MAX_TASK_WAIT_SECONDS = 10.0
-"""How long other threads wait until the acceptor has executed their task."""
+"""Maximum time that other threads wait for the acceptor to execute their task."""
 
 _RESOURCE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` that persist until the process or the system has released descriptors or memory."""

@@ -15,9 +15,9 @@ from spark_kafka_sink.requests.blocking import BlockingClient
 from spark_kafka_sink.requests.leases import CLIENT_IDLE_SECONDS, Leases
 
 TIMEOUT_MS = 120_000.0
-"""How long an operation may make no progress."""
+"""Maximum time without progress before an operation fails."""
 NODE_TIMEOUT_MS = 3_000.0
-"""How long a node may owe a response before it is disconnected. The timeout grows when the node is used again."""
+"""Response timeout after which a node is disconnected. It grows when the node is used again."""
 _MAX_IN_FLIGHT = 50
 
 

@@ -56,7 +56,7 @@ CANDIDATE_TIMEOUTS_MS = (
 MAX_UNNAMED_JOB_TIMEOUT_MS = 60 * _MINUTE_MS
 """For a job without a name: if its driver dies, no later driver knows its transactions, and readers wait this long."""
 SUPERSEDED_ABORT_TIMEOUT_MS = 5_000.0
-"""How long aborting the transactions of superseded attempts may make no progress.
+"""Maximum time without progress before the abort of superseded attempts is given up.
 
 The batch is committed, and the next batch waits for this. The next batch, or the transaction timeout, ends what is
 left.

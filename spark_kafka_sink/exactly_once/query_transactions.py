@@ -92,7 +92,7 @@ A producer id has 32,766 epochs. The epochs after this one are left for the batc
 during the hand-over.
 """
 MAX_TRIES = 20  # five are too few in seeds 1033 and 2836 (DUELS in tests/exactly_once/scenarios/test_explorer.py)
-"""How often a step that was fenced is tried.
+"""Maximum number of attempts of a step whose driver was fenced.
 
 Two drivers that take over from each other may fence each other several times. If the limit is too small, both give up.
 """

@@ -33,7 +33,7 @@ from spark_kafka_sink.network.system import EVENT_READ, EVENT_WRITE, Buffer, Byt
 from spark_kafka_sink.network.transport import MAX_SEGMENTS_PER_WRITE, Transport, raise_connect_error
 
 MAX_READ_BYTES_PER_POLL = 1024 * 1024
-"""How much one channel may read before the other channels are served."""
+"""Maximum number of bytes that one channel reads before the other channels are served."""
 
 
 class ChannelStateKind(Enum):

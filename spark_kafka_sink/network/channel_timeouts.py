@@ -13,11 +13,11 @@ from spark_kafka_sink.network.channel import ChannelState, ChannelStateKind, Kaf
 @dataclass(frozen=True)
 class ChannelTimeouts:
     idle_ms: float = 540_000.0
-    """How long a channel may be without events. Negative: without limit."""
+    """Maximum time without events on a channel. Negative: no limit."""
     setup_ms: float = math.inf
-    """How long connecting, the TLS handshake and authentication may take together."""
+    """Maximum time for the connection, the TLS handshake and authentication together."""
     frame_ms: float = math.inf
-    """How long a frame may take from its first byte to its last. Time in which the channel is not read is excluded."""
+    """Maximum time from the first byte of a frame to its last, without the time in which the channel is not read."""
 
     def update_deadline(self, channel: KafkaChannel, now: float) -> float:
         """Record how long the channel's setup and current frame take, and return the channel's deadline.

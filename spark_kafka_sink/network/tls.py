@@ -28,7 +28,7 @@ MAX_RECORD_BYTES = 16 * 1024
 """The most plaintext that one TLS record can hold."""
 
 ENCRYPTED_BYTES_PER_WRITE = 256 * 1024
-"""How much plaintext is encrypted before the ciphertext is written to the socket."""
+"""Number of plaintext bytes to encrypt before the ciphertext is written to the socket."""
 
 RECEIVE_BUFFER_BYTES = 32 * 1024
 

@@ -70,10 +70,12 @@ class PreflightTimeouts:
     """The time limits of preflight checks, in milliseconds."""
 
     response_ms: float = 5_000.0
-    """How long to wait for a response."""
+    """Maximum wait for a response."""
     retry_ms: float = 5_000.0
-    """How long to retry temporary failures: a broker restarts, a leader is elected, a topic is being created. Permanent
-    failures, such as rejected credentials or a missing permission, are not retried."""
+    """Maximum time to retry temporary failures, such as a broker restart, a leader election or the creation of a topic.
+
+    Permanent failures, such as rejected credentials or a missing permission, are not retried.
+    """
 
 
 INTERACTIVE_TIMEOUTS = PreflightTimeouts(retry_ms=1_000.0)

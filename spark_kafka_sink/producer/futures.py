@@ -181,7 +181,7 @@ class RecordFutures:
         self._indexed_count = 0
         """The number of outcomes, from the first on, that are in _positions."""
         self._positions: dict[int, tuple[_RowsOutcome, int]] = {}
-        """By row index: the row's outcome, and the position of the row in it."""
+        """The outcome of each row and the row's position in it, by row index."""
         self._timestamps = self._key_sizes = self._value_sizes = _NO_VALUES
 
     def set_record_fields(

@@ -12,7 +12,7 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
-"""What send("topic", ...) takes: a dictionary or tuples, and text, which is written as UTF-8."""
+"""Headers that send() accepts: a dictionary or tuples. Text is written as UTF-8."""
 
 MAX_RECORD_OVERHEAD_BYTES = 38
 """Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
@@ -111,7 +111,7 @@ def validate_record(record: object) -> ProducerRecord:
 
 
 def max_headers_bytes(headers: Headers | None) -> int:
-    """How much the headers take at most."""
+    """Return the maximum encoded size of the headers."""
     if not headers:
         return 5
     return 5 + sum(10 + 3 * len(key) + len(value or b"") for key, value in headers)

@@ -22,7 +22,7 @@ DEFAULT_FAILED_ROWS_MAX = 10_000
 
 
 class TableCalls:
-    """What KafkaProducer inherits: its calls that take tables."""
+    """Base class of KafkaProducer with its calls for tables."""
 
     if TYPE_CHECKING:
         config: ProducerConfig

@@ -1,10 +1,10 @@
-"""Which columns of an Arrow table are the fields of a record: the arguments of send_table(), checked at first.
+"""Mapping of the columns of an Arrow table to record fields, from the arguments of send_table().
 
     send_table("orders", table)                                  columns named as in Spark's sink: value, key, ...
     send_table("orders", table, key="id", value="text")          columns of other names
-    send_table("orders", table, key="id", value_format="json")   the value is made out of all other columns
+    send_table("orders", table, key="id", value_format="json")   all other columns are encoded into the value
 
-Columns of Arrow types that Spark does not have are converted first: `table_types`.
+Arrow types without a Spark equivalent are converted first: `table_types`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
 
 
 def _argument(option: str) -> str:
-    """value_format for valueFormat, schema_registry_url for schema.registry.url."""
+    """Convert an option name to an argument name: valueFormat to value_format."""
     return re.sub(r"(?<=[a-z])([A-Z])", lambda match: "_" + match[1].lower(), option).replace(".", "_")
 
 
 TABLE_ARGUMENTS = {_argument(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
-"""The options of formats and of schema registries by the names that they have as arguments."""
+"""Options of formats and schema registries, by their argument names."""
 _AS_ARGUMENTS = {
     **{option.name: argument for argument, option in TABLE_ARGUMENTS.items()},
     "valueColumns": "value",
@@ -55,7 +55,7 @@ _ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_AS_ARGUMENTS.get(option,
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """What the caller said of the columns. None: the column of that name, if there is one."""
+    """The column arguments of send_table(). None: the column with the name of the field, if it exists."""
 
     value: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None

@@ -55,7 +55,7 @@ class TableResult:
     rows_written: int = 0
     rows_failed: int = 0
     partitions: dict[str, dict[int, OffsetRange]] = field(default_factory=dict)
-    """What was written, by topic and partition."""
+    """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
     """False: reading stopped early, because more than failed_rows_max rows had failed or because of an exception."""

@@ -26,7 +26,7 @@ from spark_kafka_sink.protocol.topic_names import is_topic_name
 _PARTITION_PROPAGATION_MS = 1_000.0
 """The time after which every broker knows partitions that were added."""
 _USE_RECORDED_MS = 1_000.0
-"""How long a send need not record the use of a topic again; metadata.max.idle.ms is at least five seconds."""
+"""Minimum time between two records of a topic's use by sends. metadata.max.idle.ms is at least five seconds."""
 
 
 class _TopicsInUse(NamedTuple):

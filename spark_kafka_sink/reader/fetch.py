@@ -42,7 +42,7 @@ class Fetch(Request[FetchResponse]):
     """The offset to fetch from, by partition."""
     isolation: int
     max_wait_ms: int = MAX_FETCH_WAIT_MS
-    """How long the broker may delay its response while there are no records."""
+    """Maximum time that the broker delays its response while there are no records."""
     max_bytes: int = MAX_FETCH_BYTES
     """The limit of each response."""
 

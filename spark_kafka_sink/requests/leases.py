@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 CLIENT_IDLE_SECONDS = 540.0
-"""How long a driver's client stays idle: the default of connections.max.idle.ms, after which connections are closed."""
+"""Maximum idle time of a driver's client, equal to the default of connections.max.idle.ms."""
 
 _NEVER = float("inf")
 

@@ -33,7 +33,7 @@ POLL_INTERVAL_MS = 10.0
 """The interval of checks while no node can be used, or while the leader of a partition is unknown."""
 
 MAX_UNKNOWN_TOPIC_MS = 5_000.0
-"""How long UNKNOWN_TOPIC_OR_PARTITION is retried, since brokers learn of a new topic one after another."""
+"""Maximum time to retry UNKNOWN_TOPIC_OR_PARTITION, because brokers learn of a new topic one after another."""
 
 _CONCURRENT_PAUSE_MS = 20.0
 _MAX_DOUBLINGS = 10

@@ -36,7 +36,7 @@ class SentBatches(NamedTuple):
     """The batches of a produce request, and the topic names and ids that were known when it was sent (KIP-516)."""
 
     batches: dict[str, dict[int, ProducerBatch]]
-    """By topic and partition."""
+    """The batches by topic and partition."""
     snapshot: ClusterSnapshot
 
     def topic_name(self, response: TopicProduceResponse) -> str:
