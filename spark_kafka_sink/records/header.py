@@ -41,8 +41,9 @@ _EMPTY_BATCH_LENGTH = HEADER_BYTES - LENGTH_PREFIX_BYTES
 _KEEP_GIL = 0
 """Value of `gil_release_mode` of the package crc32c that keeps the GIL.
 
-By default the package releases it above 32 kB. The checksum of 300 kB takes 20 us, after which the sender thread had to
-wait for a caller's thread to return the lock. This cost 3 to 9 % of the CPU time of records in large batches.
+By default the package releases the GIL for more than 32 kB. The checksum of 300 kB takes only 20 us, but the sender
+thread must then wait until a caller's thread returns the GIL, which cost 3 to 9 % of the CPU time of records in large
+batches.
 """
 ATTRIBUTES_OFFSET = 21
 _MAGIC = 2

@@ -1,7 +1,8 @@
-"""Names of the newest pyspark, with substitutes for older versions.
+"""APIs of the newest pyspark, with fallbacks for pyspark 4.0.
 
-pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and rejects a data source that it
-has found by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`, also to the writer of a stream.
+pyspark 4.0 lacks `DataSourceStreamArrowWriter`, `arrow_udf` and `repartitionById`, and rejects the registration of a
+data source that it has discovered by itself. Its worker passes Arrow batches to every `DataSourceArrowWriter`, also to
+a writer of a stream.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ else:
         from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
         class DataSourceStreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-            """A stream writer that the worker of pyspark 4.0 takes for one of Arrow batches."""
+            """A stream writer that the worker of pyspark 4.0 treats as an Arrow writer."""
 
 
 __all__ = ["DataSourceStreamArrowWriter", "build_arrow_udf", "register_data_source", "repartition_by_id"]
@@ -31,7 +32,7 @@ _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
 
 
 def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> None:
-    """Register a data source; pyspark 4.0 rejects one that it has found by itself, and uses that."""
+    """Register a data source, unless pyspark 4.0 has discovered it already and rejects the registration."""
     try:
         spark.dataSource.register(data_source)
     except AnalysisException as error:
@@ -40,7 +41,7 @@ def register_data_source(spark: SparkSession, data_source: type[DataSource]) -> 
 
 
 def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataType) -> Callable[[Any], Any]:
-    """Return a function of one column that Spark evaluates on Arrow arrays; with pyspark 4.0 by way of pandas."""
+    """Wrap a function of one column as an Arrow UDF; with pyspark 4.0, as a pandas UDF."""
     try:
         from pyspark.sql.pandas.functions import arrow_udf
     except ImportError:
@@ -60,7 +61,7 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:
-    """Bring the rows of each id to one task; with pyspark 4.0 by a hash, so that a task may get the rows of several."""
+    """Bring the rows of each id to one task. pyspark 4.0 hashes the ids, so a task may get the rows of several."""
     if hasattr(frame, "repartitionById"):
         return frame.repartitionById(partitions, column)
     return frame.repartition(partitions, column)

@@ -203,7 +203,7 @@ class TaskWriter:
         self._counts.bytes += written_bytes
 
     def _handle_failure(self, sent: _SentRows, failed: RecordColumns, failure: FailedRows) -> None:
-        """Send failed rows again or as dead letters, or else add them to the failures of the task."""
+        """Resend the failed rows, send them to the dead-letter topic, or record them as failures of the task."""
         error, topic = failure.error, sent.rows.topic
         dead_letter_topic = self._options.dead_letter_topic
         if sent.is_dead_letter:
@@ -215,7 +215,7 @@ class TaskWriter:
             dead_letter_error.__cause__ = error
             error = dead_letter_error
         elif dead_letter_topic is not None and isinstance(error, BatchRefusedError):
-            # The broker rejected other records of the batch, which become dead letters. These rows are valid.
+            # These rows are valid: the broker rejected the batch because of other records, which become dead letters.
             self._send(_SentRows(TopicRows(topic, failed, failure.partition)))
             return
         elif dead_letter_topic is not None and is_record_error(error):
