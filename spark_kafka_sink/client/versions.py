@@ -65,6 +65,11 @@ class FinalizedFeatures:
     epoch: int = -1
     levels: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
+    @property
+    def transaction_version(self) -> int:
+        """The transaction protocol version: 2 (KIP-890), or 1 if the cluster has a lower level or no such feature."""
+        return 2 if self.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
+
 
 @dataclass(frozen=True)
 class NodeApiVersions:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from spark_kafka_sink.client.network_client import NetworkClient
 from spark_kafka_sink.client.option_parsing import INT_MAX, parse_protocol_name
 from spark_kafka_sink.client.topic_partition import TopicPartition
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.errors import (
     ConfigurationError,
     IllegalStateError,
@@ -77,7 +76,7 @@ class ProducerTransactions:
         started = self._system.now()
         features = self._client.finalized_features
         is_known = features.epoch >= 0
-        self.manager.begin(features.levels.get(TRANSACTION_VERSION, 0) if is_known else None)
+        self.manager.begin(features.transaction_version if is_known else None)
         self._accumulator.unmute()  # batches that had to wait for the transaction may be sent now
         self._metrics.record_wait("txn-begin-time", self._system.now() - started)
 

@@ -21,7 +21,6 @@ from spark_kafka_sink.client.config import ClientConfig
 from spark_kafka_sink.client.metadata import new_metadata
 from spark_kafka_sink.client.network_client import new_network_client
 from spark_kafka_sink.client.node_choice import UNRESPONSIVE_AFTER_MS
-from spark_kafka_sink.client.versions import TRANSACTION_VERSION
 from spark_kafka_sink.diagnostics.text import format_partition
 from spark_kafka_sink.errors import DisconnectedError, KafkaSinkError, UnsupportedVersionError
 from spark_kafka_sink.network.system import OperatingSystem, System
@@ -144,7 +143,7 @@ class BlockingClient:
     @property
     def transaction_version(self) -> int:
         """The cluster's transaction protocol version: 2, or 1 if it is older or unknown."""
-        return 2 if self._client.finalized_features.levels.get(TRANSACTION_VERSION, 0) >= 2 else 1
+        return self._client.finalized_features.transaction_version
 
     def deadline(self, operation: str, timeout_ms: float | None = None) -> Deadline:
         """Return a deadline for an operation. `timeout_ms`: the client's timeout by default."""

@@ -123,3 +123,10 @@ def test_client_throttles_only_from_certain_versions() -> None:
     assert throttle_ms(answer, ApiKey.PRODUCE, first) == 500
     assert throttle_ms(answer, ApiKey.PRODUCE, first - 1) == 0
     assert throttle_ms(answer, ApiKey.SASL_HANDSHAKE, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("levels", "version"), [({}, 1), ({"transaction.version": 1}, 1), ({"transaction.version": 2}, 2)]
+)
+def test_transaction_version_is_1_without_feature_level_2(levels: dict[str, int], version: int) -> None:
+    assert FinalizedFeatures(7, levels).transaction_version == version

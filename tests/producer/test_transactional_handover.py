@@ -113,6 +113,21 @@ def test_a_transactional_id_that_cannot_be_written_is_refused_at_the_call(name: 
 # --- two processes
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_records_after_a_transaction_that_was_taken_over_are_stored(version: int) -> None:
+    """The sequences of the other process are unknown, so the next transaction needs a new epoch or a new sequence."""
+    cluster, producer = begun(version)
+    send(producer, b"1")
+    prepared = producer.prepare_transaction()
+    assert prepared is not None
+    other = producer_of(cluster, ID)
+    other.take_over_transaction(prepared)
+    other.commit_transaction()
+    with other.transaction():
+        send(other, b"2")
+    assert committed(cluster) == [b"1", b"2"]
+
+
 @BOTH
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_is_prepared_by_one_producer_and_ended_by_another(version: int, commit: bool) -> None:

@@ -138,7 +138,7 @@ class TransactionManager:
     def begin(self, version: int | None) -> None:
         """Begin a transaction.
 
-        `version`: the finalized transaction.version of the cluster; None if it is unknown.
+        `version`: the transaction protocol version of the cluster; None if it is unknown.
         """
         with self._lock:
             self._calls.reject_while_pending(calls.BEGIN)
