@@ -103,6 +103,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
     The options are those of the Java producer, in a dictionary (`linger.ms`) or as keyword arguments (`linger_ms`).
 
     Example:
+
         with KafkaProducer(bootstrap_servers="localhost:9092", compression_type="zstd") as producer:
             producer.send("orders", b"12.50", key=b"o-1")
 
@@ -239,6 +240,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         only invalid types and invalid use raise at the call.
 
         Example:
+
             future = producer.send("orders", b"12.50", key=b"o-1", headers={"trace": "8f3a"})
             print(future.result(timeout=60).offset)
         """
@@ -274,6 +276,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         Call it before sending the first rows to many topics: one request covers all of them.
 
         Example:
+
             unknown = producer.prefetch_topics(["orders", "payments"])
         """
         return self._topics.prefetch(topics, self._system.now())
@@ -284,9 +287,10 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Send all rows of the columns and return one future. Its result contains the rows that were not written.
 
         `partition`: a partition for all rows, or an array with the partition of each row. Rows without one are
-        assigned by their keys, and rows without a key by the sticky partitioner.
+        assigned by their keys or, without a key, by the configured partitioner.
 
         Example:
+
             columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
             result = producer.send_columns("orders", columns).result(timeout=60)
             result.raise_for_failures()
@@ -424,6 +428,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Return the topic's partitions and their leaders. Waits for at most max.block.ms.
 
         Example:
+
             print(len(producer.partitions_for("orders")), "partitions")
         """
         self._ensure_usable()
@@ -435,6 +440,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         Raises TimeoutError after `timeout` seconds. Records may have failed when flush() returns; check their futures.
 
         Example:
+
             futures = [producer.send("orders", str(number)) for number in range(100)]
             producer.flush(timeout=60)
             print(sum(future.exception() is None for future in futures), "records were stored")
@@ -455,6 +461,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Return a context manager that disables linger, for a caller that waits for results.
 
         Example:
+
             future = producer.send("orders", b"12.50")
             with producer.without_linger():
                 print(future.result(timeout=60).offset)
@@ -469,6 +476,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         that remain after the timeout then fail when that call has returned.
 
         Example:
+
             producer = KafkaProducer(bootstrap_servers="localhost:9092")
             producer.send("orders", b"12.50")
             producer.close(timeout=60)
@@ -496,6 +504,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Return the values of all metrics by their names in the Java producer.
 
         Example:
+
             for name, value in producer.metrics().items():
                 print(name, value)
         """
@@ -505,6 +514,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Return the value of one metric, which is much faster than metrics(). Raises KeyError for an unknown name.
 
         Example:
+
             print(producer.metric("buffer-available-bytes"))
         """
         return self._metrics.read(name, self._system.now())
@@ -513,6 +523,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         """Return the totals of acknowledged, retried and failed records and the latencies; see docs/metrics.md.
 
         Example:
+
             totals = producer.totals()
             print(totals.records, "acknowledged", totals.errors, "failed")
         """

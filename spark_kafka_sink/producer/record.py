@@ -22,6 +22,7 @@ class ProducerRecord(NamedTuple):
     """One record to send. Key and value are what the producer's serializers take; bytes and str need none.
 
     Example:
+
         record = ProducerRecord("orders", b"12.50", key=b"o-1", headers=[("trace", b"8f3a")])
         producer.send(record)
     """

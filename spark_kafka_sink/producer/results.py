@@ -23,6 +23,7 @@ class RecordMetadata(NamedTuple):
     `offset` is -1 if the broker did not return it (acks=0, or a retry of a batch that was already stored).
 
     Example:
+
         metadata = producer.send("orders", b"12.50").result(timeout=60)
         print(metadata.topic, metadata.partition, metadata.offset)
     """
@@ -73,6 +74,7 @@ class ColumnsResult:
     """The result of one send_columns(): the written rows by partition, and the failed rows.
 
     Example:
+
         columns = RecordColumns(value=pa.array(["12.50", "8.00"]))
         result = producer.send_columns("orders", columns).result(timeout=60)
         for failure in result.failures:

@@ -63,6 +63,7 @@ class TableCalls:
         result of the rows before it as its attribute `table_result`. `progress`: draw a bar, on a terminal.
 
         Example:
+
             orders = pa.table({"id": ["o-1", "o-2"], "amount": [12.5, 8.0]})
             result = producer.send_table("orders", orders, key="id", value_format="json")
             result.raise_for_failures()
@@ -97,6 +98,7 @@ class TableCalls:
         A task that is cancelled reads no further; rows that were handed over go on.
 
         Example:
+
             orders = pa.table({"id": ["o-1", "o-2"], "amount": [12.5, 8.0]})
             result = await producer.send_table_async("orders", orders, key="id", value_format="json")
         """

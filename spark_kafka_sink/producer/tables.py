@@ -46,6 +46,7 @@ class TableResult:
     """The rows of one send_table() that were written, by topic and partition, and those that failed.
 
     Example:
+
         orders = pa.table({"key": ["o-1", "o-2"], "value": ["12.50", "8.00"]})
         result = producer.send_table("orders", orders)
         for failure in result.failures:
@@ -180,13 +181,13 @@ class TableSender:
             for batch in _slices(reader):
                 self._send(batch, self._seen)
                 self._seen += batch.num_rows
-                yield sum(self._count(*settled) for settled in self._writer.collect_results())
+                yield sum(self._count(*collected) for collected in self._writer.collect_results())
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
-            yield from self._settle_all()
+            yield from self._collect_all()
         except Exception as error:
-            yield from self._settle_all()
+            yield from self._collect_all()
             self.result.is_complete = False
             error.table_result = self.result  # type: ignore[attr-defined]
             raise
@@ -265,9 +266,9 @@ class TableSender:
         self.result.failures.append(failure)
         self.result.rows_failed += len(failure.rows)
 
-    def _settle_all(self) -> Iterator[int]:
-        for settled in self._writer.collect_all_results():
-            yield self._count(*settled)
+    def _collect_all(self) -> Iterator[int]:
+        for collected in self._writer.collect_all_results():
+            yield self._count(*collected)
         self.result.partitions = self._written.by_topic()
 
     def _count(self, table_indices: _TableIndices, result: ColumnsResult) -> int:

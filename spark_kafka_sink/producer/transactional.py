@@ -60,6 +60,7 @@ class TransactionalProducer:
         a program that runs one task after another can reuse its producer with the id of each task.
 
         Example:
+
             producer = KafkaProducer(bootstrap_servers="localhost:9092", transactional_id="transfer-1")
             producer.init_transactions()
         """
@@ -69,6 +70,7 @@ class TransactionalProducer:
         """Begin a transaction. Consumers with read_committed see all of its records after the commit, or none.
 
         Example:
+
             producer.begin_transaction()
             producer.send("accounts", b"-100", key=b"alice")
             producer.send("accounts", b"+100", key=b"bob")
@@ -83,6 +85,7 @@ class TransactionalProducer:
         After a TransactionTimeoutError the outcome is unknown; call the method again to learn it.
 
         Example:
+
             from spark_kafka_sink.errors import TransactionAbortableError
 
             producer.begin_transaction()
@@ -100,6 +103,7 @@ class TransactionalProducer:
         This is also possible after commit_transaction() has timed out, unless its EndTxn request was already sent.
 
         Example:
+
             producer.begin_transaction()
             producer.send("accounts", b"-100", key=b"alice")
             producer.abort_transaction()
@@ -112,6 +116,7 @@ class TransactionalProducer:
         If the block raises, or a record fails, the transaction is aborted and the error is raised.
 
         Example:
+
             with producer.transaction():
                 producer.send("accounts", b"-100", key=b"alice")
                 producer.send("accounts", b"+100", key=b"bob")
@@ -125,6 +130,7 @@ class TransactionalProducer:
         response to a first request is lost, brokers may execute that request after the second one.
 
         Example:
+
             with producer.transaction():
                 producer.send("accounts", b"-100", key=b"alice")
                 producer.send_offsets_to_transaction({("orders", 0): 1}, "billing")
@@ -139,6 +145,7 @@ class TransactionalProducer:
         be repeated after a timeout. Brokers abort the transaction transaction.timeout.ms after its beginning.
 
         Example:
+
             producer.begin_transaction()
             producer.send("accounts", b"-100", key=b"alice")
             prepared = producer.prepare_transaction()
@@ -149,6 +156,7 @@ class TransactionalProducer:
         """Return the brokers' descriptions of transactional ids, of any producer. Unknown ids are omitted.
 
         Example:
+
             for name, transaction in producer.describe_transactions(["transfer-1"]).items():
                 print(name, transaction.state, transaction.partitions)
         """
@@ -158,6 +166,7 @@ class TransactionalProducer:
         """Take over a transaction that another process has prepared, in order to commit or abort it.
 
         Example:
+
             other = KafkaProducer(bootstrap_servers="localhost:9092", transactional_id="transfer-1")
             other.take_over_transaction(prepared)
             other.commit_transaction()

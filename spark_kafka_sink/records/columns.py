@@ -51,6 +51,7 @@ class RecordColumns:
     Nulls: a null value is a tombstone, a null key is no key, null headers are none, a null timestamp is "now".
 
     Example:
+
         columns = RecordColumns(value=pa.array(["12.50", "8.00"]), key=pa.array(["o-1", "o-2"]))
         producer.send_columns("orders", columns)
     """

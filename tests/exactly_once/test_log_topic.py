@@ -91,7 +91,7 @@ def test_rejects_brokers_without_list_transactions_before_creating_the_log(
     limits = {ApiKey.LIST_TRANSACTIONS: VersionRange(0, -1), ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, -1)}
     monkeypatch.setattr(broker.cluster, "config", dataclasses.replace(broker.cluster.config, version_limits=limits))
     creation = broker.control.when(api=ApiKey.CREATE_TOPICS, times=None).delay(0)
-    with pytest.raises(PreflightError, match=r"nothing was written: .* needs brokers of Kafka 3\.0 or newer"):
+    with pytest.raises(PreflightError, match=r"nothing was written: .* requires Kafka 3\.0 or newer"):
         Query(broker).begin()
     assert creation.request_count == 0
 

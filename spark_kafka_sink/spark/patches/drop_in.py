@@ -59,6 +59,7 @@ def register(spark: SparkSession) -> None:
     """Make `format("pykafka")` in this session a drop-in for Spark's own Kafka sink. May be called again.
 
     Example:
+
         register(spark)
         frame.write.format("pykafka").options(**{"kafka.bootstrap.servers": "localhost:9092", "topic": "orders"}).save()
     """
