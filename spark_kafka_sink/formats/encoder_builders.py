@@ -49,7 +49,11 @@ class Columns(Protocol):
 def build_encoders(
     formats: Sequence[FormatOptions], columns: Columns, faults: OptionFaults
 ) -> dict[str, ColumnsEncoder | None]:
-    """Build an encoder for each side that has a format. If this fails, add the errors to `faults` and use None."""
+    """Build an encoder for each side that has a format.
+
+    If the columns do not fit, add the errors to `faults` and use None. Raises MissingDependencyError if a package is
+    missing.
+    """
     return {options.side: _try_build_encoder(options, columns, faults) for options in formats}
 
 

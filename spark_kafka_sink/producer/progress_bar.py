@@ -27,7 +27,7 @@ class Progress:
         total at the end. `delay_s`: show no bar before this time has passed.
         """
         self.done = 0
-        self._says_total = prints_total
+        self._prints_total = prints_total
         self._noun = noun
         self._system = OperatingSystem()
         self._started_ms = self._system.now()
@@ -41,7 +41,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        if kind is None and self._says_total:
+        if kind is None and self._prints_total:
             seconds = (self._system.now() - self._started_ms) / 1000
             noun = self._noun.removesuffix("s") if self.done == 1 else self._noun
             print(f"{self.done:,} {noun} in {seconds:.1f} s", file=sys.stderr)

@@ -52,11 +52,11 @@ def to_spark_type(kind: pa.DataType) -> pa.DataType:
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_known_field(kind.value_field))
+        return pa.list_(_to_spark_field(kind.value_field))
     if types.is_map(kind):
-        return pa.map_(to_spark_type(kind.key_type), _known_field(kind.item_field))
+        return pa.map_(to_spark_type(kind.key_type), _to_spark_field(kind.item_field))
     if types.is_struct(kind):
-        return pa.struct([_known_field(kind.field(index)) for index in range(kind.num_fields)])
+        return pa.struct([_to_spark_field(kind.field(index)) for index in range(kind.num_fields)])
     return kind
 
 
@@ -65,7 +65,7 @@ def dictionary_value_type(kind: pa.DataType) -> pa.DataType:
     return dictionary_value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
-def _known_field(field: pa.Field) -> pa.Field:
+def _to_spark_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
 

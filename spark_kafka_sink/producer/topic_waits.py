@@ -124,8 +124,8 @@ class TopicMetadataWaiter:
 
     def _is_missing(self, topic: str, began_ms: float) -> bool:
         """Return whether the topic is known, and an added partition would be known by now."""
-        is_propagated = self._system.now() - began_ms >= _PARTITION_PROPAGATION_MS
-        return is_propagated and self._metadata.snapshot.partition_count(topic) is not None
+        is_known = self._metadata.snapshot.partition_count(topic) is not None
+        return is_known and self._system.now() - began_ms >= _PARTITION_PROPAGATION_MS
 
     def _find_snapshot(self, topic: str, partition: int | None) -> ClusterSnapshot | None:
         """Return the current snapshot if it has the topic, and the partition unless that is None.

@@ -18,11 +18,11 @@ Gauge = Callable[[float], float]
 class WindowedStat:
     """Count, sum and maximum over the last `num_samples` windows of `window_ms` each."""
 
-    __slots__ = ("_samples", "_samples_max", "_window_ms")
+    __slots__ = ("_num_samples", "_samples", "_window_ms")
 
     def __init__(self, window_ms: float, num_samples: int) -> None:
         self._window_ms = window_ms
-        self._samples_max = num_samples
+        self._num_samples = num_samples
         self._samples: deque[list[float]] = deque(maxlen=num_samples)  # [start_ms, count, sum, maximum]
 
     def record(self, value: float, now: float, count: float = 1, maximum: float | None = None) -> None:
@@ -54,11 +54,11 @@ class WindowedStat:
         samples = self._recent(now)
         if not samples:
             return 0.0
-        elapsed_ms = max(now - samples[0][0], self._window_ms * max(1, self._samples_max - 1))
+        elapsed_ms = max(now - samples[0][0], self._window_ms * max(1, self._num_samples - 1))
         return 1000 * sum(sample[2] for sample in samples) / elapsed_ms if elapsed_ms else 0.0
 
     def _recent(self, now: float) -> list[list[float]]:
-        oldest = now - self._window_ms * self._samples_max
+        oldest = now - self._window_ms * self._num_samples
         return [sample for sample in self._samples if sample[0] > oldest]
 
 

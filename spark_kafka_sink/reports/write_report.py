@@ -106,7 +106,7 @@ class WriteReport(WriteTotals):
 
     @property
     def latencies(self) -> LatencyHistogram:
-        """LatencyHistogram of all records, from the first record of a batch to its acknowledgement."""
+        """The latencies of all records, each from the first record of its batch to the acknowledgement."""
         return self.producer.latencies
 
     @property

@@ -1,4 +1,6 @@
-"""The Spark data source `pykafka`. No other package of the library depends on Spark, except testing and the demo job.
+"""The Spark data source `pykafka`.
+
+No other package of the library depends on Spark, except testing, the demo job and `pykafka doctor --spark-conf`.
 
 datasource.py         KafkaDataSource, the entry point of Spark
 checks.py             checks on the driver before any task: options, schema, connection

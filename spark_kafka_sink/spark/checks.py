@@ -70,14 +70,14 @@ def check_options_and_schema(options: Mapping[str, str], schema: StructType) -> 
     fixed_topic = next((value for name, value in options.items() if name.lower() == "topic"), None)
     encoders: dict[str, ColumnsEncoder | None] = {**find_encoded_sides(options)}
     schema, target_partition = split_off_target_partition(schema, options.get(DISTRIBUTED_BY_OPTION))
+    format_faults = OptionFaults()
     try:
         parsed = parse_options(options)
         fixed_topic = parsed.topic
-        format_faults = OptionFaults()
         encoders = build_encoders(parsed.formats, SparkColumns(schema), format_faults)
         faults = format_faults.render(SINK_SPELLING)
     except ConfigurationError as error:
-        faults = [*error.faults]
+        faults = [*format_faults.render(SINK_SPELLING), *error.faults]
     try:
         plan = plan_columns(schema, fixed_topic, encoders)
     except SchemaError as error:

@@ -55,7 +55,10 @@ _NOT_ABORTED_MESSAGE = (
 
 @dataclass(frozen=True)
 class ExactlyOnceWrite:
-    """The exactly-once state of a writer. It is pickled from the planning worker to the tasks."""
+    """The exactly-once state of a writer.
+
+    It is pickled from the planning worker to the tasks and, in a batch job, to the committing worker.
+    """
 
     delivery: Delivery
     start: BatchStart

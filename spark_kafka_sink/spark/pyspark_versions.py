@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 
+from spark_kafka_sink.errors import MissingDependencyError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
@@ -45,7 +47,7 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
     try:
         from pyspark.sql.pandas.functions import arrow_udf
     except ImportError:
-        import pandas as pd
+        pd = _import_pandas()
         from pyspark.sql.pandas.functions import pandas_udf
 
         def apply_to_series(series: Any) -> Any:
@@ -58,6 +60,17 @@ def build_arrow_udf(function: Callable[[pa.Array], pa.Array], return_type: DataT
     else:
         decorated = cast(Any, arrow_udf)(function, return_type)
     return decorated
+
+
+def _import_pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "With pyspark 4.0, distribution = 'partition' needs pandas on the driver and on the workers. Install "
+            "pandas, set distribution to 'key', or use pyspark 4.1 or newer."
+        ) from error
+    return pandas
 
 
 def repartition_by_id(frame: DataFrame, partitions: int, column: str) -> DataFrame:

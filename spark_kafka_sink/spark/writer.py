@@ -46,7 +46,10 @@ class _TaskWriter:
 
 
 class KafkaBatchWriter(_TaskWriter, DataSourceArrowWriter):
-    """The writer of a batch job. The same process begins the write and commits it."""
+    """The writer of a batch job.
+
+    Spark commits with a pickled copy of the writer that began the write, so `exactly_once` is still set.
+    """
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_gc()

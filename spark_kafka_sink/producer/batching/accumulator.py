@@ -24,7 +24,7 @@ call to slow brokers does not fail while it makes progress. A record of send() a
 Locks. `_lock` guards stages, queues and batches that are not in flight. It is held only briefly, never while encoding,
 compressing or waiting. The fill lock of a topic is acquired before `_lock`, never after it. The lock of the transaction
 manager is acquired while `_lock` is held (`drain` asks whether a batch may be sent), never the other way round. Only
-the sender thread calls the methods in the section "sender thread".
+the sender thread calls the methods in the section "sender thread", except `unmute`, which any thread may call.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from spark_kafka_sink.records.compression import Codec
 
 _MAX_CHUNK_ROWS = 16_384
 _CHUNK_DIVISOR = 16
-"""The encoded rows of a chunk have at most this part of buffer.memory."""
+"""The encoded rows of a chunk have at most buffer.memory divided by this, unless the chunk is a single row."""
 
 
 CountRows = Callable[[int, int, int, float], None]
@@ -492,7 +492,7 @@ class RecordAccumulator:
     def flush(self, wait: Callable[[threading.Event], bool]) -> bool:
         """Make all rows ready immediately, and `wait` until all appended rows are acknowledged or have failed.
 
-        Return the result of `wait`. Rows that are appended during the flush are not waited for.
+        Return the result of `wait`. Rows that are appended during the flush need not be waited for.
         """
         flush = Flush()
         try:

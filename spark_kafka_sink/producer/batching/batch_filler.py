@@ -49,7 +49,7 @@ from spark_kafka_sink.records.header import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
 _STAGE_DIVISOR = 2
-"""A stage is full when its encoded rows fill this part of buffer.memory, even if no batch is full. With a thousand
+"""A stage is full when its encoded rows fill buffer.memory divided by this, even if no batch is full. With a thousand
 partitions, this limit decides: with a third of the memory a row costs 10 % more, with a quarter 20 %."""
 _COMPRESSED_STAGE_DIVISOR = 3
 """The same for rows that will be compressed, for which memory is reserved twice."""

@@ -174,7 +174,10 @@ class PartitionQueues:
             self.schedule(queue, now)
 
     def set_linger_suspended(self, suspended: bool, now: float) -> None:
-        """Set whether batches are ready without lingering: memory is short, or a flush or the close is in progress."""
+        """Set whether batches are ready without lingering.
+
+        They are while memory is short, during a flush or the close, and while a caller waits in `without_linger`.
+        """
         if suspended and not self._linger_suspended:
             self._linger_suspended = True
             for queue in self._queues.values():

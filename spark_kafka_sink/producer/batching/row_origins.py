@@ -147,7 +147,7 @@ class RowOrigins:
     def _split_share_array(self, shares: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Split shares into shares of single runs. Return the call index of each resulting share, and the shares.
 
-        The columns of both arrays of shares are the fields of Share.
+        The columns of both arrays are the fields of StoredRange.
         """
         starts, stops = shares.T[:2]
         first_runs = self._run_starts.searchsorted(starts, "right") - 1

@@ -163,7 +163,9 @@ class Stage:
         self._sparse_remainder: tuple[int, bool] | None = None  # batch_bytes and the result that is cached for it
         self._is_assignment_decided = False  # schedule_assignment has found that the single records may fill a batch
         self.assignment_due_ms = math.inf  # when the sender thread assigns the single records, which may fill a batch
-        self.should_recheck = False  # the sender found the stage due while another thread was filling batches from it
+        self.should_recheck = False
+        """Whether the sender must check the topic again: it found the stage due while another thread was filling
+        batches from it, or rows that were returned to the stage are due earlier than it knows."""
         self.leases: list[MemoryLease] = []  # hold the reserved memory once the stage is taken
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""ClusterRequests: sends requests other than Produce on the sender thread, over the producer's connections.
+"""ClusterRequests: sends requests for producer ids, transactions and their descriptions on the sender thread.
 
 The requests are managed by requests/pending.py.
 """

@@ -283,7 +283,10 @@ class Sender:
         return not any(state.in_flight for state in self.idempotence)
 
     def _send_requests(self, now: float) -> float:
-        """Send all due requests other than Produce. Return the delay until the next one is due."""
+        """Send all due requests for producer ids, transactions and their descriptions.
+
+        Return the delay until the next one is due.
+        """
         if self.fatal_error is not None:
             return _MAX_POLL_MS
         wait_ms = self._requests.send_due(now)

@@ -56,9 +56,9 @@ def _describe_failed_records(
 
 
 def _read_key(batch: ProducerBatch, index: int) -> str | None:
-    """Return the key of a record for an error message; None for a null key or a batch that was never encoded.
+    """Return the key of a record for an error message. Long keys are cut.
 
-    Long keys are cut.
+    None for a null key, or for a batch that has no sequence yet or is already done.
     """
     if not batch.has_sequence or batch.is_done:
         return None

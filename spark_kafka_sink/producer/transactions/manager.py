@@ -10,8 +10,8 @@ the next request from the state before each attempt, in the order of priority: f
 the transaction, then its end. The engine of requests/pending.py routes and retries the requests (transaction_call.py).
 Each request in requests/transactions.py interprets its response and calls the matching listener method below.
 
-EndTxn is sent only when all batches of the transaction are done (`is_flushed`). An empty transaction ends without a
-request.
+EndTxn is sent only when all batches of the transaction are done and none of their requests is in flight (`is_flushed`).
+An empty transaction ends without a request.
 
 A transaction is in doubt if a request that adds partitions or a group may have been executed although its response was
 lost, or although the coordinator rejected it because it could not store it in time. Aborting such a transaction sends
@@ -323,7 +323,7 @@ class TransactionManager:
     def next_request(self, now: float, *, is_flushed: bool) -> Request | None:
         """Return the next request in the current state, if any.
 
-        `is_flushed`: whether all batches of the transaction are done.
+        `is_flushed`: whether all batches of the transaction are done and none of their requests is in flight.
         """
         with self._lock:
             transaction = self._transaction

@@ -40,7 +40,8 @@ class OpenTransaction:
     started: bool = False
     """Whether brokers know of the transaction, so that it must be ended with EndTxn."""
     started_ms: float | None = None
-    """The time when the sender noticed the start. The coordinator's timeout began at the same time or earlier."""
+    """The time when the sender noticed the start. The coordinator's timeout began at the same time or earlier
+    (version 1), or begins when the first request arrives (version 2)."""
     in_doubt: bool = False
     """Whether a request that adds a partition or a group may have been executed without the producer knowing."""
     needs_new_epoch: bool = False

@@ -98,7 +98,7 @@ _ABORTED_REMEDY = "It was aborted; begin a new transaction."
 
 
 class Operation:
-    """A call that completes on the sender's thread. The first outcome counts; later ones are ignored."""
+    """A call whose outcome a caller waits for. The first outcome counts; later ones are ignored."""
 
     def __init__(self, name: str) -> None:
         self.name = name

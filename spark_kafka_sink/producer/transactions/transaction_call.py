@@ -17,8 +17,8 @@ from spark_kafka_sink.requests.verdicts import Verdict
 class TransactionCall(Call[Any]):
     """A call that never completes: it sends one request at a time, derived from the manager's state at each attempt.
 
-    `is_flushed` returns whether all batches of the transaction are done. `changed` is called after each event that may
-    change the manager's state.
+    `is_flushed` returns whether all batches of the transaction are done and none of their requests is in flight.
+    `changed` is called after each event that may change the manager's state.
     """
 
     def __init__(
