@@ -1,4 +1,4 @@
-"""docs/architecture.md: named files exist, and diagrams and state tables match the code."""
+"""The maintainers' pages: named files and classes exist, and the layers and state tables match the code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from spark_kafka_sink.client import connection_states
 from spark_kafka_sink.producer.batching import batch
 from spark_kafka_sink.producer.sending import partition_states
@@ -16,12 +18,26 @@ from spark_kafka_sink.producer.transactions import states
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "spark_kafka_sink"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ARCHITECTURE, INTERNALS, DESIGN = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("architecture", "internals", "exactly-once-design")
+)
+CODE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
 
 
-def test_files_named_in_architecture_page_exist() -> None:
-    named = set(re.findall(r"`((?:tests/)?[a-z_]+(?:/[a-z_0-9]+)+\.py)`", PAGE))
-    assert len(named) > 30
+@pytest.mark.parametrize("page", [ARCHITECTURE, INTERNALS, DESIGN], ids=["architecture", "internals", "exactly once"])
+def test_classes_named_in_page_exist(page: str) -> None:
+    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    named = set(re.findall(r"`((?:[A-Z][a-z]+){2,})(?:\.(\w+))?`", prose))
+    assert named
+    for name, method in named:
+        assert re.search(rf"\b{name}\b", CODE), name
+        assert not method or f"def {method}(" in CODE, method
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, INTERNALS, DESIGN], ids=["architecture", "internals", "exactly once"])
+def test_files_named_in_page_exist(page: str) -> None:
+    named = set(re.findall(r"`((?:tests/)?[a-z_]+(?:/[a-z_0-9]+)+\.py)`", page))
+    assert len(named) > 5
     assert sorted(name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())) == []
 
 
@@ -40,13 +56,13 @@ def floors() -> str:
 
 
 def test_package_diagram_matches_import_contract() -> None:
-    drawing = PAGE.split("## Layers\n")[1].split("```text\n")[1].split("```")[0]
+    drawing = ARCHITECTURE.split("## Packages\n")[1].split("```text\n")[1].split("```")[0]
     assert drawing == floors(), f"write:\n{floors()}"
 
 
 def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
     """Return the last column of the page's table of these states."""
-    cells = {row.split("|")[1].strip(" `"): row.split("|")[-2] for row in PAGE.splitlines() if row.startswith("| `")}
+    cells = {row.split("|")[1].strip(" `"): row.split("|")[-2] for row in INTERNALS.splitlines() if row.startswith("| `")}
     return {state.name: set(re.findall(r"[A-Z_]+", cells[state.name])) for state in states}
 
 

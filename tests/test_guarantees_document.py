@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
 PRODUCER_PAGE = (ROOT / "docs" / "producer-guarantees.md").read_text()
-EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once-design.md").read_text()
+EXACTLY_ONCE_PAGE = (ROOT / "docs" / "exactly-once-tests.md").read_text()
 SCRIPTED = "\n".join(path.read_text() for path in (ROOT / "tests" / "producer").rglob("test_*.py"))
 ALL = "\n".join(path.read_text() for folder in ("tests", "integration") for path in (ROOT / folder).rglob("test_*.py"))
 REAL = "\n".join(path.read_text() for path in (ROOT / "integration").glob("test_faults_*.py"))
@@ -49,13 +49,13 @@ def test_tests_named_in_pages_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "heading", ["Protocol", "Options and rights", "How batches are compared", "What is not promised", "Operating it"]
+    "heading", ["Promises", "Options and rights", "How batches are compared", "What is not promised", "Operating it"]
 )
 def test_every_exactly_once_line_names_its_tests(heading: str) -> None:
     """Checks every table row, list item, and paragraph that begins with an event."""
     section = EXACTLY_ONCE_PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = re.findall(
-        r"^(?:\| (?!---|Option or right \||Event \||Promise \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
+        r"^(?:\| (?!---|Option or right \||Event \||Step \|).*$|(?:- )?\*\*.*(?:\n(?!- \*\*|\n).*)*)", section, re.M
     )
     assert lines
     assert [each[:60] for each in lines if not re.search(r"`(test_\w+|(?:tests|integration)/[\w/]+\.py)`", each)] == []

@@ -2,7 +2,7 @@
 
 All of the client and the producer use the operating system through a `System`. `OperatingSystem` is the real one. The
 tests' FakeSystem has a simulated clock, so a complete producer runs against scripted peers in one thread without
-waiting. docs/architecture.md lists the few modules that are exceptions.
+waiting. docs/internals.md lists the exception.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tests.producer.sending.checked_idempotence import CheckedIdempotence
 
 TP = TopicPartition("t", 0)
 TRANSITIONS = partition_states.TRANSITIONS
-ARCHITECTURE = Path(__file__).parents[3] / "docs" / "architecture.md"
+INTERNALS = Path(__file__).parents[3] / "docs" / "internals.md"
 ID = ProducerIdAndEpoch(7, 0)
 
 
@@ -52,8 +52,8 @@ def test_rejects_transition_that_is_not_in_the_table(before: Phase, after: Phase
             state.transition_to(after)
 
 
-def test_architecture_page_shows_the_transitions() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+def test_internals_page_shows_the_transitions() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", INTERNALS.read_text(), re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", after)) for name, after in rows if name in Phase.__members__}
     assert documented == {phase.name: {after.name for after in TRANSITIONS[phase]} for phase in Phase}
 
