@@ -62,7 +62,9 @@ def test_package_diagram_matches_import_contract() -> None:
 
 def moves_on_the_page(states: Iterable[Enum]) -> dict[str, set[str]]:
     """Return the last column of the page's table of these states."""
-    cells = {row.split("|")[1].strip(" `"): row.split("|")[-2] for row in INTERNALS.splitlines() if row.startswith("| `")}
+    cells = {
+        row.split("|")[1].strip(" `"): row.split("|")[-2] for row in INTERNALS.splitlines() if row.startswith("| `")
+    }
     return {state.name: set(re.findall(r"[A-Z_]+", cells[state.name])) for state in states}
 
 
