@@ -106,7 +106,7 @@ def _send_all(
 
     plan = plan_table(args.topic, rows.schema, ColumnMapping(partition=args.partition), {})
     sender = TableSender(producer, plan, failed_rows_max=0)
-    for completed_count in sender.steps(rows):
+    for completed_count in sender.send_slices(rows):
         progress.advance(completed_count)
     sender.result.raise_for_failures()
 

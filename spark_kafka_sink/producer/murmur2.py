@@ -1,19 +1,21 @@
-"""murmur2 over a column of keys, equal to the Java client's for every key.
+"""murmur2 hashes of a column of keys, equal to the Java client's hash of each key.
 
     h = seed ^ length
-    for each whole little-endian word k:    k *= M; k ^= k >>> 24; k *= M; h *= M; h ^= k
-    the last 1 to 3 bytes are xored in, then h *= M
+    for each complete little-endian word k:    k *= M; k ^= k >>> 24; k *= M; h *= M; h ^= k
+    the last 1 to 3 bytes are xored into h, then h *= M
     h ^= h >>> 13; h *= M; h ^= h >>> 15
 
-All keys take one step at the same time: first the first word of each, then the second word of those that have one, and
-so on. The loop is over the words of the longest key, not over keys. It works in place, in a few arrays that stay in the
-processor's cache.
+Words have 32 bits. All keys are hashed one word at a time: first the first word of every key, then the second word of
+every key that has one, and so on. The loop runs over the words of the longest key instead of over the keys. It works
+in place, in a few arrays that fit into the processor's cache.
 
-Keys of one length are a table, and word i of all of them is a column of it. Keys of many lengths begin and end
-anywhere: their words are gathered, the shortest keys first, so that those that have a word i are the last ones.
+Keys of one length form a table with one row per key, and word i of every key is a column of this table. Keys of mixed
+lengths start at arbitrary offsets, so their words are gathered. The keys are sorted by length first, so that the keys
+that have a word i are the last ones.
 
-A step costs about as much for one key as for a hundred. So where only a few long keys are left, each is hashed by
-itself, and the time stays in proportion to the bytes: one key of 100 kB among short ones is not 25,000 steps.
+Hashing one word costs about as much for a single key as for a hundred keys. When only a few long keys remain, each is
+hashed separately, so that the time stays proportional to the bytes: one key of 100 kB among short keys does not cost
+25,000 passes.
 """
 
 from __future__ import annotations
@@ -27,166 +29,175 @@ from numpy.typing import NDArray
 from spark_kafka_sink.records.byte_column import ByteColumn
 
 
-def _number(value: int) -> NDArray[np.uint32]:
-    """Return a number as an array without dimensions.
+def _uint32_scalar(value: int) -> NDArray[np.uint32]:
+    """Convert a number to an array without dimensions.
 
-    numpy converts a plain number in each call, which takes half as long as the arithmetic of a thousand keys.
+    numpy would convert a Python int in each call, which takes half as long as hashing a word of a thousand keys.
     """
     return np.array(value, np.uint32)
 
 
 _SEED = 0x9747B28C
-_M_INT, _MASK = 0x5BD1E995, 0xFFFF_FFFF
-_M = _number(_M_INT)
-_POSITIVE = _number(0x7FFF_FFFF)
-_1, _13, _15, _24 = _number(1), _number(13), _number(15), _number(24)
-_WORDS_AT_A_TIME = 4
-"""Words of each key that are hashed in one pass: few passes, while the arrays stay in the processor's cache."""
-_GATHERED_BYTES_MAX = 2 << 20
-"""Keys of many lengths are copied three times over, for a moment: not more of them than that."""
-_FEW_KEYS = 64
-"""For at most this many keys a step costs more than the same word of each key by itself ..."""
-_LONG_WORDS = 64
-"""... if the longest of them has at least this many words left: to begin with a single key costs a few steps, too."""
+_MURMUR2_M, _UINT32_MASK = 0x5BD1E995, 0xFFFF_FFFF
+_M = _uint32_scalar(_MURMUR2_M)
+_NON_NEGATIVE_MASK = _uint32_scalar(0x7FFF_FFFF)
+_ONE, _SHIFT_13, _SHIFT_15, _SHIFT_24 = (_uint32_scalar(value) for value in (1, 13, 15, 24))
+_WORDS_PER_PASS = 4
+"""Words of each key that are hashed in one pass: few passes, and arrays that fit into the processor's cache."""
+_MAX_GATHERED_BYTES = 2 << 20
+"""Limit of the key bytes that are gathered at once: gathering needs three copies of them."""
+_MAX_SEPARATE_KEYS = 64
+"""Maximum number of remaining keys for which separate hashing is faster than further passes over all of them."""
+_MIN_SEPARATE_WORDS = 64
+"""Minimum number of remaining words for separate hashing: starting on a key costs as much as a few passes."""
 
 
 def compute_partitions(keys: ByteColumn, partition_count: int) -> NDArray[np.int32]:
-    """Compute the partition of each key as Java does: the hash without its sign, modulo the partition count.
+    """Compute the partition of each key as Java does: the hash without its sign bit, modulo the partition count.
 
     The results for null keys are meaningless.
     """
     hashes = murmur2(keys)
-    hashes &= _POSITIVE
-    # numpy divides by one number without a division for each row, but not where it takes remainders.
-    count = _number(partition_count)
-    quotients = hashes // count
-    quotients *= count
-    hashes -= quotients
+    hashes &= _NON_NEGATIVE_MASK
+    # numpy divides by a scalar without a division instruction per row, but computes remainders with one.
+    divisor = _uint32_scalar(partition_count)
+    multiples = hashes // divisor
+    multiples *= divisor
+    hashes -= multiples
     return hashes.view(np.int32)
 
 
 def murmur2(keys: ByteColumn) -> NDArray[np.uint32]:
-    """Compute the hash of each key. A null is hashed like an empty key."""
+    """Compute the hash of each key. A null key has the hash of an empty key."""
     if not keys.rows:
         return np.empty(0, np.uint32)
-    length = keys.uniform_length()
-    if length is not None and (keys.rows > _FEW_KEYS // 4 or length < 4 * _LONG_WORDS):
-        hashes = _of_one_length(keys, max(0, length))
-    elif keys.rows == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _GATHERED_BYTES_MAX:
-        hashes = _of_many_lengths(keys)
+    key_length = keys.uniform_length()
+    if key_length is not None and (keys.rows > _MAX_SEPARATE_KEYS // 4 or key_length < 4 * _MIN_SEPARATE_WORDS):
+        hashes = _hash_uniform_keys(keys, max(0, key_length))
+    elif keys.rows == 1 or keys.offsets.item(-1) - keys.offsets.item(0) <= _MAX_GATHERED_BYTES:
+        hashes = _hash_mixed_keys(keys)
     else:
         middle = keys.rows // 2
         halves = keys.offsets[: middle + 1], keys.offsets[middle:]
         return np.concatenate([murmur2(ByteColumn(offsets, keys.data)) for offsets in halves])
-    spare = hashes >> _13
-    hashes ^= spare
+    shifted = hashes >> _SHIFT_13
+    hashes ^= shifted
     hashes *= _M
-    np.right_shift(hashes, _15, spare)
-    hashes ^= spare
+    np.right_shift(hashes, _SHIFT_15, shifted)
+    hashes ^= shifted
     return hashes
 
 
-def _of_one_length(keys: ByteColumn, length: int) -> NDArray[np.uint32]:
-    rows, start = keys.rows, keys.offsets.item(0)
-    hashes = np.full(rows, _SEED ^ length, np.uint32)
-    for first in range(0, length >> 2, _WORDS_AT_A_TIME):
-        count = min(_WORDS_AT_A_TIME, (length >> 2) - first)
-        words = np.ndarray((count, rows), "<u4", keys.data, start + 4 * first, (4, length)).copy()
-        _spread(words)
+def _hash_uniform_keys(keys: ByteColumn, key_length: int) -> NDArray[np.uint32]:
+    """Hash keys of one length, without the final mixing."""
+    key_count, data_start = keys.rows, keys.offsets.item(0)
+    hashes = np.full(key_count, _SEED ^ key_length, np.uint32)
+    word_count = key_length >> 2
+    for first_word in range(0, word_count, _WORDS_PER_PASS):
+        pass_words = min(_WORDS_PER_PASS, word_count - first_word)
+        words = np.ndarray(
+            (pass_words, key_count), "<u4", keys.data, data_start + 4 * first_word, (4, key_length)
+        ).copy()
+        _scramble(words)
         for word in words:
             hashes *= _M
             hashes ^= word
-    tail = length & 3
-    if not tail:
+    tail_bytes = key_length & 3
+    if not tail_bytes:
         return hashes
-    word = np.empty_like(hashes)
-    if length > tail:  # the word that ends with the key, without what the last whole one had of it
-        word[:] = np.ndarray((rows,), "<u4", keys.data, start + length - 4, (length,))
-        word >>= _number(32 - 8 * tail)
-        hashes ^= word
+    tail_word = np.empty_like(hashes)
+    if key_length > tail_bytes:
+        # The last four bytes of a key are its tail and bytes of the last complete word, which are shifted out.
+        tail_word[:] = np.ndarray((key_count,), "<u4", keys.data, data_start + key_length - 4, (key_length,))
+        tail_word >>= _uint32_scalar(32 - 8 * tail_bytes)
+        hashes ^= tail_word
     else:
-        for index in range(tail):
-            word[:] = keys.to_matrix(rows, length)[:, index]
-            word <<= _number(8 * index)
-            hashes ^= word
+        for index in range(tail_bytes):
+            tail_word[:] = keys.to_matrix(key_count, key_length)[:, index]
+            tail_word <<= _uint32_scalar(8 * index)
+            hashes ^= tail_word
     hashes *= _M
     return hashes
 
 
-def _of_many_lengths(keys: ByteColumn) -> NDArray[np.uint32]:
-    first = keys.offsets.item(0)
-    starts, lengths = keys.offsets[:-1] - first, keys.offsets[1:] - keys.offsets[:-1]
-    shortest, longest = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
-    order: NDArray[np.intp] | slice = slice(None)
-    begins = [0] * (longest >> 2)
-    if shortest >> 2 < longest >> 2:
-        # In few bytes: that makes it a radix sort.
-        narrow = np.uint8 if longest < 1 << 8 else np.uint16 if longest < 1 << 16 else np.int32
-        order = np.argsort(lengths.astype(narrow), kind="stable")
-        starts, lengths = starts[order], lengths[order]
-        begins = lengths.searchsorted(np.arange(4, longest + 1, 4, dtype=np.int32)).tolist()
-    hashes = lengths.view(np.uint32) ^ _number(_SEED)
-    spare = np.empty_like(hashes)
-    pairs = _pairs_of_words(keys.data, first, keys.offsets.item(-1))
-    at, shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
-    steps = bisect_left(begins, keys.rows - _FEW_KEYS)
-    if len(begins) - steps < _LONG_WORDS:
-        steps = len(begins)
-    for begin in begins[:steps]:
-        _mix(hashes[begin:], _words(pairs, at[begin:], shifts[begin:]))
-        at[begin:] += 1
-    for row in range(begins[steps], keys.rows) if steps < len(begins) else ():
-        count = (lengths.item(row) >> 2) - steps
-        hashes[row] = _mix_one(hashes.item(row), keys.data, first + starts.item(row) + 4 * steps, count)
-        at[row] += count
-    last = _words(pairs, at, shifts)
-    tails = lengths & 3
-    surplus = (32 - 8 * tails).view(np.uint32)  # numpy shifts a word by 32 bits to 0
-    last <<= surplus
-    last >>= surplus
-    hashes ^= last
-    hashes *= np.minimum(tails, 1).view(np.uint32) * (_M - _1) + _1  # M where there is a tail, else 1
-    spare[order] = hashes
-    return spare
+def _hash_mixed_keys(keys: ByteColumn) -> NDArray[np.uint32]:
+    """Hash keys of different lengths, without the final mixing."""
+    data_start = keys.offsets.item(0)
+    starts, lengths = keys.offsets[:-1] - data_start, keys.offsets[1:] - keys.offsets[:-1]
+    min_length, max_length = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
+    key_order: NDArray[np.intp] | slice = slice(None)
+    first_keys = [0] * (max_length >> 2)  # for each word number, the first of the sorted keys that has this word
+    if min_length >> 2 < max_length >> 2:
+        # A narrow integer type makes numpy use a radix sort.
+        narrow_type = np.uint8 if max_length < 1 << 8 else np.uint16 if max_length < 1 << 16 else np.int32
+        key_order = np.argsort(lengths.astype(narrow_type), kind="stable")
+        starts, lengths = starts[key_order], lengths[key_order]
+        first_keys = lengths.searchsorted(np.arange(4, max_length + 1, 4, dtype=np.int32)).tolist()
+    hashes = lengths.view(np.uint32) ^ _uint32_scalar(_SEED)
+    unsorted_hashes = np.empty_like(hashes)
+    word_pairs = _read_word_pairs(keys.data, data_start, keys.offsets.item(-1))
+    pair_indices, bit_shifts = (starts >> 2).astype(np.intp), ((starts & 3) << 3).astype(np.uint64)
+    common_words = bisect_left(first_keys, keys.rows - _MAX_SEPARATE_KEYS)
+    if len(first_keys) - common_words < _MIN_SEPARATE_WORDS:
+        common_words = len(first_keys)
+    for first_key in first_keys[:common_words]:
+        _mix(hashes[first_key:], _gather_words(word_pairs, pair_indices[first_key:], bit_shifts[first_key:]))
+        pair_indices[first_key:] += 1
+    for key_index in range(first_keys[common_words], keys.rows) if common_words < len(first_keys) else ():
+        remaining_words = (lengths.item(key_index) >> 2) - common_words
+        start = data_start + starts.item(key_index) + 4 * common_words
+        hashes[key_index] = _mix_key_words(hashes.item(key_index), keys.data, start, remaining_words)
+        pair_indices[key_index] += remaining_words
+    tail_words = _gather_words(word_pairs, pair_indices, bit_shifts)
+    tail_bytes = lengths & 3
+    surplus_bits = (32 - 8 * tail_bytes).view(np.uint32)  # 32 without a tail: numpy shifts such a word to 0
+    tail_words <<= surplus_bits
+    tail_words >>= surplus_bits
+    hashes ^= tail_words
+    hashes *= np.minimum(tail_bytes, 1).view(np.uint32) * (_M - _ONE) + _ONE  # M for keys with a tail, else 1
+    unsorted_hashes[key_order] = hashes
+    return unsorted_hashes
 
 
-def _pairs_of_words(data: pa.Buffer, first: int, stop: int) -> NDArray[np.uint64]:
-    """Return the eight bytes at every fourth byte of the keys, with zeros after the last one.
+def _read_word_pairs(data: pa.Buffer, start: int, stop: int) -> NDArray[np.uint64]:
+    """Read eight bytes at every fourth byte from `start`, with zeros after `stop`.
 
-    Words that do not begin at a multiple of four are slow to gather. So pairs that begin at one are gathered, and the
-    word is shifted out of its pair.
+    Gathering 32-bit words from unaligned offsets is slow. Instead, the aligned pair of words that contains the wanted
+    word is gathered, and the wanted word is shifted out of the pair.
     """
-    size = stop - first
+    size = stop - start
     padded = np.zeros(size + 8, np.uint8)
-    padded[:size] = np.frombuffer(data, np.uint8, size, first)
-    pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
-    return pairs
+    padded[:size] = np.frombuffer(data, np.uint8, size, start)
+    word_pairs: NDArray[np.uint64] = np.ndarray((size // 4 + 1,), "<u8", padded, 0, (4,)).copy()
+    return word_pairs
 
 
-def _words(pairs: NDArray[np.uint64], at: NDArray[np.intp], shifts: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    taken = pairs.take(at)
-    taken >>= shifts
-    return taken.astype(np.uint32)
+def _gather_words(
+    word_pairs: NDArray[np.uint64], pair_indices: NDArray[np.intp], bit_shifts: NDArray[np.uint64]
+) -> NDArray[np.uint32]:
+    gathered = word_pairs.take(pair_indices)
+    gathered >>= bit_shifts
+    return gathered.astype(np.uint32)
 
 
-def _mix(hashes: NDArray[np.uint32], word: NDArray[np.uint32]) -> None:
-    """One step of the hash, in place; the words are used up."""
-    _spread(word)
+def _mix(hashes: NDArray[np.uint32], words: NDArray[np.uint32]) -> None:
+    """Mix one word of each key into its hash, in place. Overwrites `words`."""
+    _scramble(words)
     hashes *= _M
-    hashes ^= word
+    hashes ^= words
 
 
-def _mix_one(result: int, data: pa.Buffer, start: int, count: int) -> int:
-    """Go on with the hash of one key, by `count` words from `start` on."""
-    words = np.frombuffer(data, "<u4", count, start).copy()
-    _spread(words)
+def _mix_key_words(key_hash: int, data: pa.Buffer, start: int, word_count: int) -> int:
+    """Mix the next words of a single key into its hash, and return the new hash."""
+    words = np.frombuffer(data, "<u4", word_count, start).copy()
+    _scramble(words)
     for word in words.tolist():
-        result = result * _M_INT & _MASK ^ word
-    return result
+        key_hash = key_hash * _MURMUR2_M & _UINT32_MASK ^ word
+    return key_hash
 
 
-def _spread(words: NDArray[np.uint32]) -> None:
-    """Mix each word by itself, in place, before it enters the hash."""
+def _scramble(words: NDArray[np.uint32]) -> None:
+    """Scramble each word in place, before it is mixed into a hash."""
     words *= _M
-    words ^= words >> _24
+    words ^= words >> _SHIFT_24
     words *= _M

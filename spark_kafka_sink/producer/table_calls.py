@@ -1,11 +1,11 @@
-"""A producer's calls that take tables, as users see them. What they do is in tables.py and table_plan.py."""
+"""Methods of KafkaProducer that send tables. Their implementation is in tables.py and table_plan.py."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
+if TYPE_CHECKING:  # Spark tasks send columns, so they need not import any of this
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # a task of Spark has columns already, and loads none of it
     from spark_kafka_sink.producer.typed_options import TableOptions
     from spark_kafka_sink.records.columns import RecordColumns
 
-DEFAULT_FAILED_ROWS_MAX = 10_000
+DEFAULT_MAX_FAILED_ROWS = 10_000
 
 
 class TableCalls:
-    """Base class of KafkaProducer with its calls for tables."""
+    """Base class of KafkaProducer with the methods that send tables."""
 
     if TYPE_CHECKING:
         config: ProducerConfig
@@ -35,7 +35,7 @@ class TableCalls:
 
         def without_linger(self) -> AbstractContextManager[None]: ...
 
-    def send_table(  # noqa: PLR0913 - the fields of a record, each by its name
+    def send_table(  # noqa: PLR0913 - one argument for each record field
         self,
         topic: str | None,
         table: Any,
@@ -45,22 +45,24 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = DEFAULT_FAILED_ROWS_MAX,
+        failed_rows_max: int = DEFAULT_MAX_FAILED_ROWS,
         progress: bool = True,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
-        """Send all rows of a table or a stream, and wait until each is acknowledged or has failed.
+        """Send all rows of a table or a stream, and wait until each row is acknowledged or has failed.
 
-        `table` is an object that exports Arrow columns: of pyarrow, polars, DuckDB, pandas, Daft. `key`, `value`,
-        `headers`, `partition` and `timestamp` name columns, or the columns of these names are taken; `partition` may
-        be a number.
-        With `topic` None, the column `topic` says where each row goes.
+        `table` is an object that exports Arrow columns, such as a table of pyarrow, polars, DuckDB, pandas or Daft.
+        `key`, `value`, `headers`, `partition` and `timestamp` are the names of columns. Each defaults to the column
+        with the argument's name. `partition` may also be a partition number. `topic` None sends each row to the topic
+        in its column `topic`.
 
-        `value_format`, `key_format` and what belongs to them (`value_schema`, `schema_registry_url`, ...) are those of
-        the Spark sink, written with underscores; a value then has the columns that `value` names, or all others.
+        `value_format` and `key_format` encode several columns into the value or the key: those that `value` or `key`
+        names, and for a value without names all other columns. The format arguments (`value_schema`,
+        `schema_registry_url`, ...) are options of the Spark sink, written with underscores.
 
-        Reading stops when more than `failed_rows_max` rows have failed. An exception, also one of the stream, has the
-        result of the rows before it as its attribute `table_result`. `progress`: draw a bar, on a terminal.
+        Reading stops after more than `failed_rows_max` rows have failed. An exception, including one that the stream
+        raises, has the attribute `table_result`: the result of the rows that were read before the exception.
+        `progress` draws a progress bar if standard error is a terminal.
 
         Example:
 
@@ -72,15 +74,15 @@ class TableCalls:
         from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
         from spark_kafka_sink.producer.tables import TableSender, open_table
 
-        reader, total = open_table(table)
+        reader, row_count = open_table(table)
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         sender = TableSender(self, plan_table(topic, reader.schema, mapping, formats), failed_rows_max)
-        with Progress("records", total, prints_total=False, is_shown=progress, delay_s=1) as bar:
-            for answered in sender.steps(reader):
-                bar.advance(answered)
+        with Progress("records", row_count, prints_total=False, is_shown=progress, delay_s=1) as bar:
+            for completed_count in sender.send_slices(reader):
+                bar.advance(completed_count)
         return sender.result
 
-    async def send_table_async(  # noqa: PLR0913 - as send_table
+    async def send_table_async(  # noqa: PLR0913 - same arguments as send_table
         self,
         topic: str | None,
         table: Any,
@@ -90,12 +92,13 @@ class TableCalls:
         headers: str | None = None,
         partition: int | str | None = None,
         timestamp: str | None = None,
-        failed_rows_max: int = DEFAULT_FAILED_ROWS_MAX,
+        failed_rows_max: int = DEFAULT_MAX_FAILED_ROWS,
         **formats: Unpack[TableOptions],
     ) -> TableResult:
-        """Call send_table() without blocking the event loop: a thread reads the table and hands its rows over.
+        """Send a table as send_table() does, without blocking the event loop.
 
-        A task that is cancelled reads no further; rows that were handed over go on.
+        A thread reads the table and sends its rows. Cancelling the task stops the reading. Rows that were already
+        passed to the producer are still sent.
 
         Example:
 
@@ -111,7 +114,7 @@ class TableCalls:
         mapping = ColumnMapping(value, key, headers, partition, timestamp)
         plan = await to_thread(plan_table, topic, reader.schema, mapping, formats)
         sender = TableSender(self, plan, failed_rows_max)
-        steps = sender.steps(reader)
-        while await to_thread(next, steps, None) is not None:
+        slices = sender.send_slices(reader)
+        while await to_thread(next, slices, None) is not None:
             pass
         return sender.result

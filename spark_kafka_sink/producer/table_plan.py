@@ -1,10 +1,11 @@
 """Mapping of the columns of an Arrow table to record fields, from the arguments of send_table().
 
-    send_table("orders", table)                                  columns named as in Spark's sink: value, key, ...
-    send_table("orders", table, key="id", value="text")          columns of other names
+    send_table("orders", table)                                  columns named as in the Spark sink: value, key, ...
+    send_table("orders", table, key="id", value="text")          columns with other names
     send_table("orders", table, key="id", value_format="json")   all other columns are encoded into the value
 
-Arrow types without a Spark equivalent are converted first: `table_types`.
+A column position is the index of a column in the schema of the table. Arrow types without a Spark equivalent are
+converted before the fields are read or encoded (table_types.py).
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ from spark_kafka_sink.producer.record import check_topic
 from spark_kafka_sink.producer.table_types import BatchConversion, convert_column, dictionary_value_type, to_spark_type
 from spark_kafka_sink.records.columns import RecordColumns
 
-ROLES = ("value", "key", "headers", "partition", "timestamp", "topic")
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+FIELD_NAMES = ("value", "key", "headers", "partition", "timestamp", "topic")
+_PANDAS_INDEX_PATTERN = re.compile(r"__index_level_\d+__")
 _OPTIONS = build_option_table((*FORMAT_OPTIONS, *REGISTRY_OPTIONS))
 
 
-def _argument(option: str) -> str:
+def _to_argument_name(option_name: str) -> str:
     """Convert an option name to an argument name: valueFormat to value_format."""
-    return re.sub(r"(?<=[a-z])([A-Z])", lambda match: "_" + match[1].lower(), option).replace(".", "_")
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda match: "_" + match[1].lower(), option_name).replace(".", "_")
 
 
-TABLE_ARGUMENTS = {_argument(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
-"""Options of formats and schema registries, by their argument names."""
-_AS_ARGUMENTS = {
+TABLE_ARGUMENTS = {_to_argument_name(name): option for name, option in _OPTIONS.items() if not name.endswith("Columns")}
+"""Options of formats and schema registries, keyed by argument name."""
+_ARGUMENTS_BY_OPTION = {
     **{option.name: argument for argument, option in TABLE_ARGUMENTS.items()},
     "valueColumns": "value",
     "keyColumns": "key",
 }
-_ARGUMENTS_IN_LOWER_CASE = {option.lower(): argument for option, argument in _AS_ARGUMENTS.items()}
-_ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_AS_ARGUMENTS.get(option, option)}'", "Argument ")
+_ARGUMENTS_BY_LOWER_CASE_OPTION = {option.lower(): argument for option, argument in _ARGUMENTS_BY_OPTION.items()}
+_ARGUMENT_SPELLING = OptionSpelling(lambda option: f"'{_ARGUMENTS_BY_OPTION.get(option, option)}'", "Argument ")
 
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The column arguments of send_table(). None: the column with the name of the field, if it exists."""
+    """Column arguments of send_table(). None stands for the column that has the name of the field, if it exists."""
 
     value: str | Sequence[str] | None = None
     key: str | Sequence[str] | None = None
@@ -65,14 +66,17 @@ class ColumnMapping:
 
 
 class TablePlan(NamedTuple):
-    """How the batches of a table become rows: `conversion` is applied first, and `columns` then names its columns."""
+    """Steps that turn a batch of the table into records.
+
+    `conversion` is applied first. The column positions in `columns` refer to the converted batch.
+    """
 
     conversion: BatchConversion
     columns: ColumnPlan
 
 
 class ArrowColumns:
-    """The columns of an Arrow schema, or the fields of a struct, as formats look at them."""
+    """Columns of an Arrow schema, or fields of a struct, with the Spark types that formats expect."""
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = fields
@@ -86,208 +90,259 @@ class ArrowColumns:
         return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
     def struct_fields(self, position: int) -> ArrowColumns | None:
-        kind = self._fields[position].type
-        return ArrowColumns([kind.field(i) for i in range(kind.num_fields)]) if pa.types.is_struct(kind) else None
+        data_type = self._fields[position].type
+        return ArrowColumns(list(data_type)) if pa.types.is_struct(data_type) else None
 
 
 def plan_table(
     topic: str | None, schema: pa.Schema, mapping: ColumnMapping, formats: Mapping[str, object]
 ) -> TablePlan:
-    """ConfigurationError with all faults of the arguments and the columns. A schema registry is asked at the end."""
+    """Map the columns of a schema to record fields, and build the encoders of the formats.
+
+    The schema registry is queried last, after all other checks have passed. Raises ConfigurationError with all faults
+    that the first failing step found in the arguments or the columns.
+    """
     if topic is not None:
         check_topic(topic)
     formats = {name: value for name, value in formats.items() if value is not None}
     if isinstance(mapping.partition, SupportsIndex) and not isinstance(mapping.partition, bool):
-        mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy's integers are no int
-    _raise_if_any(_faults_of_arguments(mapping))
-    sides, registry, faults = _formats(topic, mapping, formats)
-    encoded = {side for side in SIDES if f"{side}_format" in formats}
-    places, of_places = _places(topic, schema, mapping, encoded)
-    _raise_if_any(faults + of_places)
-    sides = [_with_columns(side, schema, places) for side in sides]
-    of_columns = OptionFaults()
-    encoders = build_encoders(sides, ArrowColumns(list(schema)), of_columns)
-    _raise_if_any(of_columns.render(_ARGUMENT_SPELLING))
-    types = _types(schema, places, encoders)
-    _raise_if_any(_faults_of_types(schema, places, types))
-    made: dict[str, Any] = dict(encoders)
+        mapping = replace(mapping, partition=operator.index(mapping.partition))  # numpy integers are not int
+    _raise_faults(_find_argument_faults(mapping))
+    sides, registry, option_faults = _parse_formats(topic, mapping, formats)
+    encoded_fields = {side for side in SIDES if f"{side}_format" in formats}
+    positions, position_faults = _find_column_positions(topic, schema, mapping, encoded_fields)
+    _raise_faults(option_faults + position_faults)
+    sides = [_fill_encoded_columns(side, schema, positions) for side in sides]
+    encoder_faults = OptionFaults()
+    schema_encoders = build_encoders(sides, ArrowColumns(list(schema)), encoder_faults)
+    _raise_faults(encoder_faults.render(_ARGUMENT_SPELLING))
+    target_types = _find_target_types(schema, positions, schema_encoders)
+    _raise_faults(_find_type_faults(schema, positions, target_types))
+    encoders: dict[str, Any] = dict(schema_encoders)
     for side in sides:
         if side.has_registry and registry is not None:
-            made[side.side] = attach_schema_id(made[side.side], side, registry, topic)
-    conversion = _conversion(schema, types, places.get("timestamp"))
+            encoders[side.side] = attach_schema_id(encoders[side.side], side, registry, topic)
+    conversion = _build_conversion(schema, target_types, positions.get("timestamp"))
     columns = ColumnPlan(
-        value=made["value"] if "value" in made else places["value"],
-        key=made.get("key", places.get("key")),
-        topic=places.get("topic"),
-        partition=places.get("partition"),
-        headers=places.get("headers"),
-        timestamp=len(conversion.columns) - 1 if "timestamp" in places else None,
+        value=encoders["value"] if "value" in encoders else positions["value"],
+        key=encoders.get("key", positions.get("key")),
+        topic=positions.get("topic"),
+        partition=positions.get("partition"),
+        headers=positions.get("headers"),
+        timestamp=len(conversion.columns) - 1 if "timestamp" in positions else None,
         fixed_topic=topic,
         fixed_partition=mapping.partition if isinstance(mapping.partition, int) else None,
     )
     return TablePlan(conversion, columns)
 
 
-def _conversion(schema: pa.Schema, types: Mapping[int, pa.DataType], timestamp: int | None) -> BatchConversion:
-    """Convert columns in place. The timestamps of records are one more column: a format may have another type of it."""
-    columns = [(position, types.get(position, field.type)) for position, field in enumerate(schema)]
-    if timestamp is not None:
-        columns.append((timestamp, _timestamp_type(schema.field(timestamp).type)))
+def _build_conversion(
+    schema: pa.Schema, target_types: Mapping[int, pa.DataType], timestamp_position: int | None
+) -> BatchConversion:
+    """Build the conversion that keeps the column positions and appends a column of record timestamps.
+
+    The record timestamps are a column of their own because a format may encode the same column with another type.
+    """
+    columns = [(position, target_types.get(position, field.type)) for position, field in enumerate(schema)]
+    if timestamp_position is not None:
+        columns.append((timestamp_position, _to_timestamp_type(schema.field(timestamp_position).type)))
     return BatchConversion(columns)
 
 
-def _raise_if_any(faults: Sequence[str]) -> None:
+def _raise_faults(faults: Sequence[str]) -> None:
     if faults:
         raise ConfigurationError(faults)
 
 
-def _faults_of_arguments(mapping: ColumnMapping) -> list[str]:
-    """Check that each argument names columns. A number or a list that is ignored would lose the field of every row."""
+def _find_argument_faults(mapping: ColumnMapping) -> list[str]:
+    """Return a fault for each argument that is not the name of a column.
+
+    Ignoring a number or a list would write every row without the field.
+    """
     faults: list[str] = []
-    for role in ("value", "key", "headers", "partition", "timestamp"):
-        argument = getattr(mapping, role)
-        names = list(argument) if role in SIDES and isinstance(argument, list | tuple) else [argument]
-        is_number = role == "partition" and isinstance(argument, int) and not isinstance(argument, bool)
+    for field_name in ("value", "key", "headers", "partition", "timestamp"):
+        argument = getattr(mapping, field_name)
+        names = list(argument) if field_name in SIDES and isinstance(argument, list | tuple) else [argument]
+        is_number = field_name == "partition" and isinstance(argument, int) and not isinstance(argument, bool)
         if argument is None or is_number or (names and all(isinstance(name, str) for name in names)):
             continue
-        more = {"value": " or a list of names", "key": " or a list of names", "partition": " or a number"}.get(role, "")
-        faults.append(f"{role} must be the name of a column{more}, not {sanitize(repr(argument), 100)}.")
+        alternative = {
+            "value": " or a list of names",
+            "key": " or a list of names",
+            "partition": " or a number",
+        }.get(field_name, "")
+        faults.append(f"{field_name} must be the name of a column{alternative}, not {sanitize(repr(argument), 100)}.")
     return faults
 
 
-def _formats(
-    topic: str | None, mapping: ColumnMapping, given: Mapping[str, object]
+def _parse_formats(
+    topic: str | None, mapping: ColumnMapping, arguments: Mapping[str, object]
 ) -> tuple[list[FormatOptions], RegistryOptions | None, list[str]]:
-    options = {TABLE_ARGUMENTS[name].name: value for name, value in given.items() if name in TABLE_ARGUMENTS}
-    of_names = [_unknown_argument(name) for name in given if name not in TABLE_ARGUMENTS]
+    """Parse the format arguments. Returns the formats, the schema registry and the faults of the arguments."""
+    options = {TABLE_ARGUMENTS[name].name: value for name, value in arguments.items() if name in TABLE_ARGUMENTS}
+    name_faults = [_describe_unknown_argument(name) for name in arguments if name not in TABLE_ARGUMENTS]
     for side in SIDES:
-        names = getattr(mapping, side) or ("key" if side == "key" else None)
-        if f"{side}Format" in options and names is not None:
-            listed = [names] if isinstance(names, str) else list(names)
-            options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in listed)
+        columns = getattr(mapping, side) or ("key" if side == "key" else None)
+        if f"{side}Format" in options and columns is not None:
+            column_names = [columns] if isinstance(columns, str) else list(columns)
+            options[f"{side}Columns"] = ", ".join(f"`{name.replace('`', '``')}`" for name in column_names)
     parsed_options = parse_option_values(_OPTIONS, options, (), "producer")
     sides = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, sides, topic)
-    return list(sides), registry, [*of_names, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
+    return list(sides), registry, [*name_faults, *parsed_options.faults.render(_ARGUMENT_SPELLING)]
 
 
-def _unknown_argument(name: str) -> str:
-    """Return the error for a name as the user typed it, with the argument for an option of Spark's sink."""
-    argument = _ARGUMENTS_IN_LOWER_CASE.get(name.lower())
-    if argument is None and _argument(name) in TABLE_ARGUMENTS:
-        argument = _argument(name)
+def _describe_unknown_argument(name: str) -> str:
+    """Return the error text for an unknown argument, with a suggestion.
+
+    The suggestion for the name of a Spark option is the argument that corresponds to the option.
+    """
+    argument = _ARGUMENTS_BY_LOWER_CASE_OPTION.get(name.lower())
+    if argument is None and _to_argument_name(name) in TABLE_ARGUMENTS:
+        argument = _to_argument_name(name)
     if argument is not None:
         suggestion = f"Did you mean '{argument}'?"
     else:
-        suggestion = describe_missing_column(name, _all_arguments(), "arguments")
+        suggestion = describe_missing_column(name, _list_arguments(), "arguments")
     return f"send_table() has no argument '{sanitize(name)}'. {suggestion}"
 
 
-def _all_arguments() -> list[str]:
-    return [*ROLES, "failed_rows_max", "progress", *TABLE_ARGUMENTS]
+def _list_arguments() -> list[str]:
+    return [*FIELD_NAMES, "failed_rows_max", "progress", *TABLE_ARGUMENTS]
 
 
-def _places(
-    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, encoded: set[str]
+def _find_column_positions(
+    topic: str | None, schema: pa.Schema, mapping: ColumnMapping, encoded_fields: set[str]
 ) -> tuple[dict[str, int], list[str]]:
-    """Return the column position of each record field that has a column, and the faults of the named columns."""
-    names = schema.names
-    places: dict[str, int] = {}
+    """Return the column position of each record field that is read from a column, and the faults of the columns."""
+    column_names = schema.names
+    positions: dict[str, int] = {}
     faults: list[str] = []
-    for role in ROLES:
-        asked = None if role == "topic" else getattr(mapping, role)
-        if role in encoded or (role == "topic" and topic is not None) or isinstance(asked, int):
+    for field_name in FIELD_NAMES:
+        argument = None if field_name == "topic" else getattr(mapping, field_name)
+        if field_name in encoded_fields or (field_name == "topic" and topic is not None) or isinstance(argument, int):
             continue
-        if asked is not None and not isinstance(asked, str):
+        if argument is not None and not isinstance(argument, str):
             faults.append(
-                f"{role}={list(asked)!r} names several columns, of which bytes are made by a format: add "
-                f'{role}_format="json", or another one.'
+                f"{field_name}={list(argument)!r} names several columns, which only a format can combine. Add "
+                f'{field_name}_format="json" or another format.'
             )
             continue
-        name = role if asked is None else asked
-        if names.count(name) > 1:
+        name = field_name if argument is None else argument
+        if column_names.count(name) > 1:
             faults.append(
-                f"{role}: the column '{sanitize(name)}' is there {names.count(name)} times; rename or drop one."
+                f"{field_name}: {column_names.count(name)} columns have the name '{sanitize(name)}'. Rename or drop "
+                "all but one."
             )
-        elif name in names:
-            places[role] = names.index(name)
-        elif asked is not None:
-            faults.append(f"{role}: there is no column '{sanitize(name)}'. {describe_missing_column(name, names)}")
-        elif role == "value":
+        elif name in column_names:
+            positions[field_name] = column_names.index(name)
+        elif argument is not None:
             faults.append(
-                f"value: there is no column 'value'. {describe_missing_column(name, names)} Say which one it is, "
-                'value="...", or let a format make it out of the others: value_format="json".'
+                f"{field_name}: there is no column '{sanitize(name)}'. {describe_missing_column(name, column_names)}"
             )
-        elif role == "topic":
-            faults.append("topic: it is None, and there is no column 'topic', which would say where each row goes.")
-    return places, faults
+        elif field_name == "value":
+            faults.append(
+                f"value: there is no column 'value'. {describe_missing_column(name, column_names)} Name the column "
+                'with value="...", or encode the other columns into the value with value_format="json".'
+            )
+        elif field_name == "topic":
+            faults.append(
+                "topic: the argument is None and there is no column 'topic'. Pass a topic, or add a column 'topic' "
+                "with the topic of each row."
+            )
+    return positions, faults
 
 
-def _with_columns(side: FormatOptions, schema: pa.Schema, places: Mapping[str, int]) -> FormatOptions:
-    """Without names, a value has all columns that are nothing else. pandas brings its index as one more."""
+def _fill_encoded_columns(side: FormatOptions, schema: pa.Schema, positions: Mapping[str, int]) -> FormatOptions:
+    """Choose the columns to encode for a format without explicit columns.
+
+    All columns are encoded except the index of pandas and columns that another record field reads or gives its name.
+    """
     if side.columns:
         return side
-    taken = {schema.names[place] for place in places.values()} | set(ROLES) - {"value"}
+    excluded = {schema.names[position] for position in positions.values()} | set(FIELD_NAMES) - {"value"}
     return replace(
-        side, columns=tuple(name for name in schema.names if name not in taken and not _PANDAS_INDEX.fullmatch(name))
+        side,
+        columns=tuple(
+            name for name in schema.names if name not in excluded and not _PANDAS_INDEX_PATTERN.fullmatch(name)
+        ),
     )
 
 
-def _types(
-    schema: pa.Schema, places: Mapping[str, int], encoders: Mapping[str, ColumnsEncoder | None]
+def _find_target_types(
+    schema: pa.Schema, positions: Mapping[str, int], encoders: Mapping[str, ColumnsEncoder | None]
 ) -> dict[int, pa.DataType]:
-    """Return the columns to cast, with the types that formats and the validation of records expect."""
-    used = {places[role] for role in ("headers", "topic") if role in places}
-    used |= {places[side] for side in SIDES if side in places and _is_dictionary(schema, places[side])}
+    """Return the target type of each column that must be converted, by column position.
+
+    The target types are those that the formats and the validation of records accept.
+    """
+    read_positions = {positions[field_name] for field_name in ("headers", "topic") if field_name in positions}
+    read_positions |= {
+        positions[side] for side in SIDES if side in positions and _is_dictionary(schema, positions[side])
+    }
     for encoder in encoders.values():
         if encoder is not None:
-            used.update(encoder.positions if encoder.parent is None else [encoder.parent])
-    known = {position: to_spark_type(schema.field(position).type) for position in sorted(used)}
-    return {position: kind for position, kind in known.items() if kind != schema.field(position).type}
+            read_positions.update(encoder.positions if encoder.parent is None else [encoder.parent])
+    spark_types = {position: to_spark_type(schema.field(position).type) for position in sorted(read_positions)}
+    return {
+        position: spark_type
+        for position, spark_type in spark_types.items()
+        if spark_type != schema.field(position).type
+    }
 
 
 def _is_dictionary(schema: pa.Schema, position: int) -> bool:
     return bool(pa.types.is_dictionary(schema.field(position).type))
 
 
-def _faults_of_types(schema: pa.Schema, places: Mapping[str, int], types: Mapping[int, pa.DataType]) -> list[str]:
-    """Each column by itself, without rows, so that the fault names the argument."""
+def _find_type_faults(
+    schema: pa.Schema, positions: Mapping[str, int], target_types: Mapping[int, pa.DataType]
+) -> list[str]:
+    """Return the faults of the column types, found by converting an empty column of each type.
+
+    Columns are checked one by one, so that each fault can show the argument that named the column.
+    """
     faults: list[str] = []
-    for position, field in enumerate(schema):
-        roles = [role for role, place in places.items() if place == position]
-        if not roles and position not in types:
+    for position, column_field in enumerate(schema):
+        field_names = [field_name for field_name, field_position in positions.items() if field_position == position]
+        if not field_names and position not in target_types:
             continue
         try:
-            empty = pa.nulls(0, field.type)
-            column = convert_column(empty, types.get(position, field.type), field.name)
-            if "timestamp" in roles:
-                timestamp = convert_column(empty, _timestamp_type(field.type), field.name)
+            empty = pa.nulls(0, column_field.type)
+            column = convert_column(empty, target_types.get(position, column_field.type), column_field.name)
+            if "timestamp" in field_names:
+                timestamps = convert_column(empty, _to_timestamp_type(column_field.type), column_field.name)
         except SchemaError as error:
             faults.append(f"{error}.")
             continue
-        faults += [
-            fault for role in roles if (fault := _role_fault(role, field, timestamp if role == "timestamp" else column))
-        ]
+        for field_name in field_names:
+            fault = _find_field_fault(field_name, column_field, timestamps if field_name == "timestamp" else column)
+            if fault is not None:
+                faults.append(fault)
     return faults
 
 
-def _role_fault(role: str, field: pa.Field, column: pa.Array) -> str | None:
+def _find_field_fault(field_name: str, column_field: pa.Field, column: pa.Array) -> str | None:
+    """Return the reason why a record field cannot be read from a column of this type, or None if it can."""
     try:
-        if role == "value":
+        if field_name == "value":
             RecordColumns(column)
-        elif role == "partition":
+        elif field_name == "partition":
             parse_requested_partitions(column, 0)
-        elif role != "topic":
-            RecordColumns(pa.nulls(0, pa.binary()), **{role: column})
+        elif field_name != "topic":
+            RecordColumns(pa.nulls(0, pa.binary()), **{field_name: column})
         elif not pa.types.is_string(column.type):
-            raise SchemaError(f"column topic must be a string column, not {field.type}")
+            raise SchemaError(f"column topic must be a string column, not {column_field.type}")
     except SchemaError as error:
-        remedy = f'. Or let a format write it: {role}_format="json"' if role in SIDES else ""
-        return f"{role}={field.name!r}: {error}{remedy}."
+        remedy = f'. Or encode the column with a format: {field_name}_format="json"' if field_name in SIDES else ""
+        return f"{field_name}={column_field.name!r}: {error}{remedy}."
     return None
 
 
-def _timestamp_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of record timestamps from a column: in its own unit, so that only rows out of range fail."""
-    kind = dictionary_value_type(kind)
-    return pa.int64() if pa.types.is_uint64(kind) else kind
+def _to_timestamp_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type to which a column of record timestamps is converted.
+
+    The unit stays that of the column, so that only the rows with a timestamp out of range fail.
+    """
+    value_type = dictionary_value_type(data_type)
+    return pa.int64() if pa.types.is_uint64(value_type) else value_type

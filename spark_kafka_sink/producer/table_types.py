@@ -1,7 +1,7 @@
-"""Arrow types that Spark does not have, and their conversion to the types that formats and records know.
+"""Conversion of Arrow types that Spark lacks to the types that formats and records accept.
 
-Polars, DuckDB and pandas have text in views or with wide offsets, dictionaries, unsigned numbers and nanoseconds, at
-any depth of lists, maps and structs. Each column is converted to the type of Spark that holds the same values.
+Polars, DuckDB and pandas export string views, 64-bit offsets, dictionaries, unsigned integers and nanoseconds. Such
+types also occur inside lists, maps and structs. Each column is converted to the Spark type that holds the same values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kafka_sink.errors import InvalidRecordError, SchemaError
 from spark_kafka_sink.records.arrays import integers_to_numpy, null_mask, numbers_to_arrow
 from spark_kafka_sink.records.byte_column import byte_sizes
 
-_SIMPLE: tuple[tuple[Any, pa.DataType], ...] = (
+_REPLACEMENT_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_large_string, pa.string()),
     (pa.types.is_string_view, pa.string()),
     (pa.types.is_large_binary, pa.binary()),
@@ -34,48 +34,59 @@ _SIMPLE: tuple[tuple[Any, pa.DataType], ...] = (
     (pa.types.is_date64, pa.date32()),
     (pa.types.is_time, pa.time64("ns")),
 )
-
-
+"""Pairs of a predicate on an Arrow type and the Spark type that replaces it."""
 _OFFSET_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-_DAY_MS = 86_400_000
-_MAX_DAY = 2**31 - 1
+_MS_PER_DAY = 86_400_000
+_MAX_DAYS = 2**31 - 1
+"""The latest date of Arrow's date32, in days since 1970."""
 
 
-def to_spark_type(kind: pa.DataType) -> pa.DataType:
-    """Return the Spark type for the same values. A type without one is returned as it is, and formats reject it."""
+def to_spark_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the Spark type that holds the values of an Arrow type.
+
+    A type without a Spark equivalent is returned unchanged; the formats reject it.
+    """
     types = pa.types
-    simple = next((known for is_kind, known in _SIMPLE if is_kind(kind) and not types.is_decimal(kind)), None)
-    if simple is not None:
-        return simple
-    if types.is_dictionary(kind):
-        return to_spark_type(kind.value_type)
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_to_spark_field(kind.value_field))
-    if types.is_map(kind):
-        return pa.map_(to_spark_type(kind.key_type), _to_spark_field(kind.item_field))
-    if types.is_struct(kind):
-        return pa.struct([_to_spark_field(kind.field(index)) for index in range(kind.num_fields)])
-    return kind
+    replacement = next(
+        (
+            spark_type
+            for is_replaced, spark_type in _REPLACEMENT_TYPES
+            if is_replaced(data_type) and not types.is_decimal(data_type)
+        ),
+        None,
+    )
+    if replacement is not None:
+        return replacement
+    if types.is_dictionary(data_type):
+        return to_spark_type(data_type.value_type)
+    if types.is_timestamp(data_type):
+        return pa.timestamp("us", data_type.tz)
+    if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
+        return pa.list_(_to_spark_field(data_type.value_field))
+    if types.is_map(data_type):
+        return pa.map_(to_spark_type(data_type.key_type), _to_spark_field(data_type.item_field))
+    if types.is_struct(data_type):
+        return pa.struct([_to_spark_field(data_type.field(index)) for index in range(data_type.num_fields)])
+    return data_type
 
 
-def dictionary_value_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary type, or the type itself."""
-    return dictionary_value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind
+def dictionary_value_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of the decoded values of a dictionary type; any other type is returned unchanged."""
+    return dictionary_value_type(data_type.value_type) if pa.types.is_dictionary(data_type) else data_type
 
 
 def _to_spark_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, to_spark_type(field.type), field.nullable)
 
 
-def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """Convert a column to its known type. A value that does not fit is an InvalidRecordError.
+def convert_column(column: pa.Array, target_type: pa.DataType, name: str) -> pa.Array:
+    """Convert a column to its target type.
 
-    Times below a microsecond are rounded down, as Spark does it.
+    Nanoseconds are rounded down to microseconds, as Spark does. Raises SchemaError if Arrow has no such conversion,
+    and InvalidRecordError if a value does not fit the target type. Both errors show the name of the column.
     """
     try:
-        return _convert(column, kind)
+        return _convert(column, target_type)
     except pa.ArrowNotImplementedError:
         raise SchemaError(f"column {sanitize(name)} of type {column.type} cannot be written; cast it") from None
     except pa.ArrowException as error:
@@ -84,109 +95,114 @@ def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class BatchConversion:
-    """The conversion of a table's batches. `columns` has the source position and the type of each resulting column."""
+    """Conversion of the columns of a record batch to the types that a ColumnPlan expects."""
 
     columns: Sequence[tuple[int, pa.DataType]]
+    """The source position and the target type of each converted column."""
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert the columns of a batch. Raises what convert_column() raises."""
+        """Return a batch of the converted columns. Raises the errors of convert_column()."""
         names = batch.schema.names
         return pa.RecordBatch.from_arrays(
-            [convert_column(batch.column(source), kind, names[source]) for source, kind in self.columns],
+            [convert_column(batch.column(source), target_type, names[source]) for source, target_type in self.columns],
             names=[names[source] for source, _ in self.columns],
         )
 
 
-def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decode dictionaries before the cast, at every depth: Arrow casts no nested one, and none of views."""
-    source, types = column.type, pa.types
-    if source == kind:
+def _convert(column: pa.Array, target_type: pa.DataType) -> pa.Array:
+    """Convert a column, decoding its dictionaries first: Arrow casts neither nested dictionaries nor those of views."""
+    source_type, types = column.type, pa.types
+    if source_type == target_type:
         return column
-    if types.is_dictionary(source):
-        return pc.take(_convert(column.dictionary, kind), column.indices)
-    if types.is_struct(source) and types.is_struct(kind):
-        # flatten() makes the fields of a null struct null. What they hold otherwise may be no value of their types.
-        fields = [_convert(field, kind.field(index).type) for index, field in enumerate(column.flatten())]
-        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=_nulls(column))
-    if types.is_map(source) and types.is_map(kind):
+    if types.is_dictionary(source_type):
+        return pc.take(_convert(column.dictionary, target_type), column.indices)
+    if types.is_struct(source_type) and types.is_struct(target_type):
+        # flatten() turns the fields of a null struct into nulls. Their buffers may hold values that cannot be cast.
+        fields = [_convert(field, target_type.field(index).type) for index, field in enumerate(column.flatten())]
+        return pa.StructArray.from_arrays(fields, fields=list(target_type), mask=_null_mask_array(column))
+    if types.is_map(source_type) and types.is_map(target_type):
         entries = _map_entries(column)
         keys, items = entries.flatten().flatten()
         # A null offset marks a null map.
-        offsets = numbers_to_arrow(integers_to_numpy(_offsets(entries)), np.append(null_mask(column), False))
-        return pa.MapArray.from_arrays(offsets, _convert(keys, kind.key_type), _convert(items, kind.item_type), kind)
-    if types.is_list(kind) and (
-        types.is_list(source) or types.is_large_list(source) or types.is_fixed_size_list(source)
+        offsets = numbers_to_arrow(integers_to_numpy(_flattened_offsets(entries)), np.append(null_mask(column), False))
+        return pa.MapArray.from_arrays(
+            offsets, _convert(keys, target_type.key_type), _convert(items, target_type.item_type), target_type
+        )
+    if types.is_list(target_type) and (
+        types.is_list(source_type) or types.is_large_list(source_type) or types.is_fixed_size_list(source_type)
     ):
-        # flatten() leaves out the elements of null lists.
-        elements = _convert(column.flatten(), kind.value_type)
-        return pa.ListArray.from_arrays(_offsets(column), elements, type=kind, mask=_nulls(column))
-    if types.is_timestamp(source) and source.unit == "ns" and types.is_timestamp(kind):
+        # flatten() omits the elements of null lists, so the offsets are computed anew.
+        elements = _convert(column.flatten(), target_type.value_type)
+        return pa.ListArray.from_arrays(
+            _flattened_offsets(column), elements, type=target_type, mask=_null_mask_array(column)
+        )
+    if types.is_timestamp(source_type) and source_type.unit == "ns" and types.is_timestamp(target_type):
         ns = integers_to_numpy(column.view(pa.int64()))
-        return numbers_to_arrow(ns // 1_000, null_mask(column)).view(kind)
-    if types.is_date64(source) and types.is_date32(kind):
+        return numbers_to_arrow(ns // 1_000, null_mask(column)).view(target_type)
+    if types.is_date64(source_type) and types.is_date32(target_type):
         return _to_days(column)
-    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+    return column.cast(options=pc.CastOptions(target_type, allow_time_truncate=True))
 
 
 def _to_days(column: pa.Array) -> pa.Array:
-    """Convert milliseconds to days. Arrow's own cast wraps around silently."""
-    days, nulls = integers_to_numpy(column.view(pa.int64())) // _DAY_MS, null_mask(column)
-    is_outside = (days < -_MAX_DAY - 1) | (days > _MAX_DAY)
+    """Convert milliseconds to days. Arrow's own cast silently overflows."""
+    days, nulls = integers_to_numpy(column.view(pa.int64())) // _MS_PER_DAY, null_mask(column)
+    is_outside = (days < -_MAX_DAYS - 1) | (days > _MAX_DAYS)
     if is_outside.any():
         raise pa.ArrowInvalid(f"{column.view(pa.int64())[int(is_outside.argmax())]} ms is no date")
     return numbers_to_arrow(days.astype(np.int32), nulls).view(pa.date32())
 
 
-def _nulls(column: pa.Array) -> pa.Array | None:
+def _null_mask_array(column: pa.Array) -> pa.Array | None:
     return column.is_null() if column.null_count else None
 
 
 def _map_entries(column: pa.Array) -> pa.Array:
-    """Convert maps to lists of structs with a key and a value."""
+    """Convert a column of maps to a column of lists, whose elements are structs of a key and a value."""
     return column.cast(pa.list_(pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])))
 
 
-def _offsets(lists: pa.Array) -> pa.Array:
-    """Offsets into the flattened elements of lists, in which null lists have none."""
+def _flattened_offsets(lists: pa.Array) -> pa.Array:
+    """Compute the offsets of lists in the result of flatten(), which has no elements for null lists."""
     lengths = integers_to_numpy(pc.list_value_length(lists))
     return numbers_to_arrow(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])).cast(pa.int32())
 
 
 def decoded_nbytes(column: pa.Array) -> int:
-    """Return the decoded size of a column with a dictionary at any depth, in bytes; 0 without a dictionary."""
-    return int(np.add.reduce(_decoded_sizes(column))) if _has_dictionary(column.type) else 0
+    """Return the size in bytes of a column after its dictionaries are decoded; 0 for a column without dictionaries."""
+    return int(np.add.reduce(_decoded_value_sizes(column))) if _contains_dictionary(column.type) else 0
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
-    """Return whether a dictionary is in the type, at any depth."""
-    if pa.types.is_dictionary(kind):
+def _contains_dictionary(data_type: pa.DataType) -> bool:
+    """Return whether a type is a dictionary type or contains one at any depth."""
+    if pa.types.is_dictionary(data_type):
         return True
-    if pa.types.is_map(kind):
-        return _has_dictionary(kind.key_type) or _has_dictionary(kind.item_type)
-    return any(_has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+    if pa.types.is_map(data_type):
+        return _contains_dictionary(data_type.key_type) or _contains_dictionary(data_type.item_type)
+    return any(_contains_dictionary(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
-def _decoded_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """Return the decoded size of each value in bytes, without Arrow's offsets; 0 for null."""
-    kind, types = column.type, pa.types
-    if types.is_dictionary(kind):
-        word_sizes = np.append(_decoded_sizes(column.dictionary), 0)  # the last one is of null
+def _decoded_value_sizes(column: pa.Array) -> NDArray[np.int64]:
+    """Return the decoded size of each value in bytes, without Arrow's offsets. The size of a null is 0."""
+    data_type, types = column.type, pa.types
+    if types.is_dictionary(data_type):
+        entry_sizes = np.append(_decoded_value_sizes(column.dictionary), 0)  # the appended size is that of null
         indices = integers_to_numpy(column.indices)
-        # An index outside of the dictionary is an error of convert_column().
-        is_word = (indices >= 0) & (indices < len(column.dictionary)) & ~null_mask(column)
-        return word_sizes[np.where(is_word, indices.astype(np.int64), -1)]  # unsigned indices have no -1
-    if types.is_struct(kind):
-        return sum(map(_decoded_sizes, column.flatten()), np.zeros(len(column), np.int64))
-    if types.is_map(kind):
-        return _decoded_sizes(_map_entries(column))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        ends = np.append(0, np.cumsum(_decoded_sizes(column.flatten())))
-        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_offsets(column))])
+        # An index outside the dictionary counts as null here: convert_column() raises an error for it.
+        is_valid = (indices >= 0) & (indices < len(column.dictionary)) & ~null_mask(column)
+        return entry_sizes[np.where(is_valid, indices.astype(np.int64), -1)]  # unsigned indices cannot hold -1
+    if types.is_struct(data_type):
+        return sum(map(_decoded_value_sizes, column.flatten()), np.zeros(len(column), np.int64))
+    if types.is_map(data_type):
+        return _decoded_value_sizes(_map_entries(column))
+    if types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
+        ends = np.append(0, np.cumsum(_decoded_value_sizes(column.flatten())))
+        sizes: NDArray[np.int64] = np.diff(ends[integers_to_numpy(_flattened_offsets(column))])
         return sizes
-    if len(column) and (types.is_string_view(kind) or types.is_binary_view(kind)):
-        # A view is 16 bytes, of which the first four are the length (Arrow's columnar format).
+    if len(column) and (types.is_string_view(data_type) or types.is_binary_view(data_type)):
+        # A view has 16 bytes. The first four are the length of the value (Arrow columnar format).
         lengths = np.frombuffer(column.buffers()[1], np.int32, 4 * len(column), 16 * column.offset)[::4]
         return np.where(null_mask(column), 0, lengths).astype(np.int64)
-    if types.is_null(kind) or kind in _OFFSET_TYPES:
+    if types.is_null(data_type) or data_type in _OFFSET_TYPES:
         return byte_sizes(column)
-    return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # values of one size
+    return np.full(len(column), column.nbytes // max(1, len(column)), np.int64)  # values of a fixed size

@@ -1,9 +1,9 @@
-"""send_table(): an Arrow table or stream, batch by batch through send_columns(), with one result for all of it.
+"""Sending of Arrow tables and streams through send_columns(), with one result for all rows.
 
-    table  ->  batches as they come  ->  slices  ->  columns, by topic  ->  send_columns  ->  TableResult
+    table  ->  record batches  ->  slices  ->  columns of one topic  ->  send_columns()  ->  TableResult
 
-Results are summed up as they come (`columns_writer.py`): what was written by partition, and the failed rows by their
-positions in the table.
+Results of calls are added up while the table is read (columns_writer.py). The TableResult has the offsets of the
+written rows by topic and partition, and the failed rows by row index in the table.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from spark_kafka_sink.producer.table_types import decoded_nbytes
 from spark_kafka_sink.records.topic_rows import TopicRows
 
 MAX_SLICE_ROWS = 50_000
-_BYTES_AT_ONCE = 16 << 20
+MAX_SLICE_BYTES = 16 << 20
 
 
 @dataclass(eq=False)
 class TableResult:
-    """The rows of one send_table() that were written, by topic and partition, and those that failed.
+    """Result of a send_table() call: the written rows by topic and partition, and the failed rows.
 
     Example:
 
@@ -59,11 +59,14 @@ class TableResult:
     """Offsets of the written rows, by topic and partition."""
     failures: list[FailedRows] = field(default_factory=list)
     is_complete: bool = True
-    """False: reading stopped early, because more than failed_rows_max rows had failed or because of an exception."""
+    """False if reading stopped early, because more than `failed_rows_max` rows failed or an exception was raised."""
 
     @property
     def rows_processed(self) -> int:
-        """Rows with an outcome, which are the first ones of the table; those from this position on were not sent."""
+        """Number of rows that were written or have failed.
+
+        Rows are sent in the order of the table, so rows from this row index on were not sent.
+        """
         return self.rows_written + self.rows_failed
 
     def __repr__(self) -> str:
@@ -71,79 +74,87 @@ class TableResult:
         return f"TableResult({self.rows_written} rows written, {self.rows_failed} failed{end})"
 
     def raise_for_failures(self) -> None:
-        """Raise DeliveryError, with the first failure as its cause, if any row was not written."""
+        """Raise DeliveryError if a row was not written. The error's cause is that of the first failed row."""
         if not self.failures:
             if self.is_complete:
                 return
             raise DeliveryError(f"Only the first {self.rows_written} rows were read and written.")
-        first = min(self.failures, key=lambda failure: int(failure.rows[0]))
-        rest = "" if self.is_complete else " The rows behind them were not read."
+        first_failure = min(self.failures, key=lambda failure: int(failure.rows[0]))
+        unread_rows_note = "" if self.is_complete else " The rows after them were not read."
         raise DeliveryError(
             f"{self.rows_failed} of {self.rows_processed} rows were not written. The first of them is "
-            f"row {int(first.rows[0])}: {first.error}{rest}"
-        ) from first.error
+            f"row {int(first_failure.rows[0])}: {first_failure.error}{unread_rows_note}"
+        ) from first_failure.error
 
 
-class _TableIndices(NamedTuple):
-    """The row indices in the table of the rows of one call: those in their batch, whose first row is row `first`."""
+class _CallRows(NamedTuple):
+    """Position in the table of the rows that one send_columns() call sends."""
 
-    first: int
+    batch_start: int
+    """Row index in the table of the first row of the batch."""
     batch_indices: NDArray[np.int64] | None
-    """None if all rows of the batch are in the call."""
+    """Row index in the batch of each row of the call, or None if the call sends all rows of the batch."""
 
-    def of(self, call_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def to_table_indices(self, call_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Convert row indices in the call to row indices in the table."""
-        return self.first + (call_indices if self.batch_indices is None else self.batch_indices[call_indices])
+        return self.batch_start + (call_indices if self.batch_indices is None else self.batch_indices[call_indices])
 
 
 def open_table(table: Any) -> tuple[pa.RecordBatchReader, int | None]:
-    """Return the batches of any object that exports Arrow data, and the number of rows if it is known."""
-    objects = _polars_objects(table)
-    if objects:
+    """Open an object that exports Arrow data. Returns its record batches, and its number of rows if known.
+
+    Raises InvalidRecordError if the object does not export a table with named columns.
+    """
+    object_columns = _find_polars_object_columns(table)
+    if object_columns:
         raise InvalidRecordError(
-            f"Column {sanitize(objects[0])} has polars' type Object: its values are Python objects, which Arrow does "
-            "not know. Convert them to another type, or drop the column."
+            f"Column {sanitize(object_columns[0])} has polars' type Object: its values are Python objects, which Arrow "
+            "does not know. Convert them to another type, or drop the column."
         )
     try:
         if isinstance(table, pa.RecordBatchReader):
             return table, None
         if hasattr(table, "__arrow_c_stream__"):
-            reader, total = pa.RecordBatchReader.from_stream(table), getattr(table, "num_rows", None)
-            return reader, total if isinstance(total, int) else _length(table)
+            reader, row_count = pa.RecordBatchReader.from_stream(table), getattr(table, "num_rows", None)
+            return reader, row_count if isinstance(row_count, int) else _find_length(table)
         if hasattr(table, "__arrow_c_array__"):
             batch = pa.record_batch(table)
             return pa.RecordBatchReader.from_batches(batch.schema, [batch]), batch.num_rows
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         reason = sanitize(". ".join(map(str, error.args))).removesuffix(".")
         raise InvalidRecordError(
-            f"send_table() takes a table with named columns, and cannot read {_named(table)} as one: {reason}."
+            f"send_table() takes a table with named columns, and cannot read {_format_type(table)} as one: {reason}."
         ) from error
     raise InvalidRecordError(
         f"send_table() takes a table that exports Arrow columns (__arrow_c_stream__ or __arrow_c_array__), such as "
-        f"those of pyarrow, polars, DuckDB and pandas, not {_named(table)}: {_remedy(table)}."
+        f"those of pyarrow, polars, DuckDB and pandas, not {_format_type(table)}: {_conversion_remedy(table)}."
     )
 
 
-def _polars_objects(table: Any) -> list[str]:
-    """Name the columns of polars' type Object. Polars exports each value as 8 bytes: an address in this process."""
-    if _named(table) != "polars.DataFrame":
+def _find_polars_object_columns(table: Any) -> list[str]:
+    """Return the names of the columns with polars' type Object.
+
+    Polars exports each value of such a column as 8 bytes that are an address in this process.
+    """
+    if _format_type(table) != "polars.DataFrame":
         return []
-    return [name for name, kind in table.schema.items() if str(kind) == "Object"]
+    return [name for name, data_type in table.schema.items() if str(data_type) == "Object"]
 
 
-def _length(table: Any) -> int | None:
+def _find_length(table: Any) -> int | None:
     try:
         return len(table)
-    except Exception:  # a foreign type; the number is for the progress bar alone
+    except Exception:  # len() of a foreign type may raise anything, and only the progress bar uses the result
         return None
 
 
-def _named(table: object) -> str:
-    kind = type(table)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+def _format_type(table: object) -> str:
+    """Return the class name of an object, with its top-level package unless it is a built-in."""
+    cls = type(table)
+    return cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
 
 
-def _remedy(table: object) -> str:
+def _conversion_remedy(table: object) -> str:
     return {
         "polars.LazyFrame": "write table.collect()",
         "_duckdb.DuckDBPyConnection": "write connection.sql(...), or .to_arrow_reader() of what execute() returns",
@@ -151,11 +162,11 @@ def _remedy(table: object) -> str:
         "list": "write pa.Table.from_pylist(table)",
         "dict": "write pa.table(table)",
         "pyspark.DataFrame": 'write df.write.format("pykafka")',
-    }.get(_named(table), "turn it into a pyarrow.Table first")
+    }.get(_format_type(table), "convert it to a pyarrow.Table first")
 
 
 class TableSender:
-    """Sends one table. `result` is what is known so far."""
+    """Sender of one table. `result` grows while the table is sent."""
 
     def __init__(self, producer: ColumnsProducer, plan: TablePlan, failed_rows_max: int) -> None:
         if isinstance(failed_rows_max, bool) or not isinstance(failed_rows_max, int) or failed_rows_max < 0:
@@ -165,23 +176,23 @@ class TableSender:
         self._conversion, columns = plan
         self._fixed_topic = columns.fixed_topic
         self._failed_rows_max = failed_rows_max
-        self._writer: ColumnsWriter[_TableIndices] = ColumnsWriter(producer, columns)
-        self._written = OffsetRangeCollector()
-        self._seen = 0
-        self._unreachable: dict[str, KafkaSinkError] = {}
-        """Topics that could not be written to. Their rows fail without another wait until the topic is known."""
+        self._writer: ColumnsWriter[_CallRows] = ColumnsWriter(producer, columns)
+        self._written_offsets = OffsetRangeCollector()
+        self._rows_read = 0
+        self._unavailable_topics: dict[str, KafkaSinkError] = {}
+        """Errors of topics whose last call failed. Rows of such a topic fail at once until its metadata is known."""
 
-    def steps(self, reader: pa.RecordBatchReader) -> Iterator[int]:
-        """Send the next rows; yield how many rows were answered. Ends when all have been.
+    def send_slices(self, reader: pa.RecordBatchReader) -> Iterator[int]:
+        """Send the rows of a reader slice by slice, and yield the number of newly completed rows after each slice.
 
-        An exception, of the reader for example, is raised when all rows that were sent have their outcome. Its
-        attribute `table_result` is the result.
+        The iterator ends when all rows are written or have failed. An exception, such as one of the reader, is raised
+        after all sent rows are completed. Its attribute `table_result` holds the result.
         """
         try:
-            for batch in _slices(reader):
-                self._send(batch, self._seen)
-                self._seen += batch.num_rows
-                yield sum(self._count(*collected) for collected in self._writer.collect_results())
+            for batch in _split_batches(reader):
+                self._send_batch(batch, self._rows_read)
+                self._rows_read += batch.num_rows
+                yield sum(self._add_call_result(*collected) for collected in self._writer.collect_results())
                 if self._has_too_many_failures:
                     self.result.is_complete = False
                     break
@@ -194,73 +205,81 @@ class TableSender:
 
     @property
     def _is_first_call(self) -> bool:
-        """Return whether no row has been sent or has failed yet."""
+        """Return whether no row was sent or has failed yet."""
         return not self._writer.pending_calls and not self.result.rows_processed
 
     @property
     def _has_too_many_failures(self) -> bool:
         return self.result.rows_failed > self._failed_rows_max
 
-    def _send(self, batch: pa.RecordBatch, first: int) -> None:
-        """Send rows; halve those of which one has a value that cannot be written, until it fails alone."""
+    def _send_batch(self, batch: pa.RecordBatch, batch_start: int) -> None:
+        """Send the rows of a batch.
+
+        A batch with a value that cannot be written is halved until only the row with this value fails.
+        """
         if self._has_too_many_failures:
             return
         try:
-            parts = list(self._writer.split(self._conversion.convert(batch)))
+            topic_rows = list(self._writer.split(self._conversion.convert(batch)))
         except (InvalidRecordError, RecordTooLargeError) as error:
             half = batch.num_rows // 2
             if half:
-                self._send(batch.slice(0, half), first)
-                self._send(batch.slice(half), first + half)
+                self._send_batch(batch.slice(0, half), batch_start)
+                self._send_batch(batch.slice(half), batch_start + half)
             else:
-                self._add_failure(FailedRows(np.array([first]), error, self._fixed_topic))
-        except DataError as error:  # of a column's type, so it holds for each row
+                self._add_failure(FailedRows(np.array([batch_start]), error, self._fixed_topic))
+        except DataError as error:  # the type of a column is wrong, so every row of the batch fails
             if self._is_first_call:
                 raise
-            rows = np.arange(first, first + batch.num_rows)
-            self._add_failure(FailedRows(rows, error, self._fixed_topic))
+            table_indices = np.arange(batch_start, batch_start + batch.num_rows)
+            self._add_failure(FailedRows(table_indices, error, self._fixed_topic))
         else:
-            self._send_parts(parts, first)
+            self._send_all_topics(topic_rows, batch_start)
 
-    def _send_parts(self, parts: Sequence[TopicRows], first: int) -> None:
-        unsent = deque(parts)
+    def _send_all_topics(self, topic_rows: Sequence[TopicRows], batch_start: int) -> None:
+        unsent = deque(topic_rows)
         try:
             while unsent:
-                self._send_part(unsent[0], first)
+                self._send_topic_rows(unsent[0], batch_start)
                 unsent.popleft()
         except KafkaSinkError as error:
-            for part in unsent:
-                self._fail_rows(part, first, error)
+            for rows in unsent:
+                self._fail_rows(rows, batch_start, error)
             raise
 
-    def _send_part(self, part: TopicRows, first: int) -> None:
-        """Send rows, or fail them. An error that is raised ends the call: no row behind these could be written."""
-        topic = part.topic
+    def _send_topic_rows(self, rows: TopicRows, batch_start: int) -> None:
+        """Send or fail the rows of one topic.
+
+        Raises an error only if no further row could be written. Such an error ends the send_table() call.
+        """
+        topic = rows.topic
         if topic is None:
-            self._fail_rows(part, first, InvalidRecordError("The row has no topic: its column 'topic' is null."))
-        elif self._is_unreachable(topic):
-            self._fail_rows(part, first, self._unreachable[topic])
+            self._fail_rows(rows, batch_start, InvalidRecordError("The row has no topic: its column 'topic' is null."))
+        elif self._is_unavailable(topic):
+            self._fail_rows(rows, batch_start, self._unavailable_topics[topic])
         else:
             try:
-                indices = part.batch_indices
-                self._writer.send(part, _TableIndices(first, indices), 0 if indices is None else indices.nbytes)
+                indices = rows.batch_indices
+                context_bytes = 0 if indices is None else indices.nbytes
+                self._writer.send(rows, _CallRows(batch_start, indices), context_bytes)
             except (IllegalStateError, ProducerClosedError, ProducerFencedError, TransactionError):
                 raise
             except KafkaSinkError as error:
                 if self._fixed_topic is not None and self._is_first_call:
-                    raise  # most likely a wrong name
-                self._unreachable[topic] = error
-                self._fail_rows(part, first, error)
+                    raise  # the only topic of the table failed before a row was sent: its name is probably wrong
+                self._unavailable_topics[topic] = error
+                self._fail_rows(rows, batch_start, error)
 
-    def _is_unreachable(self, topic: str) -> bool:
+    def _is_unavailable(self, topic: str) -> bool:
         """Return whether an earlier call for the topic failed and its partitions are still unknown."""
-        if topic in self._unreachable and not self._producer.prefetch_topics([topic]):
-            del self._unreachable[topic]
-        return topic in self._unreachable
+        if topic in self._unavailable_topics and not self._producer.prefetch_topics([topic]):
+            del self._unavailable_topics[topic]
+        return topic in self._unavailable_topics
 
-    def _fail_rows(self, part: TopicRows, first: int, error: KafkaSinkError) -> None:
-        table_indices = _TableIndices(first, part.batch_indices).of(np.arange(part.columns.num_rows))
-        self._add_failure(FailedRows(table_indices, error, part.topic))
+    def _fail_rows(self, rows: TopicRows, batch_start: int, error: KafkaSinkError) -> None:
+        call_indices = np.arange(rows.columns.num_rows)
+        table_indices = _CallRows(batch_start, rows.batch_indices).to_table_indices(call_indices)
+        self._add_failure(FailedRows(table_indices, error, rows.topic))
 
     def _add_failure(self, failure: FailedRows) -> None:
         self.result.failures.append(failure)
@@ -268,31 +287,35 @@ class TableSender:
 
     def _collect_all(self) -> Iterator[int]:
         for collected in self._writer.collect_all_results():
-            yield self._count(*collected)
-        self.result.partitions = self._written.by_topic()
+            yield self._add_call_result(*collected)
+        self.result.partitions = self._written_offsets.by_topic()
 
-    def _count(self, table_indices: _TableIndices, result: ColumnsResult) -> int:
-        """Add the result of a call to that of the table. Returns the number of its rows."""
-        self._written.add(result)
-        self.result.rows_written += result.rows_written
-        for failure in result.failures:
-            self._add_failure(replace(failure, rows=table_indices.of(failure.rows)))
-        return result.rows_written + result.rows_failed
+    def _add_call_result(self, call_rows: _CallRows, call_result: ColumnsResult) -> int:
+        """Add the result of a send_columns() call to `result`. Returns the number of rows of the call."""
+        self._written_offsets.add(call_result)
+        self.result.rows_written += call_result.rows_written
+        for failure in call_result.failures:
+            self._add_failure(replace(failure, rows=call_rows.to_table_indices(failure.rows)))
+        return call_result.rows_written + call_result.rows_failed
 
 
-def _slices(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+def _split_batches(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Split the batches of a reader into slices of limited rows and bytes."""
     for batch in reader:
         bytes_per_row = max(1, batch.nbytes // max(1, batch.num_rows))
-        rows = max(1, min(MAX_SLICE_ROWS, _BYTES_AT_ONCE // bytes_per_row))
-        for start in range(0, batch.num_rows, rows):
-            yield from _split_decoded(batch.slice(start, rows))
+        slice_rows = max(1, min(MAX_SLICE_ROWS, MAX_SLICE_BYTES // bytes_per_row))
+        for start in range(0, batch.num_rows, slice_rows):
+            yield from _split_by_decoded_size(batch.slice(start, slice_rows))
 
 
-def _split_decoded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve rows whose dictionaries would be too large once decoded: a word stands in the batch once for all rows."""
+def _split_by_decoded_size(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until its decoded dictionaries fit into a slice.
+
+    A dictionary stores a value once that decoding copies to every row.
+    """
     half = batch.num_rows // 2
-    if half and sum(map(decoded_nbytes, batch.columns)) > _BYTES_AT_ONCE:
-        yield from _split_decoded(batch.slice(0, half))
-        yield from _split_decoded(batch.slice(half))
+    if half and sum(map(decoded_nbytes, batch.columns)) > MAX_SLICE_BYTES:
+        yield from _split_by_decoded_size(batch.slice(0, half))
+        yield from _split_by_decoded_size(batch.slice(half))
     else:
         yield batch

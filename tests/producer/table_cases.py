@@ -1,4 +1,4 @@
-"""Fixtures of the tests of send_table(): a broker for each file, and a producer and a topic for each test."""
+"""Fixtures for tests of send_table(): a broker per file, and a producer and a topic per test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of send_table(): which arguments and columns it accepts before the first row."""
+"""Tests of plan_table(): validation of the arguments and columns of send_table()."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plan(schema: pa.Schema = SCHEMA, formats: dict[str, object] | None = None, *
     ],
 )
 @pytest.mark.parametrize("formats", [{}, {"value_format": "json", "key_format": "json"}])
-def test_rejects_an_argument_that_names_no_column(
+def test_rejects_argument_that_is_not_a_column_name(
     argument: str, value: Any, expected: str, formats: dict[str, object]
 ) -> None:
     with pytest.raises(ConfigurationError) as rejected:
@@ -46,13 +46,13 @@ def test_rejects_an_argument_that_names_no_column(
 
 
 @pytest.mark.parametrize("integer", [np.int32, np.int64, np.uint8, int])
-def test_accepts_an_integer_of_numpy_as_a_partition(integer: Any) -> None:
+def test_accepts_numpy_integer_as_partition(integer: Any) -> None:
     partition = plan(partition=integer(1)).columns.fixed_partition
     assert partition == 1
     assert type(partition) is int
 
 
-def test_ignores_a_format_of_none() -> None:
+def test_ignores_format_arguments_that_are_none() -> None:
     assert plan(formats={"value_format": None, "schema_registry_url": None}).columns.value == SCHEMA.names.index(
         "value"
     )

@@ -1,4 +1,4 @@
-"""Conversion of Arrow types that Spark does not have: nested dictionaries, views, nanoseconds."""
+"""Tests of the conversion of Arrow types that Spark lacks: nested dictionaries, views, nanoseconds."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ COLUMNS: dict[str, tuple[pa.Array, list[Any]]] = {
 @pytest.mark.parametrize("start", [0, 1, 3])
 def test_decodes_dictionaries_at_every_depth(name: str, start: int) -> None:
     column, values = COLUMNS[name]
-    kind = to_spark_type(column.type)
-    converted = convert_column(column.slice(start), kind, "a")
+    spark_type = to_spark_type(column.type)
+    converted = convert_column(column.slice(start), spark_type, "a")
     converted.validate(full=True)
-    assert converted.type == kind
+    assert converted.type == spark_type
     assert converted.to_pylist() == values[start:]
 
 
@@ -73,7 +73,7 @@ def test_decodes_dictionaries_at_every_depth(name: str, start: int) -> None:
         pl.DataFrame({"a": [{"e": "x"}, None]}, schema={"a": pl.Struct({"e": pl.Enum(["x", "y"])})}),
     ],
 )
-def test_decodes_nested_categories_of_polars(frame: pl.DataFrame) -> None:
+def test_decodes_nested_polars_categories(frame: pl.DataFrame) -> None:
     batch = pa.RecordBatchReader.from_stream(frame).read_next_batch()
     converted = convert_column(batch.column("a"), to_spark_type(batch.schema.field("a").type), "a")
     assert converted.to_pylist() == frame["a"].to_list()
@@ -89,7 +89,7 @@ def test_rounds_nanoseconds_down(nest: Any) -> None:
     assert converted.view(pa.int64()).to_pylist() == [-1, None, -1, 1]
 
 
-def test_names_the_column_of_a_value_that_does_not_fit() -> None:
+def test_names_column_of_value_out_of_range() -> None:
     seconds = pa.array([1 << 60], pa.timestamp("s"))
     for column in (seconds, seconds.dictionary_encode(), pa.StructArray.from_arrays([seconds], ["t"])):
         with pytest.raises(InvalidRecordError, match=r"^column far of type "):
@@ -99,7 +99,7 @@ def test_names_the_column_of_a_value_that_does_not_fit() -> None:
         convert_column(gone, pa.string(), "gone")
 
 
-def test_rejects_milliseconds_whose_day_no_date_can_hold() -> None:
+def test_rejects_date64_outside_range_of_date32() -> None:
     last_day_ms = (2**31 - 1) * 86_400_000
     days = pa.array([-1, None, last_day_ms + 1], pa.date64())
     assert convert_column(days, pa.date32(), "a").view(pa.int32()).to_pylist() == [-1, None, 2**31 - 1]
@@ -108,12 +108,12 @@ def test_rejects_milliseconds_whose_day_no_date_can_hold() -> None:
             convert_column(pa.array([ms], pa.date64()), pa.date32(), "far")
 
 
-def test_names_the_column_of_a_type_that_cannot_be_converted() -> None:
+def test_names_column_of_unsupported_type() -> None:
     with pytest.raises(SchemaError, match=r"column a of type .* cannot be written; cast it"):
         convert_column(pa.array([1]), pa.list_(pa.int64()), "a")
 
 
-def test_rejects_a_nested_type_that_no_format_writes_before_the_first_row() -> None:
+def test_plan_rejects_nested_type_without_format_support() -> None:
     schema = pa.schema([("a", pa.list_(pa.dictionary(pa.int8(), pa.month_day_nano_interval())))])
     with pytest.raises(ConfigurationError, match=r"column a.* of type month_day_nano_interval"):
         plan_table("t", schema, ColumnMapping(), {"value_format": "json"})
@@ -121,13 +121,13 @@ def test_rejects_a_nested_type_that_no_format_writes_before_the_first_row() -> N
 
 @pytest.mark.parametrize("width", [8, 16, 32, 64])
 @pytest.mark.parametrize("sign", ["int", "uint"])
-def test_counts_no_bytes_for_a_null_whatever_the_type_of_the_indices(sign: str, width: int) -> None:
-    """The categories of polars have uint32, the enums of DuckDB uint8."""
+def test_decoded_size_of_null_is_zero_for_each_index_type(sign: str, width: int) -> None:
+    """Polars exports the indices of categories as uint32, and DuckDB those of enums as uint8."""
     indices = pa.array([0, None, 1], f"{sign}{width}")
     assert decoded_nbytes(pa.DictionaryArray.from_arrays(indices, pa.array(["ab", "c"]))) == 3
 
 
-def test_counts_the_bytes_of_decoded_dictionaries() -> None:
+def test_computes_size_of_decoded_dictionaries() -> None:
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 1], pa.int8()), pa.array(["a" * 1_000, "b" * 10]))
     assert decoded_nbytes(words) == 1_020
     assert decoded_nbytes(words.slice(1)) == 20

@@ -1,4 +1,4 @@
-"""send_table(): tables of pyarrow, polars, DuckDB and pandas, written to an embedded broker and read back."""
+"""Tests of send_table() with tables of pyarrow, polars, DuckDB and pandas, read back from an embedded broker."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PEOPLE_AS_JSON = [b'{"age":1}', b'{"age":2}', b'{"age":3}']
 
 
 @pytest.fixture
-def impatient(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
-    """A producer for topics that do not exist, which waits for each of them."""
+def short_block_producer(broker: EmbeddedBroker) -> Iterator[KafkaProducer]:
+    """Yield a producer that waits at most two seconds for a topic that does not exist."""
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=2_000) as producer:
         yield producer
 
 
-def written(broker: EmbeddedBroker, topic: str, *columns: str) -> list[tuple[Any, ...]]:
+def read_rows(broker: EmbeddedBroker, topic: str, *columns: str) -> list[tuple[Any, ...]]:
     rows = read_topic(broker.bootstrap_servers, topic).select(columns).to_pylist()
     return [tuple(row.values()) for row in rows]
 
@@ -59,17 +59,17 @@ def duckdb_relation() -> Any:
         pytest.param(lambda: pd.DataFrame(PEOPLE)[lambda frame: frame.age > 0].set_axis([5, 1, 9]), id="pandas"),
     ],
 )
-def test_a_table_of_each_library_arrives_in_its_order(
+def test_sends_rows_of_each_library_in_order(
     broker: EmbeddedBroker, producer: KafkaProducer, topic: str, table: Any
 ) -> None:
     result = producer.send_table(topic, table(), key="id", value_format="json")
     assert (result.rows_written, result.rows_failed, result.is_complete) == (3, 0, True)
     offsets = result.partitions[topic][0]
     assert (offsets.first_offset, offsets.last_offset, offsets.rows) == (0, 2, 3)
-    assert written(broker, topic, "key", "value") == list(zip([b"a", b"b", b"c"], PEOPLE_AS_JSON, strict=True))
+    assert read_rows(broker, topic, "key", "value") == list(zip([b"a", b"b", b"c"], PEOPLE_AS_JSON, strict=True))
 
 
-def test_columns_that_are_named_as_in_spark_need_no_arguments(
+def test_maps_columns_named_as_in_spark_without_arguments(
     broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     broker.create_topic(other := topic + "-b", 3)
@@ -86,50 +86,50 @@ def test_columns_that_are_named_as_in_spark_need_no_arguments(
     )
     result = producer.send_table(None, table)
     assert {name: set(offsets) for name, offsets in result.partitions.items()} == {topic: {0}, other: {2}}
-    rows = written(broker, topic, "key", "value", "headers", "timestamp")
+    rows = read_rows(broker, topic, "key", "value", "headers", "timestamp")
     time = datetime(2026, 1, 2, tzinfo=timezone.utc)
     assert rows == [(b"k", b"1", [{"key": "h", "value": b"x"}], time), (None, None, None, time)]
-    assert written(broker, other, "partition", "value") == [(2, b"2")]
+    assert read_rows(broker, other, "partition", "value") == [(2, b"2")]
 
 
-def test_a_stream_is_read_as_it_is_sent_and_rows_keep_their_positions(
+def test_limits_rows_read_ahead_and_reports_table_row_indices(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
     monkeypatch.setattr(columns_writer, "PENDING_CALL_BYTES", producer.config.buffer_memory // 2)
     schema = pa.schema([("value", pa.string())])
-    ahead = 0
+    max_unwritten_rows = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal ahead
+        nonlocal max_unwritten_rows
         for number in range(20):
-            ahead = max(ahead, 35 * number - sender.result.rows_written)
+            max_unwritten_rows = max(max_unwritten_rows, 35 * number - sender.result.rows_written)
             values = [str(35 * number + row) for row in range(35)]
             values[7] = "x" * 2_000_000 if number % 10 == 3 else values[7]
             yield pa.RecordBatch.from_arrays([pa.array(values)], schema=schema)
 
-    plan = tables_plan(topic, schema)
+    plan = plan_without_arguments(topic, schema)
     sender = tables.TableSender(producer, plan, 100)
-    answered = sum(sender.steps(pa.RecordBatchReader.from_batches(schema, batches())))
-    assert answered == 700
-    assert ahead <= 35 + 2 * 10, "no more is read than may be pending"
+    completed_count = sum(sender.send_slices(pa.RecordBatchReader.from_batches(schema, batches())))
+    assert completed_count == 700
+    assert max_unwritten_rows <= 35 + 2 * 10, "reads only one batch beyond the pending calls"
     failed = [int(row) for failure in sender.result.failures for row in failure.rows]
     assert failed == [3 * 35 + 7, 13 * 35 + 7]
-    values = [value.decode() for (value,) in written(broker, topic, "value")]
+    values = [value.decode() for (value,) in read_rows(broker, topic, "value")]
     assert values == [str(row) for row in range(700) if row not in failed]
 
 
-def tables_plan(topic: str | None, schema: pa.Schema) -> Any:
+def plan_without_arguments(topic: str | None, schema: pa.Schema) -> Any:
     from spark_kafka_sink.producer.table_plan import ColumnMapping, plan_table
 
     return plan_table(topic, schema, ColumnMapping(), {})
 
 
-def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_written(
-    broker: EmbeddedBroker, impatient: KafkaProducer, topic: str
+def test_reports_failed_rows_and_writes_the_others(
+    broker: EmbeddedBroker, short_block_producer: KafkaProducer, topic: str
 ) -> None:
     table = pa.table({"topic": [topic, None, "nowhere", topic], "value": ["1", "2", "3", "x" * 2_000_000]})
-    result = impatient.send_table(None, table)
+    result = short_block_producer.send_table(None, table)
     reasons = {int(failure.rows[0]): (failure.topic, str(failure.error)) for failure in result.failures}
     assert reasons[1] == (None, "The row has no topic: its column 'topic' is null.")
     assert reasons[2][0] == "nowhere"
@@ -143,37 +143,37 @@ def test_rows_that_fail_are_in_the_result_with_their_reasons_and_the_others_are_
     assert repr(result) == "TableResult(1 rows written, 3 failed)"
 
 
-def test_no_more_is_read_when_too_many_rows_have_failed(
+def test_stops_reading_after_failed_rows_max_is_exceeded(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
     monkeypatch.setattr(tables, "MAX_SLICE_ROWS", 10)
     table = pa.table({"topic": pa.array([None] * 1_000, pa.string()), "value": ["v"] * 1_000})
     result = producer.send_table(None, table, failed_rows_max=25)
     assert (result.rows_failed, result.is_complete) == (30, False)
-    with pytest.raises(DeliveryError, match="The rows behind them were not read"):
+    with pytest.raises(DeliveryError, match="The rows after them were not read"):
         result.raise_for_failures()
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, None])
-def test_rejects_a_failed_rows_max_that_is_not_a_number_of_rows(
+def test_rejects_invalid_failed_rows_max(
     broker: EmbeddedBroker, producer: KafkaProducer, topic: str, limit: Any
 ) -> None:
     with pytest.raises(ConfigurationError, match="failed_rows_max must be a number of rows, 0 or more, not"):
         producer.send_table(topic, pa.table({"value": ["1"]}), failed_rows_max=limit)
-    assert written(broker, topic, "value") == []
+    assert read_rows(broker, topic, "value") == []
 
 
-def test_raises_for_a_result_that_is_incomplete_without_failures() -> None:
+def test_raise_for_failures_rejects_incomplete_result() -> None:
     with pytest.raises(DeliveryError, match="Only the first 10 rows were read and written"):
         TableResult(rows_written=10, is_complete=False).raise_for_failures()
 
 
-def test_a_topic_that_does_not_exist_is_an_error_and_nothing_is_sent(impatient: KafkaProducer) -> None:
+def test_raises_when_fixed_topic_does_not_exist(short_block_producer: KafkaProducer) -> None:
     with pytest.raises(MetadataTimeoutError, match="Create the topic or correct its name"):
-        impatient.send_table("nowhere", pa.table({"value": ["1"]}))
+        short_block_producer.send_table("nowhere", pa.table({"value": ["1"]}))
 
 
-def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, topic: str) -> None:
+def test_propagates_exception_of_reader(producer: KafkaProducer, topic: str) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": ["1"]})
         raise LookupError("the source is gone")
@@ -184,12 +184,12 @@ def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, top
 
 
 @pytest.mark.parametrize(
-    ("table", "arguments", "words"),
+    ("table", "arguments", "message"),
     [
-        (pa.table(PEOPLE), {}, "value: there is no column 'value'. The columns are id, age. Say which one"),
+        (pa.table(PEOPLE), {}, "value: there is no column 'value'. The columns are id, age. Name the column"),
         (pa.table(PEOPLE), {"value": "ID"}, "There is 'id', but the names of columns are case-sensitive"),
         (pa.table(PEOPLE), {"value": "id", "key": "age"}, "key='age': column key must be a string or binary column"),
-        (pa.table(PEOPLE), {"value": ["id", "age"]}, 'add value_format="json", or another one'),
+        (pa.table(PEOPLE), {"value": ["id", "age"]}, 'Add value_format="json" or another format'),
         (pa.table(PEOPLE), {"value": "id", "partition": "id"}, "partition='id': column partition must be of integers"),
         (pa.table(PEOPLE), {"value": "id", "partition": True}, "partition must be the name of a column or a number"),
         (pa.table(PEOPLE), {"value": "id", "timestamp": "id"}, "timestamp='id': column timestamp must be a timestamp"),
@@ -212,60 +212,54 @@ def test_what_the_table_itself_raises_comes_through(producer: KafkaProducer, top
         (pl.LazyFrame(PEOPLE), {}, "polars.LazyFrame: write table.collect()"),
         (pl.Series([1]), {}, "cannot read polars.Series as one: Cannot import schema"),
         ([{"value": "1"}], {}, "not list: write pa.Table.from_pylist(table)"),
-        (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "the column 'a' is there 2 times"),
+        (pa.table(PEOPLE).rename_columns(["a", "a"]), {"value": "a"}, "2 columns have the name 'a'. Rename or drop"),
     ],
 )
-def test_what_was_given_wrongly_is_a_sentence_before_the_first_row(
-    producer: KafkaProducer, topic: str, table: Any, arguments: dict[str, Any], words: str
+def test_explains_invalid_arguments_before_sending_rows(
+    producer: KafkaProducer, topic: str, table: Any, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(KafkaSinkError) as caught:
         producer.send_table(topic, table, **arguments)
     assert isinstance(caught.value, ConfigurationError | InvalidRecordError)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert producer.totals().records == 0
 
 
-def test_without_a_topic_there_must_be_a_column_of_topics(producer: KafkaProducer) -> None:
-    with pytest.raises(ConfigurationError, match="there is no column 'topic', which would say where each row goes"):
+def test_requires_string_topic_column_without_topic_argument(producer: KafkaProducer) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no column 'topic'\. Pass a topic"):
         producer.send_table(None, pa.table({"value": ["1"]}))
     with pytest.raises(ConfigurationError, match="column topic must be a string column, not int64"):
         producer.send_table(None, pa.table({"value": ["1"], "topic": [1]}))
 
 
-def test_all_faults_are_in_one_error(producer: KafkaProducer, topic: str) -> None:
+def test_reports_all_column_faults_in_one_error(producer: KafkaProducer, topic: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         producer.send_table(topic, pa.table(PEOPLE), key="x", value="y", timestamp="z")
     assert [fault.partition(":")[0] for fault in caught.value.faults] == ["value", "key", "timestamp"]
 
 
-def test_a_schema_registry_gives_the_id_in_front_of_each_value(
-    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
-) -> None:
+def test_prefixes_values_with_registry_schema_id(broker: EmbeddedBroker, producer: KafkaProducer, topic: str) -> None:
     with fake_registry() as registry:
         producer.send_table(
             topic, pl.DataFrame(PEOPLE), key="id", value_format="avro-confluent", schema_registry_url=registry.url
         )
-    values = [value for (value,) in written(broker, topic, "value")]
+    values = [value for (value,) in read_rows(broker, topic, "value")]
     assert [value[0] for value in values] == [0, 0, 0]
     assert len({value[:5] for value in values}) == 1
 
 
-def test_a_key_is_made_by_a_format_of_its_own_column_or_of_several(
-    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
-) -> None:
+def test_encodes_key_from_one_or_several_columns(broker: EmbeddedBroker, producer: KafkaProducer, topic: str) -> None:
     table = pa.table({"key": [1], "value": ["v"], "shop": ["north"]})
     producer.send_table(topic, table, key_format="json")
     producer.send_table(topic, table, key=["shop", "key"], key_format="json")
-    assert written(broker, topic, "key") == [(b'{"key":1}',), (b'{"shop":"north","key":1}',)]
+    assert read_rows(broker, topic, "key") == [(b'{"key":1}',), (b'{"shop":"north","key":1}',)]
 
 
-def test_types_that_spark_does_not_have_are_written_as_the_ones_with_the_same_values(
-    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
-) -> None:
+def test_encodes_types_that_spark_lacks(broker: EmbeddedBroker, producer: KafkaProducer, topic: str) -> None:
     columns = {
         "views": pa.array(["a"]).cast(pa.string_view()),
         "wide": pa.array([["b"]], pa.large_list(pa.large_string())),
-        "words": pa.array(["c"]).dictionary_encode(),
+        "message": pa.array(["c"]).dictionary_encode(),
         "unsigned": pa.array([2**64 - 1], pa.uint64()),
         "small": pa.array([255], pa.uint8()),
         "pair": pa.array([[1, 2]], pa.list_(pa.int32(), 2)),
@@ -274,9 +268,9 @@ def test_types_that_spark_does_not_have_are_written_as_the_ones_with_the_same_va
         "price": pa.array([Decimal("1.50")], pa.decimal128(5, 2)),
     }
     producer.send_table(topic, pa.table(columns), value_format="json")
-    assert written(broker, topic, "value") == [
+    assert read_rows(broker, topic, "value") == [
         (
-            b'{"views":"a","wide":["b"],"words":"c","unsigned":18446744073709551615,"small":255,"pair":[1,2],'
+            b'{"views":"a","wide":["b"],"message":"c","unsigned":18446744073709551615,"small":255,"pair":[1,2],'
             b'"time":"2026-01-02T00:00:00.000Z","part":{"x":"d"},"price":1.50}',
         )
     ]
@@ -284,49 +278,47 @@ def test_types_that_spark_does_not_have_are_written_as_the_ones_with_the_same_va
     assert to_spark_type(pa.duration("s")) == pa.duration("s")
 
 
-def test_a_task_of_asyncio_goes_on_while_a_table_is_sent(producer: KafkaProducer, topic: str) -> None:
+def test_send_table_async_does_not_block_event_loop(producer: KafkaProducer, topic: str) -> None:
     async def main() -> tuple[int, bool]:
-        held, seen = asyncio.Event(), asyncio.Event()
+        is_reading, has_run = asyncio.Event(), asyncio.Event()
 
-        async def other() -> None:
-            await held.wait()
-            seen.set()
+        async def other_task() -> None:
+            await is_reading.wait()
+            has_run.set()
 
         loop = asyncio.get_running_loop()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            loop.call_soon_threadsafe(held.set)
-            asyncio.run_coroutine_threadsafe(seen.wait(), loop).result()  # only the loop can end this
+            loop.call_soon_threadsafe(is_reading.set)
+            asyncio.run_coroutine_threadsafe(has_run.wait(), loop).result()  # returns only if the event loop runs
             yield pa.record_batch({"value": ["1", "2"]})
 
-        task = asyncio.create_task(other())
+        task = asyncio.create_task(other_task())
         reader = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches())
         result = await producer.send_table_async(topic, reader)
         await task
-        return result.rows_written, seen.is_set()
+        return result.rows_written, has_run.is_set()
 
     assert asyncio.run(main()) == (2, True)
 
 
-def test_in_a_transaction_a_table_is_seen_when_it_is_committed(broker: EmbeddedBroker, topic: str) -> None:
+def test_transaction_makes_table_visible_after_commit(broker: EmbeddedBroker, topic: str) -> None:
     table = pa.table({"value": ["1", "2"]})
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=topic) as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send_table(topic, table)
-    assert written(broker, topic, "value") == [(b"1",), (b"2",)]
+    assert read_rows(broker, topic, "value") == [(b"1",), (b"2",)]
 
 
-def test_a_table_without_rows_is_nothing_and_its_columns_are_checked_all_the_same(
-    producer: KafkaProducer, topic: str
-) -> None:
+def test_checks_columns_of_empty_table(producer: KafkaProducer, topic: str) -> None:
     assert producer.send_table(topic, pa.table({"value": pa.array([], pa.string())})).rows_written == 0
     with pytest.raises(ConfigurationError, match="there is no column 'value'"):
         producer.send_table(topic, pa.table({"a": pa.array([], pa.string())}))
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(True, [("records", 3, 1, [3])]), (False, [])])
-def test_a_call_that_takes_long_draws_a_bar_on_a_terminal_unless_it_is_not_wanted(
+def test_draws_progress_bar_on_terminal_if_enabled(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, progress: bool, expected: list[Any]
 ) -> None:
     drawn: list[Any] = []
@@ -348,18 +340,18 @@ def test_a_call_that_takes_long_draws_a_bar_on_a_terminal_unless_it_is_not_wante
     assert drawn == expected
 
 
-def test_wide_rows_are_sent_in_smaller_pieces(
+def test_sends_wide_rows_in_smaller_slices(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
-    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 3_500)
-    pieces: list[int] = []
+    monkeypatch.setattr(tables, "MAX_SLICE_BYTES", 3_500)
+    slice_sizes: list[int] = []
     send_columns = producer.send_columns
 
-    def counted(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
-        pieces.append(len(columns))
+    def record_size(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
+        slice_sizes.append(len(columns))
         return send_columns(topic, columns, partition)
 
-    monkeypatch.setattr(producer, "send_columns", counted)
+    monkeypatch.setattr(producer, "send_columns", record_size)
     assert producer.send_table(topic, pa.table({"value": ["x" * 1_000] * 10})).rows_written == 10
-    assert pieces == [3, 3, 3, 1]
-    assert len(written(broker, topic, "value")) == 10
+    assert slice_sizes == [3, 3, 3, 1]
+    assert len(read_rows(broker, topic, "value")) == 10

@@ -1,4 +1,4 @@
-"""send_table(): the result accounts for every row when a call or the table itself raises in the middle of a stream."""
+"""Tests of send_table() results when a call or the reader raises in the middle of a stream."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def batches_of_ten(count: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": [str(10 * number + row) for row in range(10)]})
 
 
-def stream_of(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+def to_reader(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(pa.schema([("value", pa.string())]), batches)
 
 
 def fail_calls(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, numbers: range, error: KafkaSinkError) -> None:
-    """Let these calls of send_columns() raise, counted from 1."""
+    """Make the send_columns() calls with these numbers raise. The first call has the number 1."""
     send_columns, calls = producer.send_columns, iter(range(1, 1_000))
 
     def send(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
@@ -50,7 +50,7 @@ def fail_calls(monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, numbers
     "error", [BufferExhaustedError("full"), MetadataTimeoutError("gone"), SchemaError("no"), InvalidRecordError("bad")]
 )
 @pytest.mark.parametrize("has_topic_column", [False, True])
-def test_fails_only_the_rows_of_a_call_that_raises_in_the_middle_of_a_stream(
+def test_fails_only_rows_of_call_that_raises(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, error: KafkaSinkError, has_topic_column: bool
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 4), error)
@@ -65,12 +65,12 @@ def test_fails_only_the_rows_of_a_call_that_raises_in_the_middle_of_a_stream(
 
 
 @pytest.mark.parametrize("error", [ProducerClosedError("closed"), IllegalStateError("no"), TransactionError("ended")])
-def test_an_exception_that_ends_the_call_has_the_result_of_the_rows_before_it(
+def test_attaches_table_result_to_fatal_exception(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str, error: KafkaSinkError
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 4), error)
     with pytest.raises(type(error)) as caught:
-        producer.send_table(topic, stream_of(batches_of_ten(5)))
+        producer.send_table(topic, to_reader(batches_of_ten(5)))
     assert caught.value is error
     result = caught.value.table_result  # type: ignore[attr-defined]
     assert [(failure.rows.tolist(), failure.error) for failure in result.failures] == [(list(range(20, 30)), error)]
@@ -78,7 +78,7 @@ def test_an_exception_that_ends_the_call_has_the_result_of_the_rows_before_it(
     assert (result.rows_processed, result.is_complete) == (30, False)
 
 
-def test_an_exception_fails_the_rows_of_all_topics_that_were_read_with_those_that_it_ended(
+def test_fatal_exception_fails_all_rows_of_current_batch(
     monkeypatch: pytest.MonkeyPatch, broker: EmbeddedBroker, producer: KafkaProducer, topic: str
 ) -> None:
     broker.create_topic(other := topic + "-b", 1)
@@ -93,14 +93,12 @@ def test_an_exception_fails_the_rows_of_all_topics_that_were_read_with_those_tha
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_exception_of_a_stream_has_the_result_of_the_rows_that_were_read(
-    producer: KafkaProducer, topic: str, is_async: bool
-) -> None:
+def test_attaches_table_result_to_exception_of_reader(producer: KafkaProducer, topic: str, is_async: bool) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield from batches_of_ten(3)
         raise LookupError("the source is gone")
 
-    reader = stream_of(batches())
+    reader = to_reader(batches())
     with pytest.raises(LookupError, match="the source is gone") as caught:
         asyncio.run(producer.send_table_async(topic, reader)) if is_async else producer.send_table(topic, reader)
     result = caught.value.table_result  # type: ignore[attr-defined]
@@ -108,10 +106,10 @@ def test_an_exception_of_a_stream_has_the_result_of_the_rows_that_were_read(
     assert result.partitions[topic][0].rows == 30
 
 
-def test_stops_at_the_limit_of_rows_whose_calls_raise(
+def test_stops_reading_when_raising_calls_exceed_failed_rows_max(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
     fail_calls(monkeypatch, producer, range(3, 100), MetadataTimeoutError("gone"))
-    result = producer.send_table(topic, stream_of(batches_of_ten(9)), failed_rows_max=15)
+    result = producer.send_table(topic, to_reader(batches_of_ten(9)), failed_rows_max=15)
     assert (result.rows_written, result.rows_failed, result.is_complete) == (20, 20, False)
     assert sorted(int(row) for failure in result.failures for row in failure.rows) == list(range(20, 40))

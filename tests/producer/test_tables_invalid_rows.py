@@ -1,4 +1,4 @@
-"""send_table(): rows with values that cannot be written, and dictionaries that are large once they are decoded."""
+"""Tests of send_table() with values that cannot be written and dictionaries that are large when decoded."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.producer.table_cases import broker as broker
 from tests.producer.table_cases import producer as producer
 from tests.producer.table_cases import topic as topic
 
-FAR = 1 << 60
+FAR_FUTURE_SECONDS = 1 << 60
 
 
 @pytest.mark.parametrize("is_dictionary", [False, True])
 @pytest.mark.parametrize(
     ("unit", "time", "reason"),
-    [("s", FAR, "the timestamp is after the year"), ("ns", -5, "the timestamp is before 1970")],
+    [("s", FAR_FUTURE_SECONDS, "the timestamp is after the year"), ("ns", -5, "the timestamp is before 1970")],
 )
-def test_fails_only_the_row_whose_timestamp_cannot_be_written(
+def test_fails_only_row_with_timestamp_out_of_range(
     producer: KafkaProducer, topic: str, unit: str, time: int, reason: str, is_dictionary: bool
 ) -> None:
     times = pa.array([1, time, 2], pa.timestamp(unit))
@@ -38,9 +38,7 @@ def test_fails_only_the_row_whose_timestamp_cannot_be_written(
     assert result.rows_written == 2
 
 
-def test_fails_only_the_row_whose_number_of_milliseconds_no_timestamp_can_hold(
-    producer: KafkaProducer, topic: str
-) -> None:
+def test_fails_only_row_with_uint64_timestamp_out_of_range(producer: KafkaProducer, topic: str) -> None:
     table = pa.table({"value": ["a", "b", "c"], "timestamp": pa.array([1, 1 << 63, 2], pa.uint64())})
     result = producer.send_table(topic, table)
     assert [failure.rows.tolist() for failure in result.failures] == [[1]]
@@ -50,7 +48,7 @@ def test_fails_only_the_row_whose_number_of_milliseconds_no_timestamp_can_hold(
 
 @pytest.mark.parametrize("index", [2, -1])
 @pytest.mark.parametrize("column", ["value", "key", "timestamp", "topic", "word"])
-def test_fails_only_the_row_whose_index_is_outside_of_its_dictionary(
+def test_fails_only_row_with_index_outside_dictionary(
     producer: KafkaProducer, topic: str, column: str, index: int
 ) -> None:
     texts = {"topic": [topic, topic]}.get(column, ["a", "b"])
@@ -65,11 +63,9 @@ def test_fails_only_the_row_whose_index_is_outside_of_its_dictionary(
     assert result.rows_written == 2
 
 
-def test_fails_only_the_row_that_a_format_cannot_write(
-    broker: EmbeddedBroker, producer: KafkaProducer, topic: str
-) -> None:
+def test_fails_only_rows_that_format_cannot_encode(broker: EmbeddedBroker, producer: KafkaProducer, topic: str) -> None:
     times = [0] * 100
-    times[37] = times[80] = FAR
+    times[37] = times[80] = FAR_FUTURE_SECONDS
     table = pa.table({"id": range(100), "t": pa.array(times, pa.timestamp("s"))})
     result = producer.send_table(topic, table, value_format="json")
     assert [failure.rows.tolist() for failure in result.failures] == [[37], [80]]
@@ -81,13 +77,13 @@ def test_fails_only_the_row_that_a_format_cannot_write(
     assert stored == [b'{"id":%d,"t":"1970-01-01T00:00:00.000"}' % row for row in ids]
 
 
-def test_stops_at_the_limit_of_rows_that_a_format_cannot_write(producer: KafkaProducer, topic: str) -> None:
-    table = pa.table({"t": pa.array([FAR] * 1_000, pa.timestamp("s"))})
+def test_stops_reading_when_unencodable_rows_exceed_failed_rows_max(producer: KafkaProducer, topic: str) -> None:
+    table = pa.table({"t": pa.array([FAR_FUTURE_SECONDS] * 1_000, pa.timestamp("s"))})
     result = producer.send_table(topic, table, value_format="json", failed_rows_max=2)
     assert (result.rows_failed, result.is_complete) == (3, False)
 
 
-def test_gives_the_reason_of_arrow_for_a_table_that_cannot_be_read(producer: KafkaProducer, topic: str) -> None:
+def test_shows_arrow_error_for_unreadable_table(producer: KafkaProducer, topic: str) -> None:
     for values, reason in (
         (["a", 1], r"Expected bytes, got a 'int' object.* column value"),
         ([1, "a"], r"Could not convert 'a' with type str: tried to convert to int64.* column value"),
@@ -98,30 +94,30 @@ def test_gives_the_reason_of_arrow_for_a_table_that_cannot_be_read(producer: Kaf
             producer.send_table(topic, pd.DataFrame({"value": values}))
 
 
-def test_names_the_time_zone_of_a_column_that_is_unknown(producer: KafkaProducer, topic: str) -> None:
+def test_names_unknown_time_zone_of_column(producer: KafkaProducer, topic: str) -> None:
     table = pa.table({"t": pa.array([1], pa.timestamp("us", "Mars/Olympus"))})
     with pytest.raises(SchemaError, match=r"'Mars/Olympus' of a timestamp column is unknown.* of the column's type"):
         producer.send_table(topic, table, value_format="json")
 
 
-def test_fails_only_the_row_that_a_format_finds_too_large(
+def test_fails_only_row_too_large_to_encode(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, topic: str
 ) -> None:
-    write = JsonFormat.encode_rows
+    encode_rows = JsonFormat.encode_rows
 
-    def write_unless_large(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
+    def reject_large(self: JsonFormat, names: Any, columns: Any, rows: int, header: bytes = b"") -> pa.Array:
         if "large" in columns[0].to_pylist():
             raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
-        return write(self, names, columns, rows, header)
+        return encode_rows(self, names, columns, rows, header)
 
-    monkeypatch.setattr(JsonFormat, "encode_rows", write_unless_large)
+    monkeypatch.setattr(JsonFormat, "encode_rows", reject_large)
     result = producer.send_table(topic, pa.table({"text": ["a", "b", "large", "c"]}), value_format="json")
     assert [failure.rows.tolist() for failure in result.failures] == [[2]]
     assert "The row is too large to be encoded: array cannot contain" in str(result.failures[0].error)
     assert result.rows_written == 3
 
 
-def test_rejects_a_column_of_python_objects(producer: KafkaProducer, topic: str) -> None:
+def test_rejects_polars_object_column(producer: KafkaProducer, topic: str) -> None:
     frame = pl.DataFrame({"value": ["a"], "o": [object()]})
     with pytest.raises(InvalidRecordError, match="Column o has polars' type Object"):
         producer.send_table(topic, frame)
@@ -130,7 +126,7 @@ def test_rejects_a_column_of_python_objects(producer: KafkaProducer, topic: str)
 
 @pytest.mark.parametrize("words_type", [pa.string(), pa.string_view()])
 @pytest.mark.parametrize(("value_format", "nest"), [(None, False), ("json", False), ("json", True)])
-def test_decodes_a_dictionary_in_small_slices(
+def test_splits_slices_by_decoded_dictionary_size(
     monkeypatch: pytest.MonkeyPatch,
     producer: KafkaProducer,
     topic: str,
@@ -138,13 +134,13 @@ def test_decodes_a_dictionary_in_small_slices(
     nest: bool,
     words_type: pa.DataType,
 ) -> None:
-    """One long word and many short ones: only the rows with the long one are in small slices."""
-    monkeypatch.setattr(tables, "_BYTES_AT_ONCE", 100_000)
-    send, sizes = producer.send_columns, []
+    """Only the rows with the long dictionary value are sent in small slices."""
+    monkeypatch.setattr(tables, "MAX_SLICE_BYTES", 100_000)
+    original_send_columns, sizes = producer.send_columns, []
 
     def send_columns(topic: str, columns: RecordColumns, partition: Any = None) -> Any:
         sizes.append((columns.num_rows, columns.nbytes))
-        return send(topic, columns, partition)
+        return original_send_columns(topic, columns, partition)
 
     monkeypatch.setattr(producer, "send_columns", send_columns)
     indices = pa.array([0] * 1_000 + [1] * 3_000, pa.int32())
@@ -156,7 +152,7 @@ def test_decodes_a_dictionary_in_small_slices(
     assert max(rows for rows, _ in sizes) == 2_000
 
 
-def test_warns_once_of_timestamps_in_seconds(
+def test_warns_once_about_timestamps_in_seconds(
     producer: KafkaProducer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = pa.record_batch({"value": ["v"], "timestamp": [1_764_000_000]})

@@ -183,7 +183,7 @@ def test_one_metadata_request_covers_all_topics_of_a_table() -> None:
     sender = TableSender(producer, plan_table(None, table.schema, ColumnMapping(), {}), 10)
     requests = metadata_requests(cluster)
     (batch,) = table.to_batches()
-    sender._send(batch, 0)
+    sender._send_batch(batch, 0)
     assert metadata_requests(cluster) == requests + 1
 
 
@@ -192,18 +192,18 @@ def test_a_stream_writes_to_a_topic_that_is_created_after_its_first_rows_failed(
     batch = pa.record_batch({"topic": ["late", "t"], "value": ["v", "v"]})
     other = pa.record_batch({"topic": ["t"], "value": ["v"]})
     sender = TableSender(producer, plan_table(None, batch.schema, ColumnMapping(), {}), 1_000)
-    sender._send(batch, 0)
+    sender._send_batch(batch, 0)
     requests, started = metadata_requests(cluster), cluster.system.now()
     for row in range(60):  # no row waits again, and the topic stays in use
-        sender._send(batch, row)
-        sender._send(other, row)
+        sender._send_batch(batch, row)
+        sender._send_batch(other, row)
         pass_time(producer, 1_000)
     assert cluster.system.now() - started == pytest.approx(60_000, abs=1_000)
     assert metadata_requests(cluster) - requests <= 80
     assert sender.result.rows_failed == 61
     cluster.core.create_topic("late", 1)
     pass_time(producer, 3_000)
-    sender._send(batch, 60)
+    sender._send_batch(batch, 60)
     pass_time(producer, 1_000)
     assert sender.result.rows_failed == 61
     assert cluster.values("late") == [b"v"]

@@ -48,7 +48,7 @@ def test_waits_once_for_unreachable_topic(monkeypatch: pytest.MonkeyPatch) -> No
 
     table = pa.table({"topic": ["nowhere"] * 3, "value": ["1", "2", "3"]})
     sender = tables.TableSender(Scripted(send_columns), plan_table(None, table.schema, ColumnMapping(), {}), 100)
-    assert list(sender.steps(table.to_reader())) == [0, 0, 0]
+    assert list(sender.send_slices(table.to_reader())) == [0, 0, 0]
     assert asked == ["nowhere"]
     assert sender.result.rows_failed == 3
 
@@ -69,5 +69,5 @@ def test_table_rows_do_not_linger_while_waiting_for_half_of_the_calls(
     scripted = Scripted(lambda topic, columns, partition: Slow(topic, len(columns)))
     table = pa.table({"value": ["1", "2", "3", "4", "5", "6"]})
     sender = tables.TableSender(scripted, plan_table("t", table.schema, ColumnMapping(), {}), 100)
-    assert list(sender.steps(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
+    assert list(sender.send_slices(table.to_reader())) == [0, 0, 0, 0, 3, 0, 1, 1, 1]
     assert (lingered, scripted.lingers) == ([False] * 6, True)
