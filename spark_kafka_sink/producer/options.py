@@ -1,8 +1,8 @@
-"""The table of the Java producer's options: every name that it knows, with its default of today and its bounds.
+"""Table of all options of the Java producer, with their current defaults and limits.
 
-Each row has a parser; some have a reason why the option is rejected (`refused`): it cannot mean anything here or is
-not supported yet. Nothing is accepted and then ignored. The rows that are about connections, requests and metadata come
-from client/options.py, those of TLS and SASL are in network/security.
+Each option has a parser. An option that cannot work in Python or is not supported yet has an `unsupported_reason`, and
+only its default is accepted. No option is accepted and then ignored. The options of connections, requests and metadata
+come from client/options.py. The options of TLS and SASL are in network/security_options.py.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from spark_kafka_sink.client.option_parsing import (
 from spark_kafka_sink.client.options import CLIENT_OPTIONS, CONNECTION_OPTIONS
 from spark_kafka_sink.options import Option, build_option_table
 
-KAFKA_CLASSES = "org.apache.kafka.clients.producer."
-
+_PARTITIONER_PACKAGE = "org.apache.kafka.clients.producer."
 
 ACKS = choice_parser("all", "-1", "0", "1")
 
 
-def _acks(value: object) -> int:
-    chosen = ACKS(value)
-    return -1 if chosen == "all" else int(chosen)
+def _parse_acks(value: object) -> int:
+    acks = ACKS(value)
+    return -1 if acks == "all" else int(acks)
 
 
-def _gzip_level(value: object) -> int:
-    number = integer_parser(-1, 9)(value)
-    if number == 0:
+def _parse_gzip_level(value: object) -> int:
+    level = integer_parser(-1, 9)(value)
+    if level == 0:
         raise ValueError("must be -1 or from 1 to 9")
-    return int(str(number))
+    return int(str(level))
 
 
 UNSUPPORTED_PARTITIONER_MESSAGE = (
@@ -44,18 +43,25 @@ UNSUPPORTED_PARTITIONER_MESSAGE = (
 )
 
 
-def _partitioner(value: object) -> str:
-    """One of the Java client's own, with or without its package."""
-    short = parse_text(value).removeprefix(KAFKA_CLASSES).removeprefix("internals.")
-    if short not in ("DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", ""):
+def _parse_partitioner_class(value: object) -> str:
+    """Parse the class name of a partitioner of the Java client, with or without its package."""
+    class_name = parse_text(value).removeprefix(_PARTITIONER_PACKAGE).removeprefix("internals.")
+    if class_name not in ("DefaultPartitioner", "UniformStickyPartitioner", "RoundRobinPartitioner", ""):
         raise ValueError(f"{UNSUPPORTED_PARTITIONER_MESSAGE}; pass a Python callable as KafkaProducer(partitioner=...)")
-    return short
+    return class_name
 
 
-_NO_SERIALIZER = "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
+_SERIALIZER_CLASS_UNSUPPORTED = (
+    "it names a Java class; pass key_serializer= and value_serializer= to KafkaProducer instead"
+)
 
 _DELIVERY = (
-    Option("acks", -1, _acks, "all: stored by all in-sync replicas; 1: by the leader; 0: no answer, rows may be lost"),
+    Option(
+        "acks",
+        -1,
+        _parse_acks,
+        "all: stored by all in-sync replicas; 1: by the leader; 0: no response, rows may be lost",
+    ),
     Option(
         "retries",
         INT_MAX,
@@ -69,27 +75,27 @@ _DELIVERY = (
         "delivery.timeout.ms",
         120_000,
         parse_non_negative_int,
-        "a record is acknowledged or has failed after this, retries included",
+        "after this time a record is acknowledged or has failed, retries included",
     ),
     Option(
         "max.block.ms",
         60_000,
         parse_non_negative_long,
-        "how long send waits for metadata and for memory before it gives up",
+        "how long send waits for metadata and for memory before it fails",
     ),
     CLIENT_OPTIONS["max.in.flight.requests.per.connection"],
     Option(
         "enable.idempotence",
         True,
         parse_boolean,
-        "retries neither double nor reorder; off by itself, with a warning, if acks is not all or retries is 0 and it "
-        "was not asked for; with more than 5 requests in flight it must be false",
+        "retries neither duplicate nor reorder records; disabled with a warning if acks is not all or retries is 0 "
+        "and this option is not set; must be false with more than 5 requests in flight",
     ),
     Option(
         "transaction.timeout.ms",
         60_000,
         parse_non_negative_int,
-        "the coordinator aborts a transaction that is open for longer",
+        "the coordinator aborts a transaction that stays open for longer than this",
     ),
     Option(
         "transactional.id",
@@ -101,21 +107,24 @@ _DELIVERY = (
         "transaction.two.phase.commit.enable",
         False,
         parse_boolean,
-        "transactions that stay open until an external coordinator decides",
-        unsupported_reason="no released broker offers it",
+        "transactions stay open until an external coordinator commits or aborts them",
+        unsupported_reason="no released broker supports it",
     ),
 )
 
 _BATCHING = (
     Option(
-        "batch.size", 16_384, parse_non_negative_int, "records of one partition travel together up to this many bytes"
+        "batch.size",
+        16_384,
+        parse_non_negative_int,
+        "maximum bytes of the records of one partition that are sent as one batch",
     ),
     Option("linger.ms", 5, parse_non_negative_long, "how long a batch that is not full waits for more records"),
     Option(
         "buffer.memory",
         33_554_432,
         parse_non_negative_long,
-        "bytes held from send to acknowledgement; send waits when it is full",
+        "memory for records from send to acknowledgement; send waits when it is used up",
     ),
     Option(
         "max.request.size",
@@ -129,27 +138,27 @@ _BATCHING = (
         choice_parser("none", "gzip", "snappy", "lz4", "zstd"),
         "none, gzip, snappy, lz4 or zstd; a batch is compressed as a whole",
     ),
-    Option("compression.gzip.level", -1, _gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
+    Option("compression.gzip.level", -1, _parse_gzip_level, "1 (fast) to 9 (small); -1 is gzip's own default"),
     Option("compression.lz4.level", 9, integer_parser(1, 17), "1 to 17; 9 is the fast default as in Java"),
     Option("compression.zstd.level", 3, integer_parser(-131_072, 22), "negative (fastest) to 22 (smallest)"),
     Option(
         "partitioner.class",
         "",
-        _partitioner,
-        "of the Java partitioners: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
+        _parse_partitioner_class,
+        "a partitioner of the Java client: DefaultPartitioner, UniformStickyPartitioner or RoundRobinPartitioner",
     ),
-    Option("partitioner.ignore.keys", False, parse_boolean, "true: keys do not decide about the partition"),
+    Option("partitioner.ignore.keys", False, parse_boolean, "true: partitions are chosen without regard to keys"),
     Option(
         "partitioner.adaptive.partitioning.enable",
         True,
         parse_boolean,
-        "rows without a key go less often to partitions whose broker is slow",
+        "rows without a key are sent less often to partitions whose broker is slow",
     ),
     Option(
         "partitioner.availability.timeout.ms",
         0,
         parse_non_negative_long,
-        "rows without a key avoid a broker that took nothing for this long; 0: never",
+        "rows without a key avoid a broker to which no batch could be sent for this long; 0: never",
     ),
 )
 
@@ -172,7 +181,7 @@ _NOT_SUPPORTED_YET = (
         "bootstrap.resolve.timeout.ms",
         0,
         parse_non_negative_long,
-        "how long the names of bootstrap.servers are looked up again after the producer was created; 0: not at all",
+        "how long failed lookups of the names in bootstrap.servers are repeated; 0: not at all",
         unsupported_reason="not supported yet: {bootstrap.servers} is resolved once, when the producer is created. "
         "Leave it out",
     ),
@@ -180,16 +189,16 @@ _NOT_SUPPORTED_YET = (
         "metadata.cluster.check.enable",
         False,
         parse_boolean,
-        "brokers check that a connection was meant for them (KIP-1242)",
-        unsupported_reason="not supported yet: connections do not name the cluster and node that they are for "
+        "brokers check that a connection is intended for them (KIP-1242)",
+        unsupported_reason="not supported yet: connections do not name the cluster and node that they are intended for "
         "(KIP-1242). Leave it out",
     ),
     Option(
         "buffer.memory.allocation.strategy",
         "full",
         choice_parser("full", "incremental"),
-        "how batches take their memory from buffer.memory (KIP-1332)",
-        unsupported_reason="not supported yet: the strategy of allocation cannot be chosen (KIP-1332). Leave it out",
+        "how batches allocate their memory from buffer.memory (KIP-1332)",
+        unsupported_reason="not supported yet: the allocation strategy cannot be chosen (KIP-1332). Leave it out",
     ),
 )
 
@@ -198,15 +207,20 @@ _OBSERVATION = (
         "metrics.sample.window.ms",
         30_000,
         parse_non_negative_long,
-        "the length of one window of the rates and averages",
+        "length of one window of the rates and averages",
     ),
-    Option("metrics.num.samples", 2, integer_parser(1, INT_MAX), "how many windows rates and averages look back on"),
+    Option(
+        "metrics.num.samples",
+        2,
+        integer_parser(1, INT_MAX),
+        "number of windows over which rates and averages are computed",
+    ),
     Option(
         "metrics.recording.level",
         "INFO",
         choice_parser("INFO", "DEBUG", "TRACE"),
-        "INFO is the only level there is",
-        unsupported_reason="all metrics here are of level INFO",
+        "INFO is the only level",
+        unsupported_reason="all metrics have the level INFO",
     ),
     Option(
         "metric.reporters",
@@ -225,10 +239,10 @@ _OBSERVATION = (
 )
 
 _JAVA_ONLY = tuple(
-    Option(name, (), parse_list, meaning, unsupported_reason=reason)
-    for name, meaning, reason in (
-        ("key.serializer", "Java class", _NO_SERIALIZER),
-        ("value.serializer", "Java class", _NO_SERIALIZER),
+    Option(name, (), parse_list, description, unsupported_reason=reason)
+    for name, description, reason in (
+        ("key.serializer", "Java class", _SERIALIZER_CLASS_UNSUPPORTED),
+        ("value.serializer", "Java class", _SERIALIZER_CLASS_UNSUPPORTED),
         ("interceptor.classes", "Java classes", "it names Java classes; pass interceptors= to KafkaProducer instead"),
         ("config.providers", "Java classes", "it names Java classes; put the values themselves into the options"),
     )

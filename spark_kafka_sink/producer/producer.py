@@ -366,7 +366,7 @@ class KafkaProducer(TransactionalProducer, TableCalls):
         topic, _, _, _, partition, timestamp_ms = record
         now = self._system.now()
         snapshot = self._await_topic(topic, now, partition)
-        key, value, headers = self._serializers.apply(record)
+        key, value, headers = self._serializers.serialize(record)
         size = MAX_RECORD_OVERHEAD_BYTES + (-1 if key is None else len(key)) + (-1 if value is None else len(value))
         size += max_headers_bytes(headers)
         if size + HEADER_BYTES > self.config.max_request_size:

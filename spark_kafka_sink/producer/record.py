@@ -1,4 +1,4 @@
-"""ProducerRecord, and the checks of one record and of its topic."""
+"""ProducerRecord, and the validation of the arguments of send() and send_columns()."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from spark_kafka_sink.records.columns import RecordColumns
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 AnyHeaders = Mapping[str, "bytes | str | None"] | Iterable[tuple[str, "bytes | str | None"]]
-"""Headers that send() accepts: a dictionary or tuples. Text is written as UTF-8."""
+"""Headers that send() accepts: a mapping, or tuples of a name and a value. Text is encoded as UTF-8."""
 
 MAX_RECORD_OVERHEAD_BYTES = 38
-"""Length, attributes, deltas and the lengths of key and value, at most; and 2, because null counts as -1 byte."""
+"""Maximum encoded size of a record without its key, value and headers.
+
+It covers the length, the attributes, the deltas and the lengths of key and value. Two bytes are added because callers
+count a null key or value as -1 byte.
+"""
 
 
 class ProducerRecord(NamedTuple):
-    """One record to send. Key and value are what the producer's serializers take; bytes and str need none.
+    """Record to send. The key and the value are objects that the producer's serializers accept.
+
+    bytes and str need no serializer.
 
     Example:
 
@@ -36,34 +42,42 @@ class ProducerRecord(NamedTuple):
 
 
 EMPTY_FIELDS = (None,) * 5
+"""Default value, key, headers, partition and timestamp of a send() call."""
 
 
-def parse_send_arguments(first: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
-    """Return the record and the callback of a send() call with a topic and fields, or with a record and a callback.
+def parse_send_arguments(topic_or_record: object, fields: tuple[Any, ...], callback: Any) -> tuple[ProducerRecord, Any]:
+    """Return the record and the callback of a send() call.
 
-    `fields`: value, key, headers, partition and timestamp.
-    Raise InvalidRecordError, which shows a correct call, if the arguments are neither.
+    A call passes a topic and fields, or a ProducerRecord and a callback. The fields are value, key, headers, partition
+    and timestamp. Raises InvalidRecordError, whose message shows a correct call, for other arguments.
     """
     value, key, headers, partition, timestamp_ms = fields
-    if isinstance(first, str):
-        headers = None if headers is None else _headers_as_bytes(headers)
-        return ProducerRecord(first, value, key, headers, partition, timestamp_ms), callback
-    if not isinstance(first, ProducerRecord):
+    if isinstance(topic_or_record, str):
+        headers = None if headers is None else _encode_headers(headers)
+        return ProducerRecord(topic_or_record, value, key, headers, partition, timestamp_ms), callback
+    if not isinstance(topic_or_record, ProducerRecord):
         raise InvalidRecordError(
             'send() takes a topic and its fields, send("topic", b"value", key=b"key"), or a ProducerRecord, '
-            f"not {type(first).__name__}."
+            f"not {type(topic_or_record).__name__}."
         )
     if value is None:
         value = callback
     elif callback is not None or not callable(value):
-        raise InvalidRecordError("send() takes a ProducerRecord and a callback; value and key are the record's own.")
+        raise InvalidRecordError(
+            "send() takes a ProducerRecord and a callback. Pass the value and the key in the ProducerRecord."
+        )
     if any(field is not None for field in fields[1:]):
-        raise InvalidRecordError("send() takes a ProducerRecord and a callback; key and headers are the record's own.")
-    return first, value
+        raise InvalidRecordError(
+            "send() takes a ProducerRecord and a callback. Pass the key and the headers in the ProducerRecord."
+        )
+    return topic_or_record, value
 
 
-def _headers_as_bytes(headers: Any) -> Any:
-    """Convert a dictionary to tuples and text to UTF-8. `validate_headers` rejects everything else."""
+def _encode_headers(headers: Any) -> Any:
+    """Convert a mapping to tuples, and text values to UTF-8.
+
+    Other objects are returned unchanged; validate_headers() rejects them if they are not headers.
+    """
     if isinstance(headers, Mapping):
         headers = headers.items()
     if not isinstance(headers, Iterable):
@@ -77,24 +91,25 @@ def _headers_as_bytes(headers: Any) -> Any:
 
 
 def check_topic(topic: object) -> str:
-    """Return the topic's name. Raise InvalidRecordError if no broker can have a topic with this name."""
+    """Return the name of a topic. Raises InvalidRecordError for a name that Kafka does not allow."""
     if not isinstance(topic, str) or not is_topic_name(topic):
-        raise InvalidRecordError(f"{topic!r} is not the name of a topic: it takes {TOPIC_NAME_RULE}.")
+        raise InvalidRecordError(f"{topic!r} is not a topic name. A topic name consists of {TOPIC_NAME_RULE}.")
     return topic
 
 
 def check_columns(columns: object) -> None:
     if not isinstance(columns, RecordColumns):
         raise InvalidRecordError(
-            f"send_columns() takes RecordColumns, not {type(columns).__name__}: write RecordColumns(value, key), whose "
-            "columns are Arrow arrays."
+            f"send_columns() takes RecordColumns, not {type(columns).__name__}. Pass RecordColumns(value, key) with "
+            "Arrow arrays as columns."
         )
 
 
 def validate_record(record: object) -> ProducerRecord:
-    """Return the record with a copy of its headers, because the caller may change its list later.
+    """Check the types of a record, and return the record with a copy of its headers.
 
-    Wrong types are rejected in the call, where the traceback shows the caller.
+    The headers are copied because the caller may change them after the call. Types are checked within the call, so that
+    the traceback of an InvalidRecordError shows the caller.
     """
     if not isinstance(record, ProducerRecord):
         raise InvalidRecordError(f"send() takes a ProducerRecord, not {type(record).__name__}.")
@@ -102,11 +117,12 @@ def validate_record(record: object) -> ProducerRecord:
     partition, timestamp = record.partition, record.timestamp_ms
     if partition is not None and (not _is_int(partition) or partition < 0):
         raise InvalidRecordError(
-            f"{format_partition(topic)}: {partition!r} is not a partition: a number from 0 on is expected."
+            f"{format_partition(topic)}: {partition!r} is not a partition. A partition is an integer of 0 or more."
         )
     if timestamp is not None and (not _is_int(timestamp) or not 0 <= timestamp < 1 << 63):
         raise InvalidRecordError(
-            f"{format_partition(topic)}: {timestamp!r} is not a timestamp: milliseconds since 1970."
+            f"{format_partition(topic)}: {timestamp!r} is not a timestamp. A timestamp is an integer of milliseconds "
+            "since 1970."
         )
     return record if record.headers is None else record._replace(headers=validate_headers(topic, record.headers))
 
@@ -119,31 +135,32 @@ def max_headers_bytes(headers: Headers | None) -> int:
 
 
 def validate_headers(topic: str, headers: object) -> Headers:
-    """Return the headers as a tuple. Raise InvalidRecordError unless each is a str with bytes or None."""
+    """Return the headers as a tuple. Raises InvalidRecordError unless each header is a str with bytes or None."""
     if not isinstance(headers, Iterable):
         raise InvalidRecordError(
-            f"{format_partition(topic)}: the headers are a list of tuples, not {type(headers).__name__}."
+            f"{format_partition(topic)}: headers must be a list of tuples, not {type(headers).__name__}."
         )
-    taken = tuple(headers)
-    for header in taken:
+    header_tuple = tuple(headers)
+    for header in header_tuple:
         if not _is_header(header):
             raise InvalidRecordError(
-                f"{format_partition(topic)}: a header is a tuple of a str and bytes (or None), not {header!r:.100}."
+                f"{format_partition(topic)}: a header must be a tuple of a str and bytes (or None), not "
+                f"{header!r:.100}."
             )
-    return taken
+    return header_tuple
 
 
 def _is_header(header: object) -> bool:
     if not isinstance(header, tuple) or len(header) != 2:
         return False
     key, value = header
-    return isinstance(key, str) and _is_text(key) and (value is None or isinstance(value, bytes))
+    return isinstance(key, str) and _can_encode_as_utf8(key) and (value is None or isinstance(value, bytes))
 
 
-def _is_text(key: str) -> bool:
-    """Whether a str can be written as UTF-8: one with a lone surrogate, as in some file names, cannot."""
+def _can_encode_as_utf8(text: str) -> bool:
+    """Return whether a str can be encoded as UTF-8. Some file names contain a lone surrogate, which cannot."""
     try:
-        key.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -1,21 +1,22 @@
-"""Serializers: what turns the key and the value of a ProducerRecord into bytes.
+"""Serializers, which convert the key and the value of a ProducerRecord to bytes.
 
-A serializer is any callable of (topic, object) that returns bytes, or None for null. Without one, bytes go as they are,
-a str as UTF-8, None as null; everything else is an error at the call, because a guess would be read wrongly for years.
+A serializer is any callable of (topic, object) that returns bytes, or None for null. Without a serializer, bytes are
+sent unchanged, a str as UTF-8 and None as null. Any other type raises an error at the call instead of being converted
+by a guess, because a wrong guess would stay in the topic.
 
-One that needs the headers is an object with a method `serialize(topic, headers, data)`, as in the Java client and in
-kafka-python. `headers` is a list of the record's own: what the serializer adds to it, such as the id of a schema, is
-sent with the record. The key is serialized before the value.
+A serializer that needs the headers is an object with a method `serialize(topic, headers, data)`, as in the Java client
+and in kafka-python. `headers` is a list that belongs to the record. Headers that the serializer adds to the list, such
+as a schema id, are sent with the record. The key is serialized before the value.
 
-The serializers of numbers and UUIDs write the bytes of the Java client's serializers of these names, so that its
-deserializers read them: numbers in big-endian, a UUID as its text.
+The serializers of numbers and UUIDs produce the same bytes as the Java serializers named below, so that Java's
+deserializers can read them. Numbers are big-endian, and a UUID is its text.
 
     serialize_short     16 bits     ShortSerializer
     serialize_integer   32 bits     IntegerSerializer
     serialize_long      64 bits     LongSerializer
     serialize_float     32 bits     FloatSerializer
     serialize_double    64 bits     DoubleSerializer
-    serialize_uuid      36 letters  UUIDSerializer
+    serialize_uuid      36 bytes    UUIDSerializer
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ Serializer = Callable[[str, object], "bytes | None"]
 
 
 class HeaderSerializer(Protocol):
-    """A serializer that reads the record's headers, and may add to them."""
+    """Serializer that reads the headers of the record, and may add headers."""
 
     def serialize(self, topic: str, headers: list[tuple[str, bytes | None]], data: object) -> bytes | None:
-        """Return the bytes of `data`, or None for null."""
+        """Return the serialized bytes of `data`, or None for null."""
         ...
 
 
 def serialize_plain(topic: str, value: object) -> bytes | None:
-    """Bytes as they are, text as UTF-8, None as null."""
+    """Return bytes unchanged, text as UTF-8, and None as null. Raises InvalidRecordError for other types."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise _needs_serializer(topic, value)
+    raise _missing_serializer_error(topic, value)
 
 
-def _needs_serializer(topic: str, value: object) -> InvalidRecordError:
+def _missing_serializer_error(topic: str, value: object) -> InvalidRecordError:
     return InvalidRecordError(
         f"{format_partition(topic)}: {type(value).__name__} is neither bytes nor str. Pass a serializer to "
         "KafkaProducer."
@@ -66,42 +67,44 @@ def _needs_serializer(topic: str, value: object) -> InvalidRecordError:
 
 
 def serialize_json(topic: str, value: object) -> bytes | None:
-    """Serialize to JSON in UTF-8 without spaces.
+    """Serialize an object to compact JSON in UTF-8.
 
-    None becomes null, a tombstone, and not the JSON text null. NaN and infinities are an error, because JSON has no
-    numbers for them.
+    None becomes a null value (a tombstone) instead of the JSON text `null`. NaN and infinities raise
+    InvalidRecordError, because JSON cannot represent them.
     """
     if value is None:
         return None
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
-        raise InvalidRecordError(f"{format_partition(topic)}: the object cannot be written as JSON: {error}") from error
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: the object cannot be serialized to JSON: {error}"
+        ) from error
 
 
 def serialize_short(topic: str, value: object) -> bytes | None:
-    """Serialize an integer of 16 bits."""
-    return _whole_number(topic, value, 2)
+    """Serialize a 16-bit integer."""
+    return _pack_integer(topic, value, 2)
 
 
 def serialize_integer(topic: str, value: object) -> bytes | None:
-    """Serialize an integer of 32 bits."""
-    return _whole_number(topic, value, 4)
+    """Serialize a 32-bit integer."""
+    return _pack_integer(topic, value, 4)
 
 
 def serialize_long(topic: str, value: object) -> bytes | None:
-    """Serialize an integer of 64 bits."""
-    return _whole_number(topic, value, 8)
+    """Serialize a 64-bit integer."""
+    return _pack_integer(topic, value, 8)
 
 
 def serialize_float(topic: str, value: object) -> bytes | None:
-    """Serialize a floating-point number of 32 bits; the value is rounded to it."""
-    return _floating_number(topic, value, _FLOAT)
+    """Serialize a 32-bit floating-point number. The value is rounded to 32 bits."""
+    return _pack_float(topic, value, _FLOAT)
 
 
 def serialize_double(topic: str, value: object) -> bytes | None:
-    """Serialize a floating-point number of 64 bits."""
-    return _floating_number(topic, value, _DOUBLE)
+    """Serialize a 64-bit floating-point number."""
+    return _pack_float(topic, value, _DOUBLE)
 
 
 def serialize_uuid(topic: str, value: object) -> bytes | None:
@@ -113,19 +116,21 @@ def serialize_uuid(topic: str, value: object) -> bytes | None:
     return str(value).encode()
 
 
-def _whole_number(topic: str, value: object, size: int) -> bytes | None:
+def _pack_integer(topic: str, value: object, byte_count: int) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not a whole number.")
+        raise InvalidRecordError(f"{format_partition(topic)}: {type(value).__name__} is not an integer.")
     number = index(value)
     try:
-        return number.to_bytes(size, "big", signed=True)
+        return number.to_bytes(byte_count, "big", signed=True)
     except OverflowError:
-        raise InvalidRecordError(f"{format_partition(topic)}: {number} does not fit into {8 * size} bits.") from None
+        raise InvalidRecordError(
+            f"{format_partition(topic)}: {number} does not fit into {8 * byte_count} bits."
+        ) from None
 
 
-def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
+def _pack_float(topic: str, value: object, layout: Struct) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
@@ -139,76 +144,82 @@ def _floating_number(topic: str, value: object, layout: Struct) -> bytes | None:
 
 
 class Serializers:
-    """A producer's two serializers. What they raise or return becomes one clear error of the record."""
+    """Key and value serializers of a producer.
+
+    An exception of a serializer, or a result that is not bytes, becomes an InvalidRecordError of the record.
+    """
 
     def __init__(
         self, key: Serializer | HeaderSerializer | None = None, value: Serializer | HeaderSerializer | None = None
     ) -> None:
-        self._key = _checked("key", key)
-        self._value = _checked("value", value)
-        self._need_headers = not (callable(self._key) and callable(self._value))
-        self._are_plain = self._key is self._value is serialize_plain
+        self._key = _check_serializer("key", key)
+        self._value = _check_serializer("value", value)
+        self._has_header_serializer = not (callable(self._key) and callable(self._value))
+        self._has_plain_serializers = self._key is self._value is serialize_plain
 
     def check_types(self, record: ProducerRecord) -> None:
         """Raise InvalidRecordError for a key or a value that needs a serializer and has none."""
         _, value, key, _, _, _ = record
         if type(value) is bytes and (key is None or type(key) is bytes):
-            return  # the usual case, in a fraction of the time
+            return  # the usual case, which the checks below would slow down
         if self._value is serialize_plain and not (value is None or isinstance(value, _PLAIN_TYPES)):
-            raise _needs_serializer(record.topic, value)
+            raise _missing_serializer_error(record.topic, value)
         if self._key is serialize_plain and not (key is None or isinstance(key, _PLAIN_TYPES)):
-            raise _needs_serializer(record.topic, key)
+            raise _missing_serializer_error(record.topic, key)
 
-    def apply(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
-        """Key, value and headers, as they are written. InvalidRecordError if that is not possible."""
+    def serialize(self, record: ProducerRecord) -> tuple[bytes | None, bytes | None, Headers | None]:
+        """Return the key, the value and the headers of a record as they are sent.
+
+        Raises InvalidRecordError if a serializer fails or returns something else than bytes, or adds an invalid header.
+        """
         topic, value, key, headers, _, _ = record
-        if self._are_plain and type(value) is bytes and (key is None or type(key) is bytes):
+        if self._has_plain_serializers and type(value) is bytes and (key is None or type(key) is bytes):
             return key, value, headers
-        if not self._need_headers:
-            key = _apply(self._key, "key", topic, [], record.key)
-            return key, _apply(self._value, "value", topic, [], record.value), record.headers
+        if not self._has_header_serializer:
+            key = _call_serializer(self._key, "key", topic, [], record.key)
+            return key, _call_serializer(self._value, "value", topic, [], record.value), record.headers
         headers = list(record.headers or ())
-        key = _apply(self._key, "key", topic, headers, record.key)
-        value = _apply(self._value, "value", topic, headers, record.value)
+        key = _call_serializer(self._key, "key", topic, headers, record.key)
+        value = _call_serializer(self._value, "value", topic, headers, record.value)
         try:
             return key, value, validate_headers(topic, headers)
         except InvalidRecordError as error:
-            raise InvalidRecordError(f"{error} A serializer has put it there.") from None
+            raise InvalidRecordError(f"{error} A serializer added this header.") from None
 
 
-def _checked(part: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
+def _check_serializer(field: str, serializer: Serializer | HeaderSerializer | None) -> Serializer | HeaderSerializer:
     if serializer is None:
         return serialize_plain
     if callable(serializer) or callable(getattr(serializer, "serialize", None)):
         if callable(serializer):
-            _check_arguments(part, serializer)
+            _check_argument_count(field, serializer)
         return serializer
     raise ConfigurationError(
-        f"{part}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with a "
-        "method serialize(topic, headers, data)."
+        f"{field}_serializer is {serializer!r:.100}, but must be a function of (topic, object), or an object with "
+        "a method serialize(topic, headers, data)."
     )
 
 
-def _check_arguments(part: str, serializer: Serializer) -> None:
-    """Refuse a function of one argument: json.dumps, and what kafka-python takes."""
+def _check_argument_count(field: str, serializer: Serializer) -> None:
+    """Raise ConfigurationError for a function of one argument, such as json.dumps or a serializer of kafka-python."""
     try:
-        arguments = signature(serializer)
+        serializer_signature = signature(serializer)
     except (TypeError, ValueError):
-        return  # some functions that are written in C do not say which they take
+        return  # some functions written in C have no signature
     try:
-        arguments.bind("topic", None)
+        serializer_signature.bind("topic", None)
     except TypeError:
         name = getattr(serializer, "__qualname__", type(serializer).__qualname__)
         raise ConfigurationError(
-            f"{part}_serializer is {name}, which cannot be called with two arguments. A serializer is a function of "
-            f"(topic, object) that returns bytes: for example lambda topic, {part}: json.dumps({part}).encode(), or "
+            f"{field}_serializer is {name}, which cannot be called with two arguments. A serializer is a function of "
+            f"(topic, object) that returns bytes: for example lambda topic, {field}: json.dumps({field}).encode(), or "
             "serialize_json of spark_kafka_sink.producer.serializers."
         ) from None
 
 
-def _apply(
+def _call_serializer(
     serializer: Serializer | HeaderSerializer,
-    part: str,
+    field: str,
     topic: str,
     headers: list[tuple[str, bytes | None]],
     value: object,
@@ -219,16 +230,16 @@ def _apply(
         raise
     except Exception as error:
         raise InvalidRecordError(
-            f"{format_partition(topic)}: the serializer of the {part} failed: {error!r}"
+            f"{format_partition(topic)}: the serializer of the {field} failed: {error!r}"
         ) from error
     if result is None or isinstance(result, bytes):
         return result
-    raise _not_bytes(topic, part, result)
+    raise _invalid_result_error(topic, field, result)
 
 
-def _not_bytes(topic: str, part: str, result: object) -> InvalidRecordError:
+def _invalid_result_error(topic: str, field: str, result: object) -> InvalidRecordError:
     advice = " Add .encode() to what it returns." if isinstance(result, str) else ""
-    kind = type(result).__name__
+    type_name = type(result).__name__
     return InvalidRecordError(
-        f"{format_partition(topic)}: the serializer of the {part} returned {kind}, which is not bytes.{advice}"
+        f"{format_partition(topic)}: the serializer of the {field} returned {type_name}, which is not bytes.{advice}"
     )

@@ -105,7 +105,7 @@ def test_a_misspelt_name_is_refused_with_the_one_that_is_meant() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("transaction.two.phase.commit.enable", "true", "no released broker offers it"),
+        ("transaction.two.phase.commit.enable", "true", "no released broker supports it"),
         ("key.serializer", "org.apache.kafka.common.serialization.StringSerializer", "key_serializer="),
         ("value.serializer", str, "value_serializer="),
         ("interceptor.classes", "com.example.Audit", "interceptors="),

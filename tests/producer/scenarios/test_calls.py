@@ -124,11 +124,14 @@ def test_send_accepts_callback_by_position_or_name(producer: KafkaProducer) -> N
     ("call", "words"),
     [
         (lambda producer: producer.send(5), r'send\("topic", b"value", key=b"key"\), or a ProducerRecord, not int'),
-        (lambda producer: producer.send(ProducerRecord("t"), b"v"), "value and key are the record's own"),
-        (lambda producer: producer.send(ProducerRecord("t"), key=b"k"), "key and headers are the record's own"),
-        (lambda producer: producer.send("t", b"v", headers={"a": 5}), "a header is a tuple of a str and bytes"),
-        (lambda producer: producer.send("t", b"v", headers=5), "the headers are a list of tuples, not int"),
-        (lambda producer: producer.send("no topic", b"v"), "is not the name of a topic"),
+        (lambda producer: producer.send(ProducerRecord("t"), b"v"), "Pass the value and the key in the ProducerRecord"),
+        (
+            lambda producer: producer.send(ProducerRecord("t"), key=b"k"),
+            "Pass the key and the headers in the ProducerRecord",
+        ),
+        (lambda producer: producer.send("t", b"v", headers={"a": 5}), "a header must be a tuple of a str and bytes"),
+        (lambda producer: producer.send("t", b"v", headers=5), "headers must be a list of tuples, not int"),
+        (lambda producer: producer.send("no topic", b"v"), "is not a topic name"),
         (lambda producer: producer.send("t", b"v", partition="1"), "'1' is not a partition"),
     ],
 )
