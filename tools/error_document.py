@@ -18,7 +18,7 @@ ORDINARY_BATCH = BatchFacts(
     record_count=100, attempts=0, max_retries=10, expired=False, idempotent=True, is_head=True, in_doubt=False
 )
 OF_OTHERS = {22, 25, 30, 61, 62, 66, 82, 88, 104}
-"""Consumer groups, delegation tokens that are asked for, and clusters that are compared: a sink meets none of them."""
+"""Errors of consumer groups, delegation token requests and cluster comparisons, which a sink never receives."""
 SENTENCES = ("<!-- sentences -->\n", "<!-- end of sentences -->\n")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
@@ -49,26 +49,26 @@ def rows_that_explain(words: str) -> list[Row]:
 
 def table() -> str:
     rows = [row for code, row in sorted(ERROR_CODES.items()) if row.advice and code not in OF_OTHERS]
-    lines = ["| code | name | what the producer does | what to do |", "|---:|---|---|---|"]
+    lines = ["| Code | Name | The producer | Cause and remedy |", "|---:|---|---|---|"]
     lines += [f"| {row.code} | `{row.name}` | {_reaction(row)} | {row.advice} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def _reaction(row: ErrorCode) -> str:
-    """To the answer to a batch of some records, sent for the first time by an idempotent producer."""
+    """Describe the reaction to a response about a batch that an idempotent producer has sent for the first time."""
     outcome = decide_outcome(ORDINARY_BATCH._replace(in_doubt=row.in_doubt), row.code)
     match outcome:
         case Done():
-            return "counts the records as written"
+            return "treats the records as written"
         case Split():
             return "splits the batch and sends the parts; a single record fails"
         case Retry(new_sequence=True):
-            return "goes on under a new epoch"
+            return "retries under a new epoch"
         case Retry():
-            again = "asks who leads, and sends again" if row.requires_metadata_refresh else "sends again"
+            again = "looks up the leader and retries" if row.requires_metadata_refresh else "retries"
             return f"{again}; the records may be stored already" if row.in_doubt else again
         case Fail(fatal=True):
-            return "gives up"
+            return "fails for good"
     return "fails the records, which may be stored" if row.in_doubt else "fails the records"
 
 
