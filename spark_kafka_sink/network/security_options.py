@@ -68,8 +68,8 @@ _SUPPORTED_OPTIONS = (
         None,
         to_option_text,
         "OAUTHBEARER: a Python callable without arguments that returns a token, or its name, "
-        "`package.module:function`. It is imported and [called](security.md#decide-who-may-set-options) where the "
-        "connection is opened, in Spark on the workers. Not an option of the Java client.",
+        "`package.module:function`. It is imported and [called](security.md#decide-who-may-set-options) for each "
+        "connection, in Spark on the driver and on the workers. Not an option of the Java client.",
         secret=True,
     ),
     Option(
@@ -78,7 +78,7 @@ _SUPPORTED_OPTIONS = (
         to_option_text,
         "OAUTHBEARER: the URL from which tokens are requested (OIDC), with https or on the loopback interface; or "
         "`file:///path` of a token that another program renews. The file is read for each connection, in Spark on the "
-        "workers.",
+        "driver and on the workers.",
     ),
     Option(
         "sasl.oauthbearer.client.credentials.client.id",
@@ -105,14 +105,14 @@ _SUPPORTED_OPTIONS = (
         None,
         to_option_text,
         "OAUTHBEARER: a file with an assertion that another program signs and renews, instead of the client secret. It "
-        "is read for each token request, in Spark on the workers.",
+        "is read for each token request, in Spark on the driver and on the workers.",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.file",
         None,
         to_option_text,
         "OAUTHBEARER: a private key in PEM that signs assertions, instead of the client secret. It is read for each "
-        "token request, in Spark on the workers. Requires the extra `oauth`.",
+        "token request, in Spark on the driver and on the workers. Requires the extra `oauth`.",
     ),
     Option(
         "sasl.oauthbearer.assertion.private.key.passphrase",
