@@ -195,18 +195,20 @@ class ProducerBatch:
         return [*self._owned.rows, *map(EncodedPieces.rows, self._pieces, self._piece_indices)]
 
     @staticmethod
-    def collect_shares(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
-        """Return the shares of acknowledged batches, by the group of rows that their records come from."""
-        shares: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
+    def collect_stored_ranges(batches: Iterable[ProducerBatch]) -> dict[RowOrigins, list[StoredRange]]:
+        """Return the stored ranges of acknowledged batches, by the row group that their records come from."""
+        stored_ranges: defaultdict[RowOrigins, list[StoredRange]] = defaultdict(list)
         for batch in batches:
             partition, time, base_offset = batch.topic_partition.partition, batch.log_append_time, batch.base_offset
             for origins, start, stop, first_delta in batch._owned.rows:
-                shares[origins].append(StoredRange(start, stop, partition, batch.record_offset(first_delta), time))
+                stored_ranges[origins].append(
+                    StoredRange(start, stop, partition, batch.record_offset(first_delta), time)
+                )
             for pieces, index in zip(batch._pieces, batch._piece_indices, strict=True):
                 offset = base_offset + pieces.first_offset_deltas[index] if base_offset >= 0 else -1
-                share = make_stored_range((pieces.starts[index], pieces.stops[index], partition, offset, time))
-                shares[pieces.origins].append(share)
-        return shares
+                stored_range = make_stored_range((pieces.starts[index], pieces.stops[index], partition, offset, time))
+                stored_ranges[pieces.origins].append(stored_range)
+        return stored_ranges
 
     @property
     def leases(self) -> list[MemoryLease]:

@@ -1,15 +1,19 @@
 """RowOrigins: the call and the row index of each record of a batch, by which its futures are completed.
 
 Rows of many calls are grouped together and then split into batches. With a thousand partitions, a call of ten thousand
-rows has ten rows in each batch; with ten thousand partitions, it has one. So no object is created for the rows of one
-call in one batch. Instead, a batch refers to the group of rows that were encoded together and to a range of them. The
-ranges are split by call when batches are acknowledged or have failed: for all batches of a response at once, as one
-array.
+rows has ten rows in each batch. With ten thousand partitions, it has one. Creating an object for the rows of each call
+in each batch would be too expensive. Instead, a batch refers to a row group and to a range of its rows. The ranges are
+split by call when batches are acknowledged or have failed. The ranges of all batches of a response are split together,
+as one array.
 
-Rows are identified by three kinds of numbers:
+Vocabulary of this module:
 
-    row index         index of a row in the call that it came with; arrays of these are named row_indices
-    start, stop       range of the rows of a group, in the order in which they are encoded
+    row group         rows that were encoded together, sorted by partition
+    range             rows [start, stop) of a row group
+    run               range of consecutive rows that came with one call
+    stored range      range that a broker has stored at consecutive offsets (StoredRange)
+    row index         index of a row in the call that it came with; arrays are named row_indices
+    call index        index of a call in the calls of a row group; arrays are named call_indices
     offset delta      index of a record in its batch, as in the record format
 """
 
@@ -26,22 +30,22 @@ from numpy.typing import NDArray
 
 from spark_kafka_sink.producer.calls import Call, StoredRange, StoredRanges
 
-_MIN_ARRAY_SHARES = 4
-"""Fewer shares are split one by one, because creating and splitting an array of them takes longer."""
+_MIN_ARRAY_RANGES = 4
+"""Minimum number of stored ranges that are split as an array. Fewer are split one by one, which is then faster."""
 _group_numbers = count()
 
 
 class StoredRows(NamedTuple):
-    """Rows of a call that brokers have stored: the call, and the arguments for its method `stored`."""
+    """Rows of one call that brokers have stored. The fields after `call` are the arguments of its method `stored`."""
 
     call: Call
     row_indices: NDArray[np.int64]
-    shares: StoredRanges
+    stored_ranges: StoredRanges
     row_count: int
 
 
 class CallRows(NamedTuple):
-    """Consecutive records of a batch that came with one call. The first one has the offset delta."""
+    """Consecutive records of a batch that came with one call, and the offset delta of the first of these records."""
 
     call: Call
     row_indices: NDArray[np.int64]
@@ -49,10 +53,7 @@ class CallRows(NamedTuple):
 
 
 class RowOrigins:
-    """The call and the row index of each row of a group, in the order in which the rows are encoded.
-
-    The rows are sorted by partition. Consecutive rows of one call form a run.
-    """
+    """The call and the row index of each row of a row group, in the order in which the rows are encoded."""
 
     __slots__ = ("_calls", "_has_futures", "_run_calls", "_run_starts", "group_number", "row_indices")
 
@@ -63,15 +64,16 @@ class RowOrigins:
         call_indices: NDArray[np.int32] | None = None,
         group_number: int | None = None,
     ) -> None:
-        """Set the calls that the rows come from.
+        """Create the origins of a row group.
 
-        `calls`: in the order in which they were appended.
-        `call_indices`: the index of each row's call in `calls`; None if there is only one call.
-        `group_number`: defaults to a new number.
+        `row_indices`: the row index of each row.
+        `calls`: the calls in the order in which they were appended.
+        `call_indices`: the call index of each row, or None if there is only one call.
+        `group_number`: the number of the row group. Defaults to a new number.
         """
         self.row_indices = row_indices
         self.group_number = next(_group_numbers) if group_number is None else group_number
-        """Ascends with the time of grouping: of two groups in one batch, the later one has the higher number."""
+        """Number that increases with the time of grouping. A detached row group keeps the number of its newest rows."""
         self._calls = calls
         self._has_futures = any(call.bytes_per_row for call in calls)
         if call_indices is None:
@@ -83,7 +85,7 @@ class RowOrigins:
         """Run i consists of the rows [_run_starts[i], _run_starts[i + 1]), which came with call _run_calls[i]."""
 
     def overhead_bytes(self, start: int, stop: int) -> int:
-        """Return the bytes that rows [start, stop) reserve in addition to their records: row indices and futures."""
+        """Return the bytes that the row indices and futures of rows [start, stop) reserve."""
         index_bytes = (stop - start) * self.row_indices.itemsize
         if not self._has_futures:
             return index_bytes
@@ -91,7 +93,7 @@ class RowOrigins:
         return index_bytes + sum([call.bytes_per_row * (run_stop - run_start) for call, run_start, run_stop in runs])
 
     def charged_bytes(self, starts: Sequence[int], stops: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Return the bytes of the records (`sizes`) plus the overhead of the rows, for each range."""
+        """Return the bytes that each range reserves: its records (`sizes`), row indices and futures."""
         ranges = zip(starts, stops, sizes, strict=True)
         if self._has_futures:
             return [size + self.overhead_bytes(start, stop) for start, stop, size in ranges]
@@ -99,10 +101,10 @@ class RowOrigins:
         return [size + row_index_bytes * (stop - start) for start, stop, size in ranges]
 
     def split_by_call(self, start: int, stop: int) -> list[tuple[Call, int, int]]:
-        """Split rows [start, stop) into runs of one call, and return the call, start and stop of each run.
+        """Split rows [start, stop) into runs, and return the call, start and stop of each run.
 
-        The runs are plain tuples: this is called for each batch of single records, and creating an object for each run
-        costs more than finding it.
+        The runs are plain tuples, because this method is called for each batch of single records. Creating an object
+        for a run would cost more than finding the run.
         """
         calls, run_calls, run_starts = self._calls, self._run_calls.data, self._run_starts.data
         run = bisect_right(run_starts, start) - 1
@@ -115,60 +117,63 @@ class RowOrigins:
         runs.append((calls[run_calls[run]], start, stop))
         return runs
 
-    def split_shares_by_call(self, shares: Sequence[StoredRange]) -> Iterator[StoredRows]:
-        """Split the stored shares of this group by call.
+    def split_stored_ranges(self, stored_ranges: Sequence[StoredRange]) -> Iterator[StoredRows]:
+        """Split the stored ranges of this row group by call.
 
-        The calls come in the order in which they were appended, and so do the rows of each partition.
+        The calls and the rows of each partition are in the order in which they were appended.
         """
-        if len(shares) < _MIN_ARRAY_SHARES:
+        if len(stored_ranges) < _MIN_ARRAY_RANGES:
             if len(self._calls) == 1:  # the common case, without anything to split
-                yield StoredRows(self._calls[0], self.row_indices, shares, _count_rows(shares))
+                yield StoredRows(self._calls[0], self.row_indices, stored_ranges, _count_rows(stored_ranges))
                 return
-            shares_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
-            for start, stop, partition, offset, time in shares:
+            ranges_by_call: defaultdict[Call, list[StoredRange]] = defaultdict(list)
+            for start, stop, partition, offset, time in stored_ranges:
                 for call, run_start, run_stop in self.split_by_call(start, stop):
                     run_offset = offset + run_start - start if offset >= 0 else -1
-                    shares_by_call[call].append(StoredRange(run_start, run_stop, partition, run_offset, time))
-            for call in [call for call in self._calls if call in shares_by_call]:
-                yield StoredRows(call, self.row_indices, shares_by_call[call], _count_rows(shares_by_call[call]))
+                    ranges_by_call[call].append(StoredRange(run_start, run_stop, partition, run_offset, time))
+            for call in [call for call in self._calls if call in ranges_by_call]:
+                yield StoredRows(call, self.row_indices, ranges_by_call[call], _count_rows(ranges_by_call[call]))
             return
-        share_array = np.fromiter(chain.from_iterable(shares), np.int64, 5 * len(shares)).reshape(-1, 5)
-        call_indices, run_shares = self._split_share_array(share_array)
-        row_counts = np.bincount(call_indices, run_shares[:, 1] - run_shares[:, 0]).astype(np.int64).tolist()
-        run_shares = run_shares.take(call_indices.argsort(kind="stable"), axis=0)  # each call gets a view, not a copy
-        first = 0
+        range_array = np.fromiter(chain.from_iterable(stored_ranges), np.int64, 5 * len(stored_ranges)).reshape(-1, 5)
+        call_indices, run_ranges = self._split_range_array(range_array)
+        row_counts = np.bincount(call_indices, run_ranges[:, 1] - run_ranges[:, 0]).astype(np.int64).tolist()
+        # Sorted by call, the ranges of each call are a view of the array.
+        run_ranges = run_ranges.take(call_indices.argsort(kind="stable"), axis=0)
+        start = 0
         for call_index, stop in enumerate(np.bincount(call_indices).cumsum().tolist()):
-            if first < stop:
+            if start < stop:
                 yield StoredRows(
-                    self._calls[call_index], self.row_indices, run_shares[first:stop], row_counts[call_index]
+                    self._calls[call_index], self.row_indices, run_ranges[start:stop], row_counts[call_index]
                 )
-            first = stop
+            start = stop
 
-    def _split_share_array(self, shares: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Split shares into shares of single runs. Return the call index of each resulting share, and the shares.
+    def _split_range_array(self, stored_ranges: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Split stored ranges into stored ranges of single runs.
 
-        The columns of both arrays are the fields of StoredRange.
+        Returns the call index of each resulting range, and the resulting ranges. Argument and result are arrays whose
+        columns are the fields of StoredRange.
         """
-        starts, stops = shares.T[:2]
+        starts, stops = stored_ranges.T[:2]
         first_runs = self._run_starts.searchsorted(starts, "right") - 1
         run_counts = self._run_starts.searchsorted(stops, "left") - first_runs
-        run_shares = shares.repeat(run_counts, axis=0)
-        runs = np.arange(len(run_shares)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
-        run_starts, run_stops, _, offsets, _ = run_shares.T
+        run_ranges = stored_ranges.repeat(run_counts, axis=0)
+        runs = np.arange(len(run_ranges)) + (first_runs + run_counts - run_counts.cumsum()).repeat(run_counts)
+        run_starts, run_stops, _, offsets, _ = run_ranges.T
+        # The base offset of a run is that of its range plus the rows before the run. Unknown offsets stay -1.
         has_offset = offsets >= 0
         offsets -= run_starts * has_offset
         np.maximum(run_starts, self._run_starts[runs], out=run_starts)
         np.minimum(run_stops, self._run_starts[runs + 1], out=run_stops)
         offsets += run_starts * has_offset
-        return self._run_calls[runs], run_shares
+        return self._run_calls[runs], run_ranges
 
 
-def _count_rows(shares: Sequence[StoredRange]) -> int:
-    return sum([share.stop - share.start for share in shares])
+def _count_rows(stored_ranges: Sequence[StoredRange]) -> int:
+    return sum([stored_range.stop - stored_range.start for stored_range in stored_ranges])
 
 
 class BatchRows(NamedTuple):
-    """Rows [start, stop) of a group, which are encoded as records of a batch from `first_offset_delta` on."""
+    """Rows [start, stop) of a row group, encoded as consecutive records of a batch from `first_offset_delta` on."""
 
     origins: RowOrigins
     start: int
@@ -177,11 +182,11 @@ class BatchRows(NamedTuple):
 
     @property
     def overhead_bytes(self) -> int:
-        """Bytes that these rows reserve in addition to their records."""
+        """Bytes that the row indices and futures of these rows reserve."""
         return self.origins.overhead_bytes(self.start, self.stop)
 
     def split_by_call(self) -> list[CallRows]:
-        """Split the rows into runs of one call."""
+        """Split the rows into runs."""
         origins = self.origins
         return [
             CallRows(call, origins.row_indices[run_start:run_stop], run_start - self.start + self.first_offset_delta)
@@ -190,30 +195,30 @@ class BatchRows(NamedTuple):
 
 
 def build_batch_rows(call: Call, row_indices: NDArray[np.int64], first_offset_delta: int = 0) -> BatchRows:
-    """Build the BatchRows for rows that all came with one call."""
+    """Build the rows of a batch that all came with one call."""
     return BatchRows(RowOrigins(row_indices, [call]), 0, len(row_indices), first_offset_delta)
 
 
-def select_rows(parts: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
-    """Select the rows of a batch's records with the offset deltas [first_delta, stop_delta).
+def select_rows(batch_rows: Iterable[BatchRows], first_delta: int, stop_delta: int) -> tuple[BatchRows, ...]:
+    """Select the rows of the records with the offset deltas [first_delta, stop_delta) in a batch.
 
-    In the result, offset deltas are counted from `first_delta`: it holds the rows of a batch that begins there.
+    The offset deltas in the result are relative to `first_delta`, as in a new batch of the selected records.
     """
     selected: list[BatchRows] = []
-    for origins, part_start, part_stop, first_offset_delta in parts:
-        shift = part_start - first_offset_delta
-        start, stop = max(part_start, first_delta + shift), min(part_stop, stop_delta + shift)
+    for origins, range_start, range_stop, first_offset_delta in batch_rows:
+        shift = range_start - first_offset_delta
+        start, stop = max(range_start, first_delta + shift), min(range_stop, stop_delta + shift)
         if start < stop:
             selected.append(BatchRows(origins, start, stop, start - shift - first_delta))
     return tuple(selected)
 
 
-def detach_rows(parts: Sequence[BatchRows]) -> BatchRows:
-    """Copy all rows of a batch into a group of their own, so that the memory of their previous groups can be freed."""
-    runs = [run for part in parts for run in part.origins.split_by_call(part.start, part.stop)]
+def detach_rows(batch_rows: Sequence[BatchRows]) -> BatchRows:
+    """Copy all rows of a batch into a new row group, so that the memory of their previous row groups can be freed."""
+    runs = [run for rows in batch_rows for run in rows.origins.split_by_call(rows.start, rows.stop)]
     index_by_call = {call: index for index, call in enumerate(dict.fromkeys([call for call, _, _ in runs]))}
     call_indices = np.array([index_by_call[call] for call, _, _ in runs], np.int32)
     call_indices = call_indices.repeat([run_stop - run_start for _, run_start, run_stop in runs])
-    row_indices = np.concatenate([part.origins.row_indices[part.start : part.stop] for part in parts])
-    origins = RowOrigins(row_indices, list(index_by_call), call_indices, parts[-1].origins.group_number)
-    return BatchRows(origins, 0, len(row_indices), parts[0].first_offset_delta)
+    row_indices = np.concatenate([rows.origins.row_indices[rows.start : rows.stop] for rows in batch_rows])
+    origins = RowOrigins(row_indices, list(index_by_call), call_indices, batch_rows[-1].origins.group_number)
+    return BatchRows(origins, 0, len(row_indices), batch_rows[0].first_offset_delta)

@@ -290,9 +290,9 @@ def collect_stored_rows(batches: Sequence[ProducerBatch]) -> list[StoredRows]:
     """
     return [
         rows
-        for shares in map(ProducerBatch.collect_shares, _split_into_runs(batches))
-        for origins in sorted(shares, key=lambda origins: origins.group_number)
-        for rows in origins.split_shares_by_call(shares[origins])
+        for ranges_by_group in map(ProducerBatch.collect_stored_ranges, _split_into_runs(batches))
+        for origins in sorted(ranges_by_group, key=lambda origins: origins.group_number)
+        for rows in origins.split_stored_ranges(ranges_by_group[origins])
     ]
 
 
@@ -309,8 +309,8 @@ def _split_into_runs(batches: Sequence[ProducerBatch]) -> Iterator[Sequence[Prod
 
 
 def complete_futures(stored_rows: Sequence[StoredRows]) -> None:
-    for call, row_indices, shares, row_count in stored_rows:
-        complete_safely(call.stored, row_indices, shares, row_count)
+    for call, row_indices, stored_ranges, row_count in stored_rows:
+        complete_safely(call.stored, row_indices, stored_ranges, row_count)
 
 
 def fail_futures(

@@ -33,7 +33,7 @@ class NamedCall:
     def __lt__(self, other: NamedCall) -> bool:
         return str(self.name) < str(other.name)
 
-    def stored(self, row_indices: NDArray[np.int64], shares: StoredRanges, count: int) -> None:
+    def stored(self, row_indices: NDArray[np.int64], stored_ranges: StoredRanges, row_count: int) -> None:
         pass
 
     def failed(self, failed: FailedRows, named: Mapping[int, KafkaSinkError] | None = None) -> None:

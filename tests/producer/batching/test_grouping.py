@@ -74,14 +74,14 @@ def test_grouping_equals_stable_sort_of_rows(calls: list[list[int]], spread: int
         start, stop = grouped.starts[index], grouped.starts[index + 1]
         assert values[start:stop] == [value for value, _, _ in slow[partition]]
         assert grouped.sizes[start:stop].tolist() == [len(value) for value, _, _ in slow[partition]]
-        shares = BatchRows(grouped.origins, start, stop, 7).split_by_call()
-        found = [(name_of(call), row) for call, rows, _ in shares for row in rows.tolist()]
+        runs = BatchRows(grouped.origins, start, stop, 7).split_by_call()
+        found = [(name_of(call), row) for call, rows, _ in runs for row in rows.tolist()]
         assert found == [(call, row) for _, call, row in slow[partition]]
-        lengths = [len(rows) for _, rows, _ in shares]
-        assert [first for _, _, first in shares] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
+        lengths = [len(rows) for _, rows, _ in runs]
+        assert [first for _, _, first in runs] == [7 + sum(lengths[:i]) for i in range(len(lengths))]
 
 
-def test_shares_of_batches_that_begin_within_a_call() -> None:
+def test_splits_batches_that_begin_within_a_call_into_runs() -> None:
     grouped = group_by_partition([staged([b"a", b"b", b"c"], [0, 0, 0], "x"), staged([b"d", b"e"], [0, 0], "y")])
     parts = [BatchRows(grouped.origins, *cut) for cut in ((0, 1, 8), (1, 4, 0), (4, 5, 0))]
     assert [

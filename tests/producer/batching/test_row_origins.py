@@ -1,4 +1,4 @@
-"""RowOrigins: runs and shares equal those found by a scan of the rows, for any boundaries of calls and batches."""
+"""Tests of RowOrigins: runs and stored ranges equal those found by scanning the rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_splits_range_into_runs_like_a_scan_of_rows(lengths: list[int], data: st
         np.arange(len(row_calls)) * 10, [NamedCall(call) for call in range(len(lengths))], np.array(row_calls)
     )
     slow = [(call, list(rows)) for call, rows in groupby(range(start, stop), key=row_calls.__getitem__)]
-    shares = [(name_of(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
-    assert shares == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
+    runs = [(name_of(call), first, last) for call, first, last in origins.split_by_call(start, stop)]
+    assert runs == [(call, rows[0], rows[-1] + 1) for call, rows in slow]
     found = BatchRows(origins, start, stop, 4).split_by_call()
     assert [(name_of(call), rows.tolist(), first) for call, rows, first in found] == [
         (call, [10 * row for row in rows], rows[0] - start + 4) for call, rows in slow
@@ -36,7 +36,9 @@ def test_splits_range_into_runs_like_a_scan_of_rows(lengths: list[int], data: st
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.data())
-def test_splits_few_or_many_shares_by_call_like_a_scan_of_rows(row_calls: list[int], data: st.DataObject) -> None:
+def test_splits_few_or_many_stored_ranges_by_call_like_a_scan_of_rows(
+    row_calls: list[int], data: st.DataObject
+) -> None:
     calls = [NamedCall(call) for call in range(max(row_calls) + 1)]
     origins = RowOrigins(np.arange(len(row_calls)) * 10, calls, np.array(row_calls, np.int32))
     edges = sorted({0, len(row_calls), *data.draw(st.lists(st.integers(0, len(row_calls))))})
@@ -53,11 +55,13 @@ def test_splits_few_or_many_shares_by_call_like_a_scan_of_rows(row_calls: list[i
             slow.setdefault(call, []).append((rows[0], rows[-1] + 1, partition, its_offset, time))
     for repeats in (1, 20):  # of which the second are always many
         found = {
-            name_of(one.call): (one.shares, one.row_count) for one in origins.split_shares_by_call(ranges * repeats)
+            name_of(stored.call): (stored.stored_ranges, stored.row_count)
+            for stored in origins.split_stored_ranges(ranges * repeats)
         }
         assert {
-            call: [tuple(share) for share in np.asarray(shares).tolist()] for call, (shares, _) in found.items()
-        } == {call: shares * repeats for call, shares in slow.items()}
+            call: [tuple(row) for row in np.asarray(stored_ranges).tolist()]
+            for call, (stored_ranges, _) in found.items()
+        } == {call: stored_ranges * repeats for call, stored_ranges in slow.items()}
         assert {call: count for call, (_, count) in found.items()} == {
             call: row_calls.count(call) * repeats for call in slow
         }

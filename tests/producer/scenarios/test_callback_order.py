@@ -106,7 +106,7 @@ def test_stored_records_fail_when_memory_for_their_results_is_missing(monkeypatc
     def no_memory(*_: object) -> None:
         raise MemoryError("at a bad moment")
 
-    monkeypatch.setattr(RowOrigins, "split_shares_by_call", no_memory)
+    monkeypatch.setattr(RowOrigins, "split_stored_ranges", no_memory)
     future = producer.send(ProducerRecord("t", b"v"))
     with pytest.raises(MemoryError):
         run_until(producer, future.done)

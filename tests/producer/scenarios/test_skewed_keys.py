@@ -110,8 +110,8 @@ def test_rows_staged_during_a_split_follow_the_remaining_rows(
     h.append_rows([VALUE] * (2 * BATCH_ROWS + 1), [0] * (2 * BATCH_ROWS) + [1], call="skewed")
     h.clock.now += LINGER_MS
     (thin,) = [batch for batch in h.take() if batch.topic_partition.partition == 1]
-    shares = [(name_of(call), rows.tolist()) for call, rows, _ in thin.rows_by_call()]
-    assert shares == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
+    runs = [(name_of(call), rows.tolist()) for call, rows, _ in thin.rows_by_call()]
+    assert runs == [("skewed", [2 * BATCH_ROWS]), ("meanwhile", [0, 1])]
 
 
 def test_fills_nothing_when_another_thread_has_filled_the_full_batches(
