@@ -151,6 +151,10 @@ docs: setup docs/assets/mermaid.min.js ## the site, into docs/site/: tables writ
 	$(BIN)/python -m pytest -q tests/test_documents.py tests/test_commands_in_documents.py tests/test_site.py
 	$(BIN)/python -m zensical build --clean --strict --config-file docs/zensical.toml
 
+.PHONY: publish-docs
+publish-docs: docs ## the site as one of several versions, with links to edit pages: FOLDER=... REPOSITORY=https://...
+	$(BIN)/python -m tools.publish_site $(FOLDER) $(REPOSITORY)
+
 # What makes drawings of the pages' Mermaid lies beside them, so that a reader's browser asks no other site for it.
 MERMAID := 12.3.0
 docs/assets/mermaid.min.js:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tools import publish_site
 
 tomllib = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -42,11 +45,36 @@ def test_diagram_types_are_supported_by_mermaid() -> None:
             assert drawing in {"flowchart", "sequenceDiagram", "xychart-beta", "stateDiagram-v2"}
 
 
-def test_builds_site_without_warnings(tmp_path: Path) -> None:
+def copy_docs(tmp_path: Path) -> Path:
     pytest.importorskip("zensical", reason="the extra docs is not installed")
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("*.js", "site", ".cache"))
+    return docs
+
+
+def test_builds_site_without_warnings(tmp_path: Path) -> None:
+    docs = copy_docs(tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(docs / CONFIG_FILE.name)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "KafkaProducer" in (docs / "site" / "api.html").read_text()
+
+
+def test_published_site_has_edit_links_and_version_selector(tmp_path: Path) -> None:
+    site = publish_site.build_site("https://github.com/acme/sink", copy_docs(tmp_path))
+    page = (site / "quickstart.html").read_text()
+    assert 'href="https://github.com/acme/sink/edit/main/docs/quickstart.md"' in page
+    assert '"provider":"mike"' in page.replace(" ", "")
+
+
+def test_published_versions_are_listed_newest_first(tmp_path: Path) -> None:
+    site, folder = tmp_path / "site", tmp_path / "published"
+    site.mkdir()
+    (site / "index.html").write_text("a page")
+    for version in ("0.9.0", "0.10.0", "0.2.0", "0.10.0"):
+        publish_site.add_version(site, folder, version)
+    listed = json.loads((folder / "versions.json").read_text())
+    assert [entry["version"] for entry in listed] == ["0.10.0", "0.9.0", "0.2.0"]
+    assert [entry["aliases"] for entry in listed] == [["latest"], [], []]
+    assert "url=0.10.0/" in (folder / "index.html").read_text()
+    assert (folder / "0.9.0" / "index.html").read_text() == "a page"
