@@ -40,6 +40,7 @@ def build_site(repository: str, docs: Path = DOCS) -> Path:
         subprocess.run(command, cwd=DOCS.parent, check=True)
     finally:
         config.unlink()
+    (docs / "site" / config.name).unlink()  # everything in the folder of the configuration belongs to the site
     return docs / "site"
 
 
