@@ -58,7 +58,7 @@ def sections() -> dict[str, str]:
         "producer": _table(
             (f"kafka.{option.name}", *OF_A_JOB.get(option.name, (_default(option), option.description)))
             for option in PRODUCER_OPTIONS.values()
-            if option.name not in {*_refused(), *CONSUMER_OPTIONS}
+            if option.name not in _refused()
         ),
         "security": _table(
             (
@@ -134,12 +134,7 @@ def _refused() -> dict[str, str]:
         if reasons[name]:
             reasons[name] = f"it names a Java class. {instead}"
     reasons["transactional.id"] = "each task needs its own transactional id"
-    # A job may have client.rack for its source: the sink ignores the options of consumers.
-    return {
-        name: KAFKA_SPELLING.format_text(reason)
-        for name, reason in reasons.items()
-        if reason and name not in CONSUMER_OPTIONS
-    }
+    return {name: KAFKA_SPELLING.format_text(reason) for name, reason in reasons.items() if reason}
 
 
 def _default(option: Option) -> str:

@@ -47,6 +47,8 @@ class ClusterConfig:
     """Settings of the cluster and its brokers."""
 
     nodes: int = 1
+    racks: Sequence[str | None] = ()
+    """broker.rack of each node. Nodes without an entry have no rack."""
     auto_create_topics: bool = False
     default_partitions: int = 1
     max_partitions: int = MAX_PARTITIONS
@@ -69,6 +71,7 @@ class BrokerNode:
     id: int
     host: str = "localhost"
     port: int = 0
+    rack: str | None = None
     is_running: bool = True
 
 
@@ -116,7 +119,10 @@ class EmbeddedCluster:
             raise ConfigurationError("A cluster must have at least one node.")
         self.config = config
         self.lock = threading.RLock()
-        self.nodes = {number: BrokerNode(number) for number in range(config.nodes)}
+        if len(config.racks) > config.nodes:
+            raise ConfigurationError(f"There are {len(config.racks)} racks for {config.nodes} nodes. Set one per node.")
+        racks = dict(enumerate(config.racks))
+        self.nodes = {number: BrokerNode(number, rack=racks.get(number)) for number in range(config.nodes)}
         self.topics: dict[str, Topic] = {}
         self._topics_by_id: dict[UUID, Topic] = {}
         self.offsets = OffsetStore()

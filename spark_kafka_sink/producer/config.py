@@ -75,6 +75,8 @@ class ProducerConfig:
     partitioner_ignore_keys: bool
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int
+    partitioner_rack_aware: bool
+    client_rack: str
     metrics_sample_window_ms: int
     metrics_num_samples: int
     # End of the generated fields.
@@ -89,6 +91,7 @@ class ProducerConfig:
         """Validate options that were already parsed one by one. Raises ConfigurationError with all errors."""
         connections = resolve_connection_values(parsed_options)
         _check_codec(parsed_options)
+        _check_rack(parsed_options)
         delivery_timeout_ms = _resolve_delivery_timeout_ms(parsed_options)
         is_idempotent = _resolve_idempotence(parsed_options)
         if parsed_options.faults:
@@ -165,6 +168,14 @@ def _check_codec(parsed_options: ParsedOptions) -> None:
         require_codec(Codec[parsed_options.values["compression_type"].upper()])
     except MissingDependencyError as error:
         parsed_options.faults += error.unrendered_faults
+
+
+def _check_rack(parsed_options: ParsedOptions) -> None:
+    if "client_rack" in parsed_options.invalid_fields or parsed_options.values["client_rack"]:
+        return
+    if parsed_options.values["partitioner_rack_aware"]:
+        text = "is true, so {client.rack} must be set to the rack of this client, spelled as broker.rack."
+        parsed_options.faults.add("partitioner.rack.aware", text)
 
 
 def _resolve_delivery_timeout_ms(parsed_options: ParsedOptions) -> int:

@@ -160,23 +160,22 @@ _BATCHING = (
         parse_non_negative_long,
         "rows without a key avoid a broker to which no batch could be sent for this long; 0: never",
     ),
-)
-
-_NOT_SUPPORTED_YET = (
     Option(
         "partitioner.rack.aware",
         False,
         parse_boolean,
-        "rows without a key prefer partitions whose leader is in the rack of the client (KIP-1123)",
-        unsupported_reason="not supported yet: partitions are chosen without regard to racks (KIP-1123). Leave it out",
+        "rows without a key go to partitions whose leader is in client.rack, or to all partitions if there are none; "
+        "keys, requested partitions and RoundRobinPartitioner are not affected",
     ),
     Option(
         "client.rack",
         "",
         parse_text,
-        "the rack of the client, for partitioner.rack.aware (KIP-1123)",
-        unsupported_reason="not supported yet: only {partitioner.rack.aware} would read it (KIP-1123). Leave it out",
+        "the rack or zone of this client, spelled as `broker.rack`; only partitioner.rack.aware uses it",
     ),
+)
+
+_NOT_SUPPORTED_YET = (
     Option(
         "bootstrap.resolve.timeout.ms",
         0,

@@ -9,10 +9,12 @@ A partition is sticky for one batch (KIP-480, KIP-794): rows without a key fill 
 to the next, because many small batches cost more than a few large ones. Columns are therefore assigned in ranges: as
 many rows as fit into batch.size go to one partition, and another partition is chosen at random for the following rows.
 
-The choice is among the partitions that have a leader. It is uniform until all partitions have been written to. After
-that, each partition is weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow
-broker receives fewer rows. Partitions of a broker that has not accepted a batch for
-partitioner.availability.timeout.ms are excluded; the accumulator determines them.
+The choice is among the candidates: the partitions that have a leader, or, with partitioner.rack.aware, those of them
+whose leader is in client.rack (KIP-1123). The choice is uniform until all candidates have been written to. After that,
+each candidate is weighted by the length of its queue of batches (longest queue + 1 - own queue), so that a slow broker
+receives fewer rows. Partitions of a broker that has not accepted a batch for partitioner.availability.timeout.ms are
+excluded; the accumulator determines them. If no partition of the rack remains, the partitions of all racks are the
+candidates.
 """
 
 from __future__ import annotations
@@ -50,32 +52,45 @@ _NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class PartitionLoads(NamedTuple):
-    """The number of queued batches of each partition that can be written to now (KIP-794)."""
+    """The number of queued batches of each candidate that can be written to now (KIP-794)."""
 
     partitions: list[int]
     queue_lengths: list[int]
     partition_count: int
-    """The number of partitions of the topic, including those that cannot be written to."""
+    """The number of candidates, including those that cannot be written to."""
 
 
-LoadsSupplier = Callable[[], "PartitionLoads | None"]
+LoadsSupplier = Callable[[Sequence[int]], "PartitionLoads | None"]
+"""Returns the loads of the candidates, which are partition indexes; None if one of them was never written to."""
 
 
 class _TopicState:
     """The partitions of one topic in the latest snapshot, and its sticky partition."""
 
-    __slots__ = ("available", "indexes", "latest_metadata", "next_position", "sticky_bytes", "sticky_partition")
+    __slots__ = (
+        "available",
+        "in_rack",
+        "indexes",
+        "latest_metadata",
+        "next_position",
+        "sticky_bytes",
+        "sticky_partition",
+    )
 
     def __init__(self) -> None:
         self.latest_metadata: tuple[object, object] | None = None
         self.indexes: list[int] = []
         self.available: list[int] = []
+        self.in_rack: list[int] = []  # those whose leader is in the rack of the client; empty without rack awareness
         self.sticky_partition = INVALID_PARTITION
         self.sticky_bytes = 0  # assigned to the sticky partition since it was chosen
         self.next_position = 0  # of the round-robin partitioner, in `available`
 
-    def update(self, topic: str, snapshot: ClusterSnapshot) -> None:
-        """Read the partitions from the snapshot, unless its metadata is the same as before."""
+    def update(self, topic: str, snapshot: ClusterSnapshot, rack: str | None) -> None:
+        """Read the partitions from the snapshot, unless its metadata is the same as before.
+
+        `rack`: the rack of the client; None without rack awareness.
+        """
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
             raise MetadataTimeoutError(f"The partitions of {format_partition(topic)} are not known.")
@@ -84,8 +99,10 @@ class _TopicState:
             return
         self.latest_metadata = (info, snapshot.nodes)
         self.indexes = [partition.index for partition in info.partitions]
-        with_leader = [partition.index for partition in info.partitions if partition.leader in snapshot.nodes]
-        self.available = with_leader or self.indexes
+        with_leader = [partition for partition in info.partitions if partition.leader in snapshot.nodes]
+        self.available = [partition.index for partition in with_leader] or self.indexes
+        nodes_in_rack = {node.id for node in snapshot.nodes.values() if rack is not None and node.rack == rack}
+        self.in_rack = [partition.index for partition in with_leader if partition.leader in nodes_in_rack]
         if self.sticky_partition not in self.indexes:
             self.sticky_partition = INVALID_PARTITION
 
@@ -97,6 +114,7 @@ class Partitioner:
         self._ignore_keys = config.partitioner_ignore_keys
         self._round_robin = config.partitioner_class == _ROUND_ROBIN
         self._adaptive = config.partitioner_adaptive_partitioning_enable
+        self._rack = config.client_rack if config.partitioner_rack_aware else None
         self._batch_body_bytes = max(1, config.batch_size - HEADER_BYTES)
         self._random = random
         self._lock = threading.Lock()
@@ -132,13 +150,13 @@ class Partitioner:
             state = self._topics.get(topic)
             if state is None:
                 state = self._topics[topic] = _TopicState()
-            state.update(topic, snapshot)
+            state.update(topic, snapshot, self._rack)
             return state
 
     def _assign_keyless(self, state: _TopicState, sizes: NDArray[np.int64], loads: LoadsSupplier) -> NDArray[np.int32]:
         with self._lock:
             if not self._round_robin:
-                choose = _build_partition_choice(state.available, loads if self._adaptive else None)
+                choose = _build_partition_choice(state, loads if self._adaptive else None)
                 return self._assign_sticky(state, sizes, choose)
             positions = state.next_position + np.arange(len(sizes))
             state.next_position = (state.next_position + len(sizes)) % len(state.available)
@@ -228,25 +246,42 @@ def compute_partitions_by_key(key: ArrowColumn, partition_count: int) -> tuple[N
     return partitions, keyless[0] if len(keyless) == 1 else np.concatenate(keyless)
 
 
-def _build_partition_choice(available: Sequence[int], loads: LoadsSupplier | None) -> Callable[[Random], int]:
+def _build_partition_choice(state: _TopicState, loads: LoadsSupplier | None) -> Callable[[Random], int]:
     """Return a function that chooses the next sticky partition.
 
-    It calls `loads` once, when it chooses the first partition; without `loads` the choice is uniform.
+    It calls `loads` only when it chooses the first partition; without `loads` the choice is uniform.
     """
-    weighted_partitions: list[tuple[Sequence[int], list[int]] | None] = []
+    weighted_partitions: list[tuple[Sequence[int], list[int] | None]] = []
 
     def choose(random: Random) -> int:
         if not weighted_partitions:
-            weighted_partitions.append(_accumulate_weights(loads() if loads is not None else None))
-        if weighted_partitions[0] is None:
-            return available[random.randrange(len(available))]
+            weighted_partitions.append(_weigh_partitions(state, loads))
         partitions, cumulative_weights = weighted_partitions[0]
+        if cumulative_weights is None:
+            return partitions[random.randrange(len(partitions))]
         return partitions[bisect_right(cumulative_weights, random.randrange(cumulative_weights[-1]))]
 
     return choose
 
 
-def _accumulate_weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int]] | None:
+def _weigh_partitions(state: _TopicState, loads: LoadsSupplier | None) -> tuple[Sequence[int], list[int] | None]:
+    """Return the partitions to choose from and their cumulative weights; None for the weights if all are equal.
+
+    Java's client waits for the queues of all partitions, which it never has while all rows go to one rack. Here the
+    queues of the rack suffice.
+    """
+    candidates, usable = state.indexes, state.available
+    if state.in_rack:
+        rack_loads = None if loads is None else loads(state.in_rack)
+        if rack_loads is None or rack_loads.partitions:
+            return _accumulate_weights(rack_loads) or (state.in_rack, None)
+        outside = sorted(set(state.available) - set(state.in_rack))
+        if outside:
+            candidates = usable = outside
+    return _accumulate_weights(loads(candidates) if loads is not None else None) or (usable, None)
+
+
+def _accumulate_weights(loads: PartitionLoads | None) -> tuple[Sequence[int], list[int] | None] | None:
     """Return partitions and their cumulative weights; None if the choice is uniform."""
     if loads is None or not loads.partitions or loads.partition_count < 2:
         return None

@@ -55,6 +55,8 @@ class ProducerOptions(TypedDict, total=False):
     partitioner_ignore_keys: Boolean
     partitioner_adaptive_partitioning_enable: Boolean
     partitioner_availability_timeout_ms: Number
+    partitioner_rack_aware: Boolean
+    client_rack: Text
     metrics_sample_window_ms: Number
     metrics_num_samples: Number
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] | None

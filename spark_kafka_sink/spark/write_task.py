@@ -38,6 +38,7 @@ from spark_kafka_sink.producer.results import ColumnsResult, OffsetRangeCollecto
 from spark_kafka_sink.producer.totals import WriteTotals
 from spark_kafka_sink.records.columns import RecordColumns
 from spark_kafka_sink.records.topic_rows import TopicRows
+from spark_kafka_sink.spark.client_rack import task_producer_options
 from spark_kafka_sink.spark.dead_letters import build_dead_letters, truncate
 from spark_kafka_sink.spark.failures import Failures, is_record_error
 from spark_kafka_sink.spark.options.sink_options import SinkOptions
@@ -76,7 +77,6 @@ def write_rows(
         if exactly_once.is_committed(report.task):
             _skip_rows(plan, batches, report)
             return report
-    producer_options = options.producer if exactly_once is None else exactly_once.producer_options(options.producer)
     with contextlib.ExitStack() as stack:
         writer: TaskWriter | None = None
         for batch in batches:
@@ -84,6 +84,9 @@ def write_rows(
                 continue
             if writer is None:
                 # The producer is leased for the first row, because a Spark partition without rows needs no broker.
+                producer_options = task_producer_options(options)
+                if exactly_once is not None:
+                    producer_options = exactly_once.producer_options(producer_options)
                 producer = stack.enter_context(lease_producer(pool, producer_options, idle_timeout_seconds(context)))
                 if exactly_once is not None:
                     stack.enter_context(exactly_once.transaction(producer, report))

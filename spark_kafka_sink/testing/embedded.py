@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +96,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     topics: Mapping[str, int] | None = None,
     *,
     nodes: int = 1,
+    racks: Sequence[str | None] = (),
     auto_create_topics: bool = False,
     default_partitions: int = 1,
     message_bytes_max: int = DEFAULT_MAX_MESSAGE_BYTES,
@@ -119,6 +120,7 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
 
     topics               number of partitions by topic name
     nodes                number of nodes; each one listens on a port of its own
+    racks                rack of each node, like Kafka's broker.rack
     auto_create_topics   create missing topics when clients request them, with `default_partitions` partitions
     message_bytes_max    largest size of a batch in bytes, like Kafka's message.max.bytes
     transaction_version  2, or 1 as in brokers before Kafka 4
@@ -139,11 +141,10 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
     seed                 seed of the random choices in `control`
     """
     _check_security(tls=tls, users=users, security=security)
-    max_port = MAX_PORT - max(nodes - 1, 0)
-    if not 0 <= port <= max_port:
-        raise ConfigurationError(f"port must be from 0 to {max_port} for {format_count(nodes, 'node')}, not {port}.")
+    ports = _list_ports(port, nodes)
     config = ClusterConfig(
         nodes=nodes,
+        racks=racks,
         auto_create_topics=auto_create_topics,
         default_partitions=default_partitions,
         max_message_bytes=message_bytes_max,
@@ -152,7 +153,6 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
         check_records=check_records,
         seed=seed,
     )
-    ports = [port + number for number in range(nodes)] if port else []
     host_names = [host, advertised_host or host]
     with set_up_security(tls=tls, users=users or {}, mechanism=mechanism, host_names=host_names) as setup:
         listener_config = ListenerConfig(
@@ -165,6 +165,14 @@ def embedded_broker(  # noqa: PLR0913 - one keyword for each setting
             max_queued_requests=queued_max_requests,
         )
         return EmbeddedBroker(config, listener_config, topics=topics, data=data, client_options=setup.client_options)
+
+
+def _list_ports(first: int, nodes: int) -> list[int]:
+    """Return the port of each node; none for any free ports."""
+    max_port = MAX_PORT - max(nodes - 1, 0)
+    if not 0 <= first <= max_port:
+        raise ConfigurationError(f"port must be from 0 to {max_port} for {format_count(nodes, 'node')}, not {first}.")
+    return [first + number for number in range(nodes)] if first else []
 
 
 def _check_security(

@@ -129,8 +129,6 @@ def test_every_option_of_kafka_clients_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "default", "value"),
     [
-        ("partitioner.rack.aware", "false", "true"),
-        ("client.rack", "", "eu-west-1a"),
         ("bootstrap.resolve.timeout.ms", "0", "30000"),
         ("metadata.cluster.check.enable", "false", "true"),
         ("buffer.memory.allocation.strategy", "full", "incremental"),
@@ -143,6 +141,14 @@ def test_rejects_option_that_is_not_supported_yet_unless_it_has_its_default(
     (fault,) = faults_of(**{name: value})
     assert fault.startswith(f"{name} cannot be set: not supported yet: ")
     assert fault.endswith(". Leave it out.")
+
+
+@pytest.mark.parametrize("rack", [{}, {"client_rack": " "}])
+def test_rejects_rack_aware_partitioner_without_rack(rack: dict[str, object]) -> None:
+    (fault,) = faults_of(partitioner_rack_aware=True, **rack)
+    assert fault.startswith("partitioner.rack.aware is true, so client.rack must be set")
+    assert parse(partitioner_rack_aware="true", client_rack="eu-west-1a").partitioner_rack_aware
+    assert parse(client_rack="eu-west-1a").client_rack == "eu-west-1a"
 
 
 def test_java_only_options_at_their_harmless_value_are_accepted() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from kafka.partitioner.default import murmur2 as reference
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot
+from spark_kafka_sink.client.cluster import ClusterSnapshot, Node
 from spark_kafka_sink.errors import MetadataTimeoutError, SchemaError
 from spark_kafka_sink.producer import partitioner as partitioner_module
 from spark_kafka_sink.producer.config import ProducerConfig
@@ -53,7 +55,7 @@ def assign(  # noqa: PLR0913 - what a test may vary, each by its name
     count = keys if isinstance(keys, int) else len(keys)
     columns = RecordColumns(pa.nulls(count, pa.binary()), key)
     sizes = np.full(count, size, np.int64)
-    result = made.assign(topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda: loads)
+    result = made.assign(topic, columns, sizes, parse_requested_partitions(explicit, count), snapshot, lambda _: loads)
     assert result.dtype == np.int32
     return result.tolist()  # type: ignore[no-any-return]
 
@@ -244,6 +246,85 @@ def test_the_round_robin_partitioner_takes_partitions_with_a_leader_in_turn_what
     snapshot = cluster([0, None, 1])
     assert assign(made, [b"k"] * 5, snapshot=snapshot) == [0, 2, 0, 2, 0]
     assert assign(made, [b"k"], snapshot=snapshot) == [2]
+
+
+# -- racks ------------------------------------------------------------------------------------------------------------
+RACKS = {0: "a", 1: "b", 2: "c"}
+
+
+def rack_cluster(leaders: Sequence[int | None], racks: Mapping[int, str | None] = RACKS) -> ClusterSnapshot:
+    """Build a snapshot of a topic with these leaders on nodes in these racks."""
+    nodes = {node: Node(node, f"host{node}", 9092, rack) for node, rack in racks.items()}
+    return replace(cluster(leaders), nodes=nodes)
+
+
+def rack_partitioner(rack: str = "b", **options: object) -> Partitioner:
+    return partitioner(partitioner_rack_aware=True, client_rack=rack, **options)
+
+
+def test_rows_without_key_stay_in_the_rack_of_the_client() -> None:
+    snapshot = rack_cluster([0, 1, 2, 1, 0, None])
+    counts = Counter(assign(rack_partitioner("b"), 20_000, snapshot=snapshot))
+    assert set(counts) == {1, 3}
+    assert min(counts.values()) > 0.85 * 10_000
+
+
+@pytest.mark.parametrize("racks", [RACKS, dict.fromkeys(RACKS)], ids=["other racks", "no racks"])
+def test_uses_all_racks_if_no_leader_is_in_the_rack_of_the_client(racks: Mapping[int, str | None]) -> None:
+    snapshot = rack_cluster([0, 1, 2, None], racks)
+    assert set(assign(rack_partitioner("elsewhere"), 1000, snapshot=snapshot)) == {0, 1, 2}
+
+
+def test_ignores_racks_unless_the_partitioner_is_rack_aware() -> None:
+    snapshot = rack_cluster([0, 1, 2])
+    assert set(assign(partitioner(client_rack="b"), 1000, snapshot=snapshot)) == {0, 1, 2}
+
+
+def test_rack_affects_neither_keys_nor_requested_partitions_nor_round_robin() -> None:
+    snapshot = rack_cluster([0, 1, 2])
+    keys: list[bytes | None] = [b"a", b"b", b"c", b"d"]
+    assert assign(rack_partitioner(), keys, snapshot=snapshot) == [expected(key or b"", 3) for key in keys]
+    assert assign(rack_partitioner(), 2, pa.array([0, 2]), snapshot=snapshot) == [0, 2]
+    in_turn = rack_partitioner(partitioner_class="RoundRobinPartitioner")
+    assert assign(in_turn, 3, snapshot=snapshot) == [0, 1, 2]
+
+
+def test_rack_applies_to_keys_that_are_ignored() -> None:
+    snapshot = rack_cluster([0, 1, 2])
+    assert set(assign(rack_partitioner(partitioner_ignore_keys=True), [b"a", b"b"], snapshot=snapshot)) == {1}
+
+
+def test_follows_leaders_into_the_rack_of_the_client() -> None:
+    made = rack_partitioner("b")
+    assert set(assign(made, 100, snapshot=rack_cluster([0, 1]))) == {1}
+    assigned = assign(made, 100, snapshot=rack_cluster([1, 0]))
+    assert set(assigned[-50:]) == {0}, "the batch that was begun may be finished first"
+
+
+def _assign_with_loads(loads: Mapping[tuple[int, ...], PartitionLoads | None], rows: int = 12_000) -> Counter[int]:
+    """Assign rows from rack b, where two of four partitions have their leader, with the loads of each candidate set."""
+    columns = RecordColumns(pa.nulls(rows, pa.binary()))
+    sizes = np.full(rows, 100, np.int64)
+    snapshot = rack_cluster([0, 1, 1, 2])
+    made = rack_partitioner("b")
+    return Counter(made.assign(TOPIC, columns, sizes, None, snapshot, lambda asked: loads[tuple(asked)]).tolist())
+
+
+def test_longer_queues_get_less_within_the_rack() -> None:
+    counts = _assign_with_loads({(1, 2): PartitionLoads([1, 2], [0, 2], 2)})
+    assert set(counts) == {1, 2}
+    assert counts[1] / 12_000 == pytest.approx(3 / 4, abs=0.05)
+
+
+def test_avoids_unavailable_broker_within_the_rack() -> None:
+    assert set(_assign_with_loads({(1, 2): PartitionLoads([2], [0], 2)})) == {2}
+
+
+def test_leaves_the_rack_while_all_of_its_brokers_are_unavailable() -> None:
+    unavailable = PartitionLoads([], [], 2)
+    assert set(_assign_with_loads({(1, 2): unavailable, (0, 3): None})) == {0, 3}
+    counts = _assign_with_loads({(1, 2): unavailable, (0, 3): PartitionLoads([0, 3], [0, 2], 2)})
+    assert counts[0] / 12_000 == pytest.approx(3 / 4, abs=0.05)
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------

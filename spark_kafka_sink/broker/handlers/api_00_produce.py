@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> HandlerResult:
     leaders = {partition.current_leader.leader_id for partition in partitions if partition.current_leader is not None}
     nodes = [context.cluster.nodes[number] for number in sorted(leaders)]
     response.node_endpoints = [
-        ProduceResponseNodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes
+        ProduceResponseNodeEndpoint(node_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in nodes
     ]
     return response
 

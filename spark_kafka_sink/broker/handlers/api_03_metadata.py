@@ -47,7 +47,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> HandlerResult:
             creation_errors = _create_missing(context, requested.values()) if may_create else {}
             topics = [_find_and_describe(context, topic, creation_errors) for topic in requested.values()]
         response = MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port) for n in running],
+            brokers=[MetadataResponseBroker(node_id=n.id, host=n.host, port=n.port, rack=n.rack) for n in running],
             cluster_id=cluster.cluster_id,
             controller_id=running[0].id if running else -1,
             topics=topics,

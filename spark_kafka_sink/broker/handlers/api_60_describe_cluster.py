@@ -16,5 +16,7 @@ def handle(context: RequestContext, request: DescribeClusterRequest) -> HandlerR
         error_code=context.injected_error(),
         cluster_id=context.cluster.cluster_id,
         controller_id=running[0].id if running else -1,
-        brokers=[DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port) for node in running],
+        brokers=[
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, rack=node.rack) for node in running
+        ],
     )

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -192,16 +192,19 @@ class RecordAccumulator:
             self._fill_or_wake_sender(topic, is_full=is_full, has_new_due_time=has_new_due_time)
         return future
 
-    def partition_loads(self, topic: str, snapshot: ClusterSnapshot) -> PartitionLoads | None:
-        """Return the queue lengths for the adaptive partitioner, or None if some partition was never written to."""
+    def partition_loads(
+        self, topic: str, snapshot: ClusterSnapshot, candidates: Sequence[int]
+    ) -> PartitionLoads | None:
+        """Return the queue lengths of these partitions, or None if one of them was never written to."""
         info = snapshot.topics.get(topic)
         if info is None or not info.partitions:
             return None
         with self._lock:
-            lengths = self._queues.queue_lengths(topic, [partition.index for partition in info.partitions])
+            lengths = self._queues.queue_lengths(topic, candidates)
             if lengths is None:
                 return None
-            return self._node_latency_stats.available_partition_loads(info, lengths, snapshot)
+            partitions = [info.partition(index) for index in candidates]
+            return self._node_latency_stats.available_partition_loads(partitions, lengths, snapshot)
 
     def _assign_partitions(
         self,

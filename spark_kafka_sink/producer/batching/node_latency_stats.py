@@ -6,9 +6,10 @@ partitioner.availability.timeout.ms. As in Java's client, two times are recorded
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from spark_kafka_sink.client.cluster import ClusterSnapshot, TopicInfo
+from spark_kafka_sink.client.cluster import ClusterSnapshot, PartitionInfo
 from spark_kafka_sink.producer.partitioner import PartitionLoads
 
 
@@ -32,14 +33,16 @@ class NodeLatencyStats:
         self._times[node_id] = _NodeTimes(now, now if can_drain else times.drained_ms)
 
     def available_partition_loads(
-        self, topic: TopicInfo, queue_lengths: list[int], snapshot: ClusterSnapshot
+        self, candidates: Sequence[PartitionInfo | None], queue_lengths: Sequence[int], snapshot: ClusterSnapshot
     ) -> PartitionLoads:
-        """Return the queue lengths of the partitions whose leader is known and available."""
+        """Return the queue lengths of the candidates whose leader is known and available. None: unknown partition."""
         partitions: list[int] = []
         lengths: list[int] = []
-        for partition, length in zip(topic.partitions, queue_lengths, strict=True):
-            leader = partition.leader
-            if leader is not None and leader in snapshot.nodes and not self._is_unavailable(leader):
+        for partition, length in zip(candidates, queue_lengths, strict=True):
+            leader = None if partition is None else partition.leader
+            if partition is None or leader is None or leader not in snapshot.nodes:
+                continue
+            if not self._is_unavailable(leader):
                 partitions.append(partition.index)
                 lengths.append(length)
         return PartitionLoads(partitions, lengths, len(queue_lengths))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from spark_kafka_sink.client.cluster import ClusterSnapshot
 from spark_kafka_sink.client.topic_partition import TopicPartition
@@ -138,7 +138,7 @@ class PartitionQueues:
         """Return all existing queues of a topic."""
         return list(self._by_topic.get(topic, {}).values())
 
-    def queue_lengths(self, topic: str, partitions: list[int]) -> list[int] | None:
+    def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int] | None:
         """Return the number of batches in the queue of each partition, or None unless all of them have a queue."""
         queues = [self._queues.get(TopicPartition(topic, partition)) for partition in partitions]
         lengths = [len(queue.batches) for queue in queues if queue is not None]

@@ -35,7 +35,6 @@ CONSUMER_OPTIONS = (
     "auto.commit.interval.ms",
     "auto.offset.reset",
     "check.crcs",
-    "client.rack",
     "default.api.timeout.ms",
     "enable.auto.commit",
     "exclude.internal.topics",

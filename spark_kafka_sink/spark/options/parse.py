@@ -34,6 +34,7 @@ from spark_kafka_sink.spark.constants import (
     FORMAT_NAME,
     INTERNAL_OPTIONS,
 )
+from spark_kafka_sink.spark.options.client_rack import parse_client_rack
 from spark_kafka_sink.spark.options.create_topic import TOPIC_CONFIG_PREFIX, parse_new_topic, topic_configs
 from spark_kafka_sink.spark.options.delivery import parse_delivery
 from spark_kafka_sink.spark.options.distribution import parse_distribution
@@ -95,7 +96,9 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
     dead_letter_topic = _parse_dead_letter_topic(parsed_options)
     formats = parse_format_options(parsed_options)
     registry = parse_registry_options(parsed_options, formats, topic)
-    producer, parsed_producer_options, producer_faults = _read_kafka_options(kafka_options)
+    producer, parsed_producer_options, producer_faults = _read_kafka_options(
+        parse_client_rack(parsed_options, kafka_options)
+    )
     delivery = parse_delivery(parsed_options, parsed_producer_options)
     decision_log_topic = None if delivery is None else delivery.topic
     bytes_per_second = _compute_bytes_per_second(parsed_options, by_lowercase.get(CONCURRENT_TASKS_OPTION))
@@ -120,6 +123,7 @@ def parse_options(options: Mapping[str, str]) -> SinkOptions:
         report_topic=report_topic,
         report_callback=values["reportCallback"],
         bytes_per_second=bytes_per_second,
+        client_rack_env=values["clientRackEnv"],
         formats=formats,
         registry=registry,
         exactly_once=delivery,

@@ -36,6 +36,8 @@ class SinkOptions:
     report_callback: str | None = None
     bytes_per_second: float | None = None
     """One task's share of maxBytesPerSecond."""
+    client_rack_env: str | None = None
+    """The environment variable with the rack of a task. If it is set, `producer` lacks partitioner.rack.aware."""
     formats: tuple[FormatOptions, ...] = ()
     registry: RegistryOptions | None = None
     """Only the driver uses it. It is not pickled to the tasks, which do not need its secrets."""

@@ -10,6 +10,7 @@ from spark_kafka_sink.formats.options import FORMAT_OPTIONS
 from spark_kafka_sink.formats.registry_options import REGISTRY_OPTIONS
 from spark_kafka_sink.options import Option, build_option_table
 from spark_kafka_sink.reports.store import find_path_error
+from spark_kafka_sink.spark.options.client_rack import CLIENT_RACK_OPTION
 from spark_kafka_sink.spark.options.create_topic import CREATE_TOPIC_OPTIONS
 from spark_kafka_sink.spark.options.delivery import CHECKPOINT_LOCATION_OPTION, DELIVERY_OPTIONS
 from spark_kafka_sink.spark.options.distribution import DISTRIBUTION_OPTIONS, MAX_TASK_COUNT
@@ -78,6 +79,7 @@ _ROWS = (
         "maximum number of bytes per second that all tasks write together, before compression; each task has "
         "[an equal share](tuning.md#spare-the-brokers)",
     ),
+    CLIENT_RACK_OPTION,
     *DELIVERY_OPTIONS,
     CHECKPOINT_LOCATION_OPTION,
     Option("queryName", None, parse_optional_text, "Spark's own option of a stream; the sink ignores it"),

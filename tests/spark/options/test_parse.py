@@ -114,12 +114,11 @@ def test_ignores_options_of_sparks_source_with_one_warning(
 
 
 def test_ignored_options_exclude_producer_options() -> None:
-    # Consumers have client.rack since long; for a producer it means nothing without partitioner.rack.aware.
-    assert set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS} == {"client.rack"}
+    assert not set(CONSUMER_OPTIONS) & {*PRODUCER_OPTIONS, *SECURITY_OPTIONS}
     assert not [name for name in (*PRODUCER_OPTIONS, *SECURITY_OPTIONS) if name.startswith(REGISTRY_PREFIXES)]
 
 
-@pytest.mark.parametrize("name", ["partitioner.rack.aware", "metadata.cluster.check.enable"])
+@pytest.mark.parametrize("name", ["metadata.cluster.check.enable"])
 def test_rejects_producer_option_that_is_not_supported_yet(name: str) -> None:
     (fault,) = faults(NEEDED | {f"kafka.{name}": "true"})
     assert f"kafka.{name} cannot be set: not supported yet: " in fault

@@ -1,0 +1,50 @@
+"""clientRackEnv: which Kafka options it needs, and what the driver's producers get."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigurationError
+from spark_kafka_sink.spark.options.parse import parse_options
+
+NEEDED = {"kafka.bootstrap.servers": "b:9092", "topic": "t"}
+RACK_AWARE = {"kafka.partitioner.rack.aware": "true"}
+
+
+def faults(**options: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as error:
+        parse_options(NEEDED | {name.replace("__", "."): value for name, value in options.items()})
+    return error.value.faults
+
+
+def test_driver_producers_are_not_rack_aware_with_rack_of_executors() -> None:
+    options = parse_options(NEEDED | RACK_AWARE | {"clientRackEnv": "ZONE"})
+    assert options.client_rack_env == "ZONE"
+    assert not options.producer_config().partitioner_rack_aware
+
+
+def test_fixed_rack_needs_no_variable() -> None:
+    options = parse_options(NEEDED | RACK_AWARE | {"kafka.client.rack": "a"})
+    assert options.client_rack_env is None
+    assert options.producer_config().client_rack == "a"
+
+
+def test_rejects_variable_without_rack_aware_partitioner() -> None:
+    (fault,) = faults(clientRackEnv="ZONE")
+    assert fault == "Option 'clientRackEnv' has no effect unless kafka.partitioner.rack.aware is true."
+
+
+def test_rejects_variable_and_fixed_rack() -> None:
+    (fault,) = faults(clientRackEnv="ZONE", kafka__partitioner__rack__aware="true", kafka__client__rack="a")
+    assert fault == "Option 'clientRackEnv' and kafka.client.rack are both set. Remove one of them."
+
+
+@pytest.mark.parametrize("name", ["", "$ZONE", "${ZONE}", "MY ZONE", "1ZONE"])
+def test_rejects_text_that_names_no_variable(name: str) -> None:
+    (fault,) = faults(clientRackEnv=name, kafka__partitioner__rack__aware="true")
+    assert "'clientRackEnv' must be the name of an environment variable, such as AVAILABILITY_ZONE" in fault
+
+
+def test_rejects_rack_aware_partitioner_without_any_rack() -> None:
+    (fault,) = faults(kafka__partitioner__rack__aware="true")
+    assert "kafka.partitioner.rack.aware is true, so kafka.client.rack must be set" in fault
